@@ -1,0 +1,76 @@
+"""Every failure that trtspec knows, as data.
+
+An exception names the thing that is wrong, what is wrong with it and, where trtspec knows one, the repair.
+`trtspec/cli/errors.py` is the only place that turns one into text for a person. `trtspec.serving` is copied into
+generated model repositories and has exceptions of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class TrtspecError(Exception):
+    """A failure that the user can act on; anything else that is raised is a defect of trtspec."""
+
+    subject: str
+    problem: str
+    repair: str | None
+
+    def __init__(self, subject: str | Path, problem: str, repair: str | None = None) -> None:
+        super().__init__(f"{subject}: {problem}")
+        self.subject, self.problem, self.repair = str(subject), problem, repair
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong in a recipe: where it stands (1-based line, 0 for the whole file), its key, and why."""
+
+    line: int
+    key: str
+    problem: str
+    repair: str | None = None
+
+
+class RecipeError(TrtspecError):
+    """A recipe that cannot be read; carries every problem found, in the order of the file's lines."""
+
+    def __init__(self, path: str | Path, problems: list[Problem]) -> None:
+        first = problems[0]
+        super().__init__(f"{path}:{first.line}", f"{first.key}: {first.problem}", first.repair)
+        self.path, self.problems = str(path), problems
+
+
+class PairError(TrtspecError):
+    """A target and a draft that would give wrong output together."""
+
+
+class ModelError(TrtspecError):
+    """A Hugging Face model folder (or Hub id) that cannot be used."""
+
+
+class TensorError(ModelError):
+    """One tensor, or the safetensors file that should hold it, is not what the model's configuration demands."""
+
+
+class EngineError(TrtspecError):
+    """An engine directory that cannot be built or would fail to load."""
+
+
+class StepError(TrtspecError):
+    """A step of a plan that failed; `log` is the file that holds its output, if there is one."""
+
+    def __init__(
+        self, subject: str | Path, problem: str, repair: str | None = None, log: Path | None = None
+    ) -> None:
+        super().__init__(subject, problem, repair)
+        self.log = log
+
+
+class ServerError(TrtspecError):
+    """A Triton server that did not start, did not become ready, or answered with an error."""
+
+
+class UnavailableError(TrtspecError):
+    """Something that has to be installed, present or reachable is not: a package, a GPU, a port, disk space."""
