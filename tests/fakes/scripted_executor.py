@@ -1,0 +1,139 @@
+"""An executor without a model: it honours the contract, and what it says is a function of the text so far."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Sequence
+
+from trtspec.serving.errors import RequestError
+from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executors.admission import Admitted, admit
+from trtspec.serving.executors.outcome import decode, verify
+
+NextToken = Callable[[Sequence[int]], int]
+
+
+def babble(vocab_size: int, context: int = 4) -> NextToken:
+    """A language in which the last few tokens decide the next one, without short cycles."""
+
+    def next_token(sequence: Sequence[int]) -> int:
+        return zlib.crc32(repr((len(sequence), list(sequence[-context:]))).encode()) % vocab_size
+
+    return next_token
+
+
+def echo(text: Sequence[int], end_id: int, prompt_len: int = 1) -> NextToken:
+    """A language that says `text` after a prompt of `prompt_len` tokens, then the end token."""
+
+    def next_token(sequence: Sequence[int]) -> int:
+        said = len(sequence) - prompt_len
+        return text[said] if said < len(text) else end_id
+
+    return next_token
+
+
+def agreeing(language: NextToken, vocab_size: int, agreement: float) -> NextToken:
+    """A draft's language: says what `language` says for a share `agreement` of all prefixes."""
+
+    def next_token(sequence: Sequence[int]) -> int:
+        dice = zlib.crc32(repr(("draft", list(sequence))).encode()) / 2**32
+        token = language(sequence)
+        return token if dice < agreement else (token + 1) % vocab_size
+
+    return next_token
+
+
+class ScriptedExecutor:
+    """Runs all requests in step: one token each, or one verification, every `delay` seconds (0: every loop tick).
+
+    `requests` holds everything that was enqueued, in order, and `cancelled` the ids that were cancelled, for tests to
+    look at. `fails` may return the text of an error with which a request ends at once.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        next_token: NextToken,
+        delay: float = 0.0,
+        fails: Callable[[Request], str | None] = lambda request: None,
+    ) -> None:
+        self.limits = limits
+        self.requests: list[Request] = []
+        self.cancelled: list[int] = []
+        self._next_token, self._delay, self._fails = next_token, delay, fails
+        self._flight: dict[int, _Flight] = {}
+        self._tick: asyncio.Handle | None = None
+
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
+        self.requests.append(request)
+        request_id = len(self.requests)
+        error = self._fails(request)
+        try:
+            if error is not None:
+                raise RequestError(error)
+            flight = _Flight(request, admit(request, self.limits), listener)
+        except RequestError as refusal:
+            response = Response(request_id, [], is_final=True, error=str(refusal))
+            asyncio.get_running_loop().call_soon(listener, response)
+            return request_id
+        self._flight[request_id] = flight
+        self._wake()
+        return request_id
+
+    def cancel_request(self, request_id: int) -> None:
+        flight = self._flight.pop(request_id, None)
+        if flight is not None:
+            self.cancelled.append(request_id)
+            response = Response(request_id, flight.unsent(), True, FinishReason.CANCELLED)
+            asyncio.get_running_loop().call_soon(flight.listener, response)
+
+    def shutdown(self) -> None:
+        for request_id in list(self._flight):
+            self.cancel_request(request_id)
+
+    def _wake(self) -> None:
+        if self._tick is None and self._flight:
+            loop = asyncio.get_running_loop()
+            self._tick = (
+                loop.call_later(self._delay, self._step) if self._delay else loop.call_soon(self._step)
+            )
+
+    def _step(self) -> None:
+        self._tick = None
+        for request_id in list(self._flight)[: self.limits.max_batch_size]:
+            flight = self._flight.get(request_id)
+            if flight is None:
+                continue
+            reason = flight.step(self._next_token)
+            if reason is not FinishReason.NOT_FINISHED:
+                del self._flight[request_id]
+            if flight.request.streaming or reason is not FinishReason.NOT_FINISHED:
+                final = reason is not FinishReason.NOT_FINISHED
+                flight.listener(Response(request_id, flight.unsent(), final, reason))
+        self._wake()
+
+
+class _Flight:
+    """One request on its way."""
+
+    def __init__(self, request: Request, admitted: Admitted, listener: Listener) -> None:
+        self.request, self.admitted, self.listener = request, admitted, listener
+        self.generated: list[int] = []
+        self.sent = 0
+
+    def step(self, next_token: NextToken) -> FinishReason:
+        text, draft = self.admitted.prompt + self.generated, self.admitted.draft
+        chosen = [next_token(text + draft[:n]) for n in range(len(draft) + 1)]
+        room = self.admitted.max_tokens - len(self.generated)
+        if draft:
+            outcome = verify(draft, chosen, self.request.end_id, room)
+        else:
+            outcome = decode(chosen[0], self.request.end_id, room)
+        self.generated += outcome.token_ids
+        return outcome.finish_reason
+
+    def unsent(self) -> list[int]:
+        tokens = self.generated[self.sent :]
+        self.sent = len(self.generated)
+        return tokens

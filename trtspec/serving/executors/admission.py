@@ -1,0 +1,82 @@
+"""What TensorRT-LLM checks, refuses and shortens when a request is enqueued.
+
+The rules and, closely, the texts are those of `LlmRequest::validate` (`batch_manager/llmRequest.cpp`) and of
+`SamplingConfig` (`executor/samplingConfig.cpp`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trtspec.serving.errors import RequestError
+from trtspec.serving.executor import Limits, Request, SamplingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What is left of a request once it fits the engine."""
+
+    prompt: list[int]
+    draft: list[int]
+    max_tokens: int
+
+
+def admit(request: Request, limits: Limits) -> Admitted:
+    """Shortens a request to the engine's limits; raises `RequestError` where that is not allowed."""
+    prompt, draft = list(request.input_token_ids), list(request.draft_token_ids)
+    if not prompt:
+        raise RequestError("Input token ids are empty")
+    if request.max_tokens < 1:
+        raise RequestError(f"Max tokens ({request.max_tokens}) must be at least 1")
+    if len(prompt) > limits.max_input_len:
+        raise RequestError(
+            f"Prompt length ({len(prompt)}) exceeds maximum input length ({limits.max_input_len})"
+        )
+    if len(draft) > limits.max_draft_len:
+        raise RequestError(
+            f"Draft tokens length ({len(draft)}) exceeds maximum draft tokens length ({limits.max_draft_len})"
+        )
+    _check_tokens("Input", prompt, limits.vocab_size)
+    _check_tokens("Draft", draft, limits.vocab_size)
+    if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
+        raise RequestError(
+            f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})"
+        )
+    _check_sampling(request.sampling)
+
+    draft_len = len(draft) or limits.max_draft_len
+    if draft:
+        draft = draft[: limits.max_input_len - len(prompt)]
+        draft_len = len(draft)
+    max_tokens = min(request.max_tokens, limits.max_seq_len - len(prompt) - draft_len)
+    if max_tokens < 1:
+        raise RequestError(
+            f"Prompt length + draft tokens ({len(prompt)} + {draft_len}) leave no room for output"
+            f" in the maximum sequence length ({limits.max_seq_len})"
+        )
+    return Admitted(prompt, draft, max_tokens)
+
+
+def _check_tokens(kind: str, tokens: list[int], vocab_size: int) -> None:
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
+        wrong = next(token for token in tokens if not 0 <= token < vocab_size)
+        raise RequestError(f"{kind} token id ({wrong}) is not within acceptable range [0, {vocab_size})")
+
+
+def _check_sampling(sampling: SamplingConfig) -> None:
+    def check(
+        name: str, value: float | None, low: float, high: float = math.inf, open_low: bool = False
+    ) -> None:
+        if value is None:
+            return
+        if not (math.isfinite(value) and low <= value <= high) or (open_low and value == low):
+            raise RequestError(f"Incorrect sampling config: {name} ({value}) is not allowed")
+
+    check("temperature", sampling.temperature, 0)
+    check("top_k", sampling.top_k, 0)
+    check("top_p", sampling.top_p, 0, 1, open_low=True)
+    check("repetition_penalty", sampling.repetition_penalty, 0, open_low=True)
+    check("presence_penalty", sampling.presence_penalty, -math.inf)
+    check("frequency_penalty", sampling.frequency_penalty, -math.inf)
+    check("min_tokens", sampling.min_tokens, 0)

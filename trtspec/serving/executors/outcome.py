@@ -1,0 +1,38 @@
+"""What one step of a model means for a request: §6.5 of the interface notes, rules 2 to 5 and 9."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtspec.serving.executor import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The new tokens of a step, and `NOT_FINISHED` where another step follows."""
+
+    token_ids: list[int]
+    finish_reason: FinishReason
+
+
+def decode(chosen: int, end_id: int | None, room: int) -> Outcome:
+    """One step of ordinary decoding: `chosen` is the model's token, `room` how many tokens are still wanted."""
+    if chosen == end_id:
+        return Outcome([], FinishReason.END_ID)
+    return Outcome([chosen], FinishReason.LENGTH if room == 1 else FinishReason.NOT_FINISHED)
+
+
+def verify(draft: Sequence[int], chosen: list[int], end_id: int | None, room: int) -> Outcome:
+    """One verification, after which the request is finished.
+
+    `chosen` holds the target's own token after each prefix of the draft, `len(draft) + 1` in all. The draft
+    is accepted as long as it agrees; the first token that differs, or the one after the draft, is the target's own.
+    """
+    accepted = 0
+    while accepted < len(draft) and draft[accepted] == chosen[accepted]:
+        accepted += 1
+    tokens = chosen[: min(accepted + 1, room)]
+    if end_id in tokens:
+        return Outcome(tokens[: tokens.index(end_id)], FinishReason.END_ID)
+    return Outcome(tokens, FinishReason.LENGTH)
