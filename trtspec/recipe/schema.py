@@ -1,7 +1,7 @@
 """The recipe: what a pair is made of and where it will run. Frozen, strict, every key described.
 
-The keys are TensorRT-LLM's and Triton's own where those have a name for the thing. A value that the recipe leaves out
-is None here where its default depends on something else (the GPU, the models); `trtspec.plan` fills it in.
+The keys are TensorRT-LLM's and Triton's own where those have a name for the thing. A value that the recipe leaves
+out is None here where its default depends on something else (the GPU, the models); `trtspec.plan` fills it in.
 """
 
 from __future__ import annotations
@@ -24,41 +24,52 @@ class Calibration(Section):
     """The text from which FP8 scales are taken."""
 
     dataset: str = Field(description="JSONL or text file, relative to the recipe, or a Hub dataset id.")
-    samples: Positive = Field(512, description="How many texts are run through the model.")
-    max_length: Positive = Field(2048, description="Tokens of each text that are used.")
-    batch_size: Positive = Field(1, description="Texts run at once.")
-    seed: Annotated[int, Field(ge=0)] = Field(1234, description="Seed of the choice of texts.")
-    text_field: str = Field("text", description="The key of a JSONL line that holds the text.")
-    chat_template: bool = Field(False, description="Wrap each text in the model's chat template first.")
+    samples: Positive = Field(default=512, description="How many texts are run through the model.")
+    max_length: Positive = Field(default=2048, description="Tokens of each text that are used.")
+    batch_size: Positive = Field(default=1, description="Texts run at once.")
+    seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed of the choice of texts.")
+    text_field: str = Field(default="text", description="The key of a JSONL line that holds the text.")
+    chat_template: bool = Field(
+        default=False, description="Wrap each text in the model's chat template first."
+    )
 
 
 class Quantization(Section):
     """Precision of the weights and of the KV cache; left out, both stay in the model's dtype."""
 
-    weights: Literal["none", "fp8"] = Field("none", description="Precision of weights and activations.")
-    kv_cache: Literal["none", "fp8"] = Field("none", description="Precision of the KV cache; fp8 needs fp8 weights.")
-    calibration: Calibration | None = Field(None, description="Required for fp8 unless the model is FP8 already.")
+    weights: Literal["none", "fp8"] = Field(
+        default="none", description="Precision of weights and activations."
+    )
+    kv_cache: Literal["none", "fp8"] = Field(
+        default="none", description="Precision of the KV cache; fp8 needs fp8 weights."
+    )
+    calibration: Calibration | None = Field(
+        default=None, description="Required for fp8 unless the model is FP8 already."
+    )
 
 
 class Parallel(Section):
     """How one engine is spread over GPUs: `tensor` x `pipeline` ranks."""
 
-    tensor: Positive = Field(1, description="Tensor parallel size (tp_size).")
-    pipeline: Positive = Field(1, description="Pipeline parallel size (pp_size).")
+    tensor: Positive = Field(default=1, description="Tensor parallel size (tp_size).")
+    pipeline: Positive = Field(default=1, description="Pipeline parallel size (pp_size).")
 
 
 class Model(Section):
     """One of the two models."""
 
     model: str = Field(min_length=1, description="Hugging Face Hub id, or a folder relative to the recipe.")
-    revision: str | None = Field(None, description="Commit, tag or branch of the Hub model; pin a commit in production.")
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
-        "auto", description="Dtype of the unquantized weights; auto keeps the model's own."
+    revision: str | None = Field(
+        default=None, description="Commit, tag or branch of the Hub model; pin a commit in production."
     )
-    quantization: Quantization = Field(Quantization(), description="FP8 for H100 and H200.")
-    parallel: Parallel = Field(Parallel(), description="Ranks of this engine.")
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
+        default="auto", description="Dtype of the unquantized weights; auto keeps the model's own."
+    )
+    quantization: Quantization = Field(default=Quantization(), description="FP8 for H100 and H200.")
+    parallel: Parallel = Field(default=Parallel(), description="Ranks of this engine.")
     build: dict[str, BuildOption] = Field(
-        {}, description="Any further trtllm-build option, by its name without the dashes: gemm_plugin: auto."
+        default={},
+        description="Any further trtllm-build option, by its name without the dashes: gemm_plugin: auto.",
     )
 
 
@@ -66,52 +77,63 @@ class Speculation(Section):
     """How the pair works together."""
 
     mode: Literal["draft_tokens_external"] = Field(
-        "draft_tokens_external", description="TensorRT-LLM's speculative_decoding_mode of the target."
+        default="draft_tokens_external", description="TensorRT-LLM's speculative_decoding_mode of the target."
     )
     max_draft_len: Positive | None = Field(
-        None, le=64, description="The longest draft that the target can verify, and the default K of a request."
+        default=None,
+        le=64,
+        description="The longest draft that the target can verify, and the default K of a request.",
     )
 
 
 class Engine(Section):
     """What both engines are built with and for."""
 
-    backend: Literal["tensorrt_llm", "torch"] = Field("tensorrt_llm", description="What builds and runs the engines.")
-    release: str | None = Field(None, description="TensorRT-LLM release that builds and serves; 1.2.1 if left out.")
-    max_batch_size: Positive = Field(16, description="Requests in flight at once.")
-    max_input_len: Positive | None = Field(None, description="Longest prompt, in tokens.")
-    max_seq_len: Positive | None = Field(None, description="Longest prompt and answer together, in tokens.")
-    max_num_tokens: Positive | None = Field(None, description="Tokens that one iteration of an engine may process.")
+    backend: Literal["tensorrt_llm", "torch"] = Field(
+        default="tensorrt_llm", description="What builds and runs the engines."
+    )
+    release: str | None = Field(
+        default=None, description="TensorRT-LLM release that builds and serves; 1.2.1 if left out."
+    )
+    max_batch_size: Positive = Field(default=16, description="Requests in flight at once.")
+    max_input_len: Positive | None = Field(default=None, description="Longest prompt, in tokens.")
+    max_seq_len: Positive | None = Field(
+        default=None, description="Longest prompt and answer together, in tokens."
+    )
+    max_num_tokens: Positive | None = Field(
+        default=None, description="Tokens that one iteration of an engine may process."
+    )
 
 
 class Hardware(Section):
     """Where the engines run."""
 
     gpu: str = Field(description="h100, h200 and so on, or none for a machine without a GPU (torch backend).")
-    count: Positive = Field(1, description="GPUs of one server; ignored for gpu: none.")
+    count: Positive = Field(default=1, description="GPUs of one server; ignored for gpu: none.")
 
 
 class Serving(Section):
     """The Triton model in front of the pair."""
 
     model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
-        "speculative_llm", description="Name of the Triton model that clients call."
+        default="speculative_llm", description="Name of the Triton model that clients call."
     )
     layout: Literal["in_process", "bls"] | None = Field(
-        None, description="in_process: one Triton model owns both engines; bls: each engine is a model of its own."
+        default=None,
+        description="in_process: one Triton model owns both engines; bls: each engine is a model of its own.",
     )
 
 
 class Recipe(Section):
     """One pair, from two Hugging Face models to a Triton model repository."""
 
-    version: Literal[1] = Field(1, description="Version of this schema.")
+    version: Literal[1] = Field(default=1, description="Version of this schema.")
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")] = Field(
         description="Name of the build; its folder is build/<name>."
     )
     target: Model = Field(description="The large model, whose text is served.")
     draft: Model = Field(description="The small model that proposes tokens.")
     hardware: Hardware = Field(description="Where the engines run.")
-    speculation: Speculation = Field(Speculation(), description="How the two models work together.")
-    engine: Engine = Field(Engine(), description="What both engines are built with and for.")
-    serving: Serving = Field(Serving(), description="The Triton model in front of the pair.")
+    speculation: Speculation = Field(default=Speculation(), description="How the two models work together.")
+    engine: Engine = Field(default=Engine(), description="What both engines are built with and for.")
+    serving: Serving = Field(default=Serving(), description="The Triton model in front of the pair.")

@@ -1,0 +1,79 @@
+"""The `trtspec` command: registers the commands and owns the exit status.
+
+0 is done, 1 a failure, 2 wrong usage, 130 Ctrl-C. A command is a module of this package with a function of the
+module's name and a tuple `EXAMPLES`; what takes long to import is imported inside the function.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from trtspec.cli import schema
+from trtspec.cli.errors import explain
+from trtspec.cli.output import out
+
+_COMMANDS = (schema,)
+_DEBUG = "TRTSPEC_DEBUG"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        out.result(f"trtspec {version('trtspec')}")
+        raise typer.Exit
+
+
+def _trtspec(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Speculative decoding on NVIDIA's stack: from one recipe to a target and a draft engine under Triton."""
+
+
+def _examples(*lines: str) -> str:
+    # A line with a backspace alone keeps the help from filling the lines that follow into one paragraph.
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
+def _register() -> typer.Typer:
+    # Without Rich's markup the help comes in half the time; errors are ours to explain.
+    app = typer.Typer(
+        name="trtspec", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
+    )
+    start = "trtspec init recipe.yaml", "trtspec build recipe.yaml", "trtspec deploy recipe.yaml"
+    app.callback(epilog=_examples(*start))(_trtspec)
+    for module in _COMMANDS:
+        name = module.__name__.rpartition(".")[2]
+        app.command(name, epilog=_examples(*module.EXAMPLES))(getattr(module, name))
+    return app
+
+
+app = _register()
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except Exception as error:
+        explanation = explain(error)
+        if explanation is None:
+            out.error("this is a defect of trtspec; please report it with the trace below and your recipe")
+            raise
+        if os.environ.get(_DEBUG):
+            traceback.print_exc()
+        for line in explanation.lines:
+            out.status(line)
+        out.error(explanation.summary)
+        if explanation.repair:
+            out.hint(explanation.repair)
+        if not os.environ.get(_DEBUG):
+            out.status(f"({_DEBUG}=1 shows the trace)")
+        sys.exit(1)

@@ -1,0 +1,15 @@
+"""Arguments and options that several commands share, so that they read the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RecipeArgument = Annotated[
+    Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.", show_default=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for machines.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]

@@ -1,0 +1,98 @@
+"""The one place that writes to the terminal: data on stdout, talk on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, TextIO
+
+from trtspec.cli.progress import BarProgress, PlainProgress, Progress
+
+_ASCII = str.maketrans({"✓": "ok", "✗": "x", "…": "...", "→": "->", "≥": ">=", "≤": "<="})
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+_RED, _YELLOW, _CYAN = "31", "33", "36"
+
+
+class Output:
+    """What commands print with; streams are looked up at each call, so that a redirected one is honoured."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+
+    # Data, on stdout.
+
+    def data(self, text: str) -> None:
+        """Text as it is, without a line end, at once: for streams of generated text."""
+        _write(sys.stdout, text)
+
+    def result(self, line: str = "") -> None:
+        """One line of what was asked for."""
+        _write(sys.stdout, _visible(line) + "\n")
+
+    def json(self, value: Any) -> None:
+        """The whole answer as one JSON document."""
+        _write(sys.stdout, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+    def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
+        """Columns, padded to their widest cell; the last one is left ragged."""
+        cells = [[_visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for row in cells:
+            padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            _write(sys.stdout, "  ".join(padded).rstrip() + "\n")
+
+    # Talk, on stderr.
+
+    def status(self, line: str) -> None:
+        """What trtspec is doing."""
+        _write(sys.stderr, _visible(line) + "\n")
+
+    def warning(self, line: str) -> None:
+        self._label("warning", _YELLOW, line)
+
+    def error(self, line: str) -> None:
+        self._label("error", _RED, line)
+
+    def hint(self, line: str) -> None:
+        """What to do next, best a command that can be pasted."""
+        self._label("hint", _CYAN, line)
+
+    @contextmanager
+    def progress(self, label: str, total: int | None = None, unit: str = "") -> Iterator[Progress]:
+        """Progress of one piece of work: a bar on a terminal, plain lines elsewhere and in CI.
+
+        `total` is in `unit`s ("B" is shown as kB, MB, GB); without it only the time is shown.
+        """
+        kind = BarProgress if sys.stderr.isatty() and not os.environ.get("CI") else PlainProgress
+        with kind(label, total, unit, self.status, self._clock) as progress:
+            yield progress
+
+    def _label(self, label: str, colour: str, line: str) -> None:
+        if _coloured(sys.stderr):
+            label = f"\x1b[1;{colour}m{label}\x1b[0m"
+        _write(sys.stderr, f"{label}: {_visible(line)}\n")
+
+
+def _coloured(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _visible(text: str) -> str:
+    """Names and values come from files and servers: none may send a control sequence to the terminal."""
+    return text.translate(_CONTROL)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+out = Output()

@@ -1,0 +1,83 @@
+"""The two ways of showing progress; `out.progress` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
+_INTERVAL_S = 10.0
+
+
+class Progress(Protocol):
+    """What the work tells."""
+
+    def advance(self, amount: int = 1) -> None:
+        """`amount` units more are done."""
+        ...
+
+
+class PlainProgress:
+    """A line at the start, one every ten seconds, one at the end with the time it took."""
+
+    def __init__(
+        self, label: str, total: int | None, unit: str, say: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
+        self._label, self._total, self._unit, self._say, self._clock = label, total, unit, say, clock
+        self._done = 0
+
+    def __enter__(self) -> PlainProgress:
+        self._start = self._spoken = self._clock()
+        self._say(f"{self._label} ...")
+        return self
+
+    def advance(self, amount: int = 1) -> None:
+        self._done += amount
+        now = self._clock()
+        if now - self._spoken >= _INTERVAL_S:
+            self._spoken = now
+            self._say(f"{self._label}: {self._amount()} after {now - self._start:.0f} s")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._say(f"{self._label}: done in {self._clock() - self._start:.1f} s")
+
+    def _amount(self) -> str:
+        if self._total:
+            return f"{100 * self._done // self._total} %"
+        return f"{self._done} {self._unit}".rstrip()
+
+
+class BarProgress:
+    """A bar that rich draws on stderr; it stays, full, when the work is done."""
+
+    def __init__(
+        self, label: str, total: int | None, unit: str, say: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
+        from rich import progress
+        from rich.console import Console
+
+        columns: list[ProgressColumn] = [progress.TextColumn("{task.description}", markup=False)]
+        columns.append(progress.BarColumn() if total else progress.SpinnerColumn())
+        if total:
+            columns.append(progress.DownloadColumn() if unit == "B" else progress.MofNCompleteColumn())
+        columns.append(progress.TimeElapsedColumn())
+        self._bar = progress.Progress(*columns, console=Console(stderr=True), redirect_stdout=False)
+        self._task = self._bar.add_task(label, total=total)
+
+    def __enter__(self) -> BarProgress:
+        self._bar.start()
+        return self
+
+    def advance(self, amount: int = 1) -> None:
+        self._bar.advance(self._task, amount)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()

@@ -1,0 +1,14 @@
+"""`trtspec schema`: the JSON Schema of the recipe, for editors."""
+
+from __future__ import annotations
+
+from trtspec.cli.output import out
+
+EXAMPLES = ("trtspec schema > recipe.schema.json",)
+
+
+def schema() -> None:
+    """Print the JSON Schema of the recipe, for completion and checks in an editor."""
+    from trtspec.recipe.schema import Recipe
+
+    out.json(Recipe.model_json_schema())
