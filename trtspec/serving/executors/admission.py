@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trtspec.serving.errors import RequestError
+from trtspec.serving.errors import AdmissionError
 from trtspec.serving.executor import Limits, Request, SamplingConfig
 
 
@@ -23,24 +23,24 @@ class Admitted:
 
 
 def admit(request: Request, limits: Limits) -> Admitted:
-    """Shortens a request to the engine's limits; raises `RequestError` where that is not allowed."""
+    """Shortens a request to the engine's limits; raises `AdmissionError` where that is not allowed."""
     prompt, draft = list(request.input_token_ids), list(request.draft_token_ids)
     if not prompt:
-        raise RequestError("Input token ids are empty")
+        raise AdmissionError("Input token ids are empty")
     if request.max_tokens < 1:
-        raise RequestError(f"Max tokens ({request.max_tokens}) must be at least 1")
+        raise AdmissionError(f"Max tokens ({request.max_tokens}) must be at least 1")
     if len(prompt) > limits.max_input_len:
-        raise RequestError(
+        raise AdmissionError(
             f"Prompt length ({len(prompt)}) exceeds maximum input length ({limits.max_input_len})"
         )
     if len(draft) > limits.max_draft_len:
-        raise RequestError(
+        raise AdmissionError(
             f"Draft tokens length ({len(draft)}) exceeds maximum draft tokens length ({limits.max_draft_len})"
         )
     _check_tokens("Input", prompt, limits.vocab_size)
     _check_tokens("Draft", draft, limits.vocab_size)
     if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
-        raise RequestError(
+        raise AdmissionError(
             f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})"
         )
     _check_sampling(request.sampling)
@@ -51,7 +51,7 @@ def admit(request: Request, limits: Limits) -> Admitted:
         draft_len = len(draft)
     max_tokens = min(request.max_tokens, limits.max_seq_len - len(prompt) - draft_len)
     if max_tokens < 1:
-        raise RequestError(
+        raise AdmissionError(
             f"Prompt length + draft tokens ({len(prompt)} + {draft_len}) leave no room for output"
             f" in the maximum sequence length ({limits.max_seq_len})"
         )
@@ -61,7 +61,7 @@ def admit(request: Request, limits: Limits) -> Admitted:
 def _check_tokens(kind: str, tokens: list[int], vocab_size: int) -> None:
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
         wrong = next(token for token in tokens if not 0 <= token < vocab_size)
-        raise RequestError(f"{kind} token id ({wrong}) is not within acceptable range [0, {vocab_size})")
+        raise AdmissionError(f"{kind} token id ({wrong}) is not within acceptable range [0, {vocab_size})")
 
 
 def _check_sampling(sampling: SamplingConfig) -> None:
@@ -71,7 +71,7 @@ def _check_sampling(sampling: SamplingConfig) -> None:
         if value is None:
             return
         if not (math.isfinite(value) and low <= value <= high) or (open_low and value == low):
-            raise RequestError(f"Incorrect sampling config: {name} ({value}) is not allowed")
+            raise AdmissionError(f"Incorrect sampling config: {name} ({value}) is not allowed")
 
     check("temperature", sampling.temperature, 0)
     check("top_k", sampling.top_k, 0)
