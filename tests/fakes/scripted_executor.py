@@ -6,9 +6,8 @@ import asyncio
 import zlib
 from collections.abc import Callable, Sequence
 
-from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
-from trtspec.serving.executors.admission import Admitted, admit
+from trtspec.serving.executors.admission import Admitted, Refused, admit
 from trtspec.serving.executors.outcome import decode, verify
 
 NextToken = Callable[[Sequence[int]], int]
@@ -45,10 +44,10 @@ def agreeing(language: NextToken, vocab_size: int, agreement: float) -> NextToke
 
 
 class ScriptedExecutor:
-    """Runs all requests in step: one token each, or one verification, every `delay` seconds (0: every loop tick).
+    """Runs all requests in step: one token or one verification each, every `delay` seconds (0: every loop tick).
 
-    `requests` holds everything that was enqueued, in order, and `cancelled` the ids that were cancelled, for tests to
-    look at. `fails` may return the text of an error with which a request ends at once.
+    `requests` holds everything that was enqueued, in order, and `cancelled` the ids that were cancelled, for tests
+    to look at. `fails` may return the text of an error with which a request ends at once.
     """
 
     def __init__(
@@ -71,9 +70,9 @@ class ScriptedExecutor:
         error = self._fails(request)
         try:
             if error is not None:
-                raise RequestError(error)
+                raise Refused(error)
             flight = _Flight(request, admit(request, self.limits), listener)
-        except RequestError as refusal:
+        except Refused as refusal:
             response = Response(request_id, [], is_final=True, error=str(refusal))
             asyncio.get_running_loop().call_soon(listener, response)
             return request_id
@@ -94,10 +93,7 @@ class ScriptedExecutor:
 
     def _wake(self) -> None:
         if self._tick is None and self._flight:
-            loop = asyncio.get_running_loop()
-            self._tick = (
-                loop.call_later(self._delay, self._step) if self._delay else loop.call_soon(self._step)
-            )
+            self._tick = asyncio.get_running_loop().call_later(self._delay, self._step)
 
     def _step(self) -> None:
         self._tick = None

@@ -43,3 +43,11 @@ class TokenizerError(ServingError):
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
         self.path, self.problem = path, problem
+
+
+class EngineLoadError(ServingError):
+    """An engine directory that cannot be loaded; `subject` names the file, the key or the tensor."""
+
+    def __init__(self, subject: object, problem: str) -> None:
+        super().__init__(f"{subject}: {problem}")
+        self.subject, self.problem = str(subject), problem

@@ -12,6 +12,12 @@ from dataclasses import dataclass
 from trtspec.serving.errors import AdmissionError
 from trtspec.serving.executor import Limits, Request, SamplingConfig
 
+SMALLEST = math.ulp(0.0)
+
+
+class Refused(ServingError):
+    """A request that the engine cannot serve; `str()` is the error that its listener hears."""
+
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
@@ -65,18 +71,14 @@ def _check_tokens(kind: str, tokens: list[int], vocab_size: int) -> None:
 
 
 def _check_sampling(sampling: SamplingConfig) -> None:
-    def check(
-        name: str, value: float | None, low: float, high: float = math.inf, open_low: bool = False
-    ) -> None:
-        if value is None:
-            return
-        if not (math.isfinite(value) and low <= value <= high) or (open_low and value == low):
-            raise AdmissionError(f"Incorrect sampling config: {name} ({value}) is not allowed")
+    def check(name: str, value: float | None, low: float = -math.inf, high: float = math.inf) -> None:
+        if value is not None and not (math.isfinite(value) and low <= value <= high):
+            raise Refused(f"Incorrect sampling config: {name} ({value}) is not allowed")
 
     check("temperature", sampling.temperature, 0)
     check("top_k", sampling.top_k, 0)
-    check("top_p", sampling.top_p, 0, 1, open_low=True)
-    check("repetition_penalty", sampling.repetition_penalty, 0, open_low=True)
-    check("presence_penalty", sampling.presence_penalty, -math.inf)
-    check("frequency_penalty", sampling.frequency_penalty, -math.inf)
+    check("top_p", sampling.top_p, SMALLEST, 1)
+    check("repetition_penalty", sampling.repetition_penalty, SMALLEST)
+    check("presence_penalty", sampling.presence_penalty)
+    check("frequency_penalty", sampling.frequency_penalty)
     check("min_tokens", sampling.min_tokens, 0)

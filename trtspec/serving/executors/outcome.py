@@ -17,7 +17,7 @@ class Outcome:
 
 
 def decode(chosen: int, end_id: int | None, room: int) -> Outcome:
-    """One step of ordinary decoding: `chosen` is the model's token, `room` how many tokens are still wanted."""
+    """One step of ordinary decoding: the model chose `chosen`, and `room` tokens are still wanted."""
     if chosen == end_id:
         return Outcome([], FinishReason.END_ID)
     return Outcome([chosen], FinishReason.LENGTH if room == 1 else FinishReason.NOT_FINISHED)
@@ -27,7 +27,7 @@ def verify(draft: Sequence[int], chosen: list[int], end_id: int | None, room: in
     """One verification, after which the request is finished.
 
     `chosen` holds the target's own token after each prefix of the draft, `len(draft) + 1` in all. The draft
-    is accepted as long as it agrees; the first token that differs, or the one after the draft, is the target's own.
+    is accepted as long as it agrees; the first that differs, or the one after the draft, is the target's own.
     """
     accepted = 0
     while accepted < len(draft) and draft[accepted] == chosen[accepted]:
