@@ -44,10 +44,10 @@ def agreeing(language: NextToken, vocab_size: int, agreement: float) -> NextToke
 
 
 class ScriptedExecutor:
-    """Runs all requests in step: one token or one verification each, every `delay` seconds (0: every loop tick).
+    """Runs all requests in step: one token or one verification each, every `delay` seconds (0: every tick).
 
-    `requests` holds everything that was enqueued, in order, and `cancelled` the ids that were cancelled, for tests
-    to look at. `fails` may return the text of an error with which a request ends at once.
+    `requests` holds everything that was enqueued, in order, and `cancelled` the ids that were cancelled, for
+    tests to look at. `fails` may return the text of an error with which a request ends at once.
     """
 
     def __init__(
