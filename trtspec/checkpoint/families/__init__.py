@@ -1,0 +1,22 @@
+"""The model families that trtspec converts: a table, and one small module each."""
+
+from __future__ import annotations
+
+from trtspec.checkpoint.families import llama
+from trtspec.checkpoint.families.family import Family
+from trtspec.checkpoint.source import Source
+from trtspec.errors import ModelError
+
+FAMILIES: dict[str, Family] = {"LlamaForCausalLM": llama.FAMILY}
+
+
+def family_of(source: Source) -> Family:
+    """The family of a model; raises ModelError for an architecture that trtspec does not convert."""
+    family = FAMILIES.get(source.architecture)
+    if family is None:
+        known = ", ".join(FAMILIES)
+        raise ModelError(
+            source.folder, f"architecture {source.architecture} is not supported; known: {known}"
+        )
+    family.check(source)
+    return family

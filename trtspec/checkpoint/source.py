@@ -1,0 +1,162 @@
+"""A Hugging Face model folder as plain facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from trtspec.checkpoint.tensors import Tensor, read_json, read_tensors
+from trtspec.errors import ModelError
+
+T = TypeVar("T")
+DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What `config.json`, `generation_config.json` and the headers of the weights say of a model.
+
+    `dtype` is TensorRT-LLM's name (`bfloat16`, `float16`, `float32`). `end_ids` are the tokens that end a
+    text, the generation config's before the model config's; `rotary_scaling` is `rope_scaling` as it stands.
+    """
+
+    folder: Path
+    architecture: str
+    model_type: str
+    dtype: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_size: int
+    hidden_act: str
+    norm_epsilon: float
+    max_position_embeddings: int
+    rotary_base: float
+    rotary_scaling: Mapping[str, Any] | None
+    tie_word_embeddings: bool
+    attention_bias: bool
+    mlp_bias: bool
+    bos_id: int | None
+    pad_id: int | None
+    end_ids: tuple[int, ...]
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def parameters(self) -> int:
+        """Numbers stored in the weights; a tied embedding counts once."""
+        return sum(tensor.elements for tensor in self.tensors.values())
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What a conversion reads: the configs and the weights."""
+        configs = (self.folder / "config.json", self.folder / "generation_config.json")
+        weights = sorted({tensor.file for tensor in self.tensors.values()})
+        return (*(path for path in configs if path.is_file()), *weights)
+
+
+def read_source(folder: Path) -> Source:
+    """Reads configs and headers, a few hundred kilobytes of any model; raises ModelError or TensorError."""
+    if not folder.is_dir():
+        raise ModelError(folder, "is not a folder", "give the model's folder or its Hugging Face Hub id")
+    config = _Config(folder / "config.json")
+    generation = folder / "generation_config.json"
+    ends = _Config(generation) if generation.is_file() else config
+    if config.get("quantization_config", dict, None):
+        raise ModelError(
+            config.file, "is a quantized model", "take the unquantized original; trtspec quantizes itself"
+        )
+    architectures = config.get("architectures", list)
+    if len(architectures) != 1 or not isinstance(architectures[0], str):
+        raise ModelError(config.file, f"architectures must name one class, not {architectures}")
+    tensors = read_tensors(folder)
+    hidden_size = config.size("hidden_size")
+    heads = config.size("num_attention_heads")
+    rotary_base, rotary_scaling = _rope(config)
+    return Source(
+        folder=folder,
+        architecture=architectures[0],
+        model_type=config.get("model_type", str),
+        dtype=_dtype(config, tensors),
+        vocab_size=config.size("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=config.size("intermediate_size"),
+        num_hidden_layers=config.size("num_hidden_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=config.size("num_key_value_heads", heads),
+        head_size=config.size("head_dim", hidden_size // heads),
+        hidden_act=config.get("hidden_act", str, "silu"),
+        norm_epsilon=config.get("rms_norm_eps", float, 1e-6),
+        max_position_embeddings=config.size("max_position_embeddings"),
+        rotary_base=rotary_base,
+        rotary_scaling=rotary_scaling,
+        tie_word_embeddings=config.get("tie_word_embeddings", bool, False),
+        attention_bias=config.get("attention_bias", bool, False),
+        mlp_bias=config.get("mlp_bias", bool, False),
+        bos_id=config.token("bos_token_id"),
+        pad_id=config.token("pad_token_id"),
+        end_ids=ends.ids("eos_token_id") or config.ids("eos_token_id"),
+        tensors=MappingProxyType(tensors),
+    )
+
+
+class _Config:
+    """A config file whose values are what they should be, or else an error that names key and value."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.content = file, read_json(file)
+
+    def size(self, key: str, default: int = REQUIRED) -> int:
+        value = self.get(key, int, default)
+        if value < 1:
+            raise ModelError(self.file, f"{key} must be at least 1, not {value}")
+        return value
+
+    def get(self, key: str, kind: type[T], default: T = REQUIRED) -> T:
+        value = self.content.get(key)
+        if value is None:
+            if default is REQUIRED:
+                raise ModelError(self.file, f"has no {key}")
+            return default
+        if kind is float and type(value) is int:
+            return kind(value)  # JSON writes 10000 where 10000.0 is meant
+        if type(value) is not kind:
+            raise ModelError(self.file, f"{key} must be {kind.__name__}, not {value!r}")
+        return value
+
+    def token(self, key: str) -> int | None:
+        ids = self.ids(key)
+        return ids[0] if ids else None
+
+    def ids(self, key: str) -> tuple[int, ...]:
+        value = self.content.get(key)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(token) is int and token >= 0 for token in ids):
+            raise ModelError(self.file, f"{key} must be token ids, not {value!r}")
+        return tuple(ids)
+
+
+def _dtype(config: _Config, tensors: Mapping[str, Tensor]) -> str:
+    """What the config says (`torch_dtype`; `dtype` since transformers 4.56), else what the weights are."""
+    named = config.content.get("dtype") or config.content.get("torch_dtype")
+    if named is None:
+        found = {DTYPES[tensor.dtype] for tensor in tensors.values() if tensor.dtype in DTYPES}
+        return found.pop() if len(found) == 1 else "float32"
+    if named not in DTYPES.values():
+        raise ModelError(config.file, f"dtype {named!r} is not one of {', '.join(DTYPES.values())}")
+    return str(named)
+
+
+def _rope(config: _Config) -> tuple[float, Mapping[str, Any] | None]:
+    """Base and scaling, from `rope_theta` and `rope_scaling`, or transformers 5's one `rope_parameters`."""
+    parameters = dict(config.get("rope_parameters", dict, None) or {})
+    base = parameters.pop("rope_theta", None) or config.get("rope_theta", float, 10000.0)
+    scaling = config.get("rope_scaling", dict, None) or parameters
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    return float(base), None if kind == "default" else MappingProxyType(dict(scaling))

@@ -1,0 +1,174 @@
+"""Where the tensors of a model folder stand, from the headers of its safetensors files alone.
+
+The format (https://huggingface.co/docs/safetensors): eight bytes of header length, little endian; a JSON
+object of `name: {dtype, shape, data_offsets}`; the data. Every claim of a header is checked against the file's
+size, so that a download that broke off is found before an hour of conversion.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import ModelError, TensorError
+
+ITEM_SIZE = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("BF16", "F16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
+}
+MAX_HEADER = 100_000_000  # the limit of the safetensors library
+DOWNLOAD_AGAIN = "download the file again, or copy it again from where it is whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a safetensors file; `start` and `end` are bytes from the beginning of the file."""
+
+    name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a model folder, from `model.safetensors` or from the shards that its index names."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return read_header(single)
+    if index.is_file():
+        return _read_shards(folder, index)
+    pickles = sorted(path.name for path in folder.glob("*.bin")) + sorted(
+        p.name for p in folder.glob("*.pt*")
+    )
+    if pickles:
+        raise ModelError(
+            folder,
+            f"holds its weights as pickle ({pickles[0]}), which can run code when read, not as safetensors",
+            "in a sandbox: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)",
+        )
+    raise ModelError(folder, "holds no model.safetensors and no model.safetensors.index.json", DOWNLOAD_AGAIN)
+
+
+def read_header(file: Path) -> dict[str, Tensor]:
+    """The tensors of one safetensors file, in the order of their data."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        prefix = stream.read(8)
+        if prefix == b"version ":
+            raise TensorError(
+                file, "is a Git LFS pointer, not the weights", f"git lfs pull --include {file.name}"
+            )
+        length = int.from_bytes(prefix, "little")
+        if len(prefix) < 8 or length > min(MAX_HEADER, size - 8):
+            problem = (
+                f"is truncated or not safetensors: {size} bytes, of which the header alone claims {length}"
+            )
+            raise TensorError(file, problem, DOWNLOAD_AGAIN)
+        raw = stream.read(length)
+    try:
+        header = json.loads(raw, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise TensorError(file, f"has a header that is not JSON: {error}", DOWNLOAD_AGAIN) from error
+    if not isinstance(header, dict):
+        raise TensorError(file, "has a header that is not a JSON object", DOWNLOAD_AGAIN)
+    header.pop("__metadata__", None)
+    tensors = sorted(
+        (_tensor(file, name, entry, 8 + length) for name, entry in header.items()), key=_position
+    )
+    _check_layout(file, tensors, 8 + length, size)
+    return {tensor.name: tensor for tensor in tensors}
+
+
+def _position(tensor: Tensor) -> tuple[int, int]:
+    return tensor.start, tensor.end
+
+
+def _tensor(file: Path, name: str, entry: Any, base: int) -> Tensor:
+    """One header entry, believed only when its dtype, shape and offsets say the same."""
+    try:
+        dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (TypeError, KeyError, ValueError) as error:
+        raise TensorError(
+            file, f"{name}: a header entry without dtype, shape or offsets", DOWNLOAD_AGAIN
+        ) from error
+    numbers = [*shape, start, end] if isinstance(shape, list) else [None]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise TensorError(file, f"{name}: shape {shape} at {start}..{end} is not possible", DOWNLOAD_AGAIN)
+    if dtype not in ITEM_SIZE:
+        raise TensorError(file, f"{name}: dtype {dtype} is not one that trtspec knows")
+    if end - start != prod(shape) * ITEM_SIZE[dtype]:
+        claim = f"{dtype} {shape} takes {prod(shape) * ITEM_SIZE[dtype]} bytes"
+        raise TensorError(file, f"{name}: {claim}, the header gives it {end - start}", DOWNLOAD_AGAIN)
+    return Tensor(name, file, dtype, tuple(shape), base + start, base + end)
+
+
+def _check_layout(file: Path, tensors: list[Tensor], base: int, size: int) -> None:
+    """The data must follow the header without holes or overlaps and end where the file ends."""
+    end = base
+    for tensor in tensors:
+        if tensor.start != end:
+            raise TensorError(
+                file, f"{tensor.name}: its data overlaps another's or leaves a hole", DOWNLOAD_AGAIN
+            )
+        end = tensor.end
+        if end > size:
+            problem = f"{tensor.name}: is cut off: its data ends at byte {end}, the file has {size}"
+            raise TensorError(file, problem, DOWNLOAD_AGAIN)
+    if end != size:
+        raise TensorError(file, f"has {size - end} bytes after its last tensor", DOWNLOAD_AGAIN)
+
+
+def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise ModelError(index, "has no weight_map from tensor names to files", DOWNLOAD_AGAIN)
+    tensors: dict[str, Tensor] = {}
+    for shard in sorted(set(weight_map.values())):
+        if Path(shard).name != shard:
+            raise ModelError(index, f"names a shard outside of its folder: {shard}")
+        if not (folder / shard).is_file():
+            raise ModelError(folder / shard, "the index names this shard, but it is missing", DOWNLOAD_AGAIN)
+        for name, tensor in read_header(folder / shard).items():
+            if name in tensors:
+                raise TensorError(
+                    folder / shard, f"{name}: stands in {tensors[name].file.name} too", DOWNLOAD_AGAIN
+                )
+            tensors[name] = tensor
+    for name, shard in weight_map.items():
+        if name not in tensors or tensors[name].file.name != shard:
+            raise TensorError(
+                folder / shard, f"{name}: the index says that it is here; it is not", DOWNLOAD_AGAIN
+            )
+    return tensors
+
+
+def read_json(file: Path) -> Mapping[str, Any]:
+    """A JSON object from a file of the model."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(file, "is missing", DOWNLOAD_AGAIN) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(file, f"is not JSON: {error}", DOWNLOAD_AGAIN) from error
+    if not isinstance(content, dict):
+        raise ModelError(file, "is not a JSON object", DOWNLOAD_AGAIN)
+    return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a name stands there twice")
+    return result
