@@ -19,10 +19,6 @@ class RequestError(ServingError):
         self.field, self.found, self.allowed = field, found, allowed
 
 
-class AdmissionError(ServingError):
-    """A request that an engine does not take; the text is closely TensorRT-LLM's own."""
-
-
 class EngineFailure(ServingError):
     """The target answered with an error, so the completion cannot go on."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trtspec.serving.errors import AdmissionError
+from trtspec.serving.errors import ServingError
 from trtspec.serving.executor import Limits, Request, SamplingConfig
 
 SMALLEST = math.ulp(0.0)
@@ -29,24 +29,24 @@ class Admitted:
 
 
 def admit(request: Request, limits: Limits) -> Admitted:
-    """Shortens a request to the engine's limits; raises `AdmissionError` where that is not allowed."""
+    """Shortens a request to the engine's limits; raises `Refused` where that is not allowed."""
     prompt, draft = list(request.input_token_ids), list(request.draft_token_ids)
     if not prompt:
-        raise AdmissionError("Input token ids are empty")
+        raise Refused("Input token ids are empty")
     if request.max_tokens < 1:
-        raise AdmissionError(f"Max tokens ({request.max_tokens}) must be at least 1")
+        raise Refused(f"Max tokens ({request.max_tokens}) must be at least 1")
     if len(prompt) > limits.max_input_len:
-        raise AdmissionError(
+        raise Refused(
             f"Prompt length ({len(prompt)}) exceeds maximum input length ({limits.max_input_len})"
         )
     if len(draft) > limits.max_draft_len:
-        raise AdmissionError(
+        raise Refused(
             f"Draft tokens length ({len(draft)}) exceeds maximum draft tokens length ({limits.max_draft_len})"
         )
     _check_tokens("Input", prompt, limits.vocab_size)
     _check_tokens("Draft", draft, limits.vocab_size)
     if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
-        raise AdmissionError(
+        raise Refused(
             f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})"
         )
     _check_sampling(request.sampling)
@@ -57,7 +57,7 @@ def admit(request: Request, limits: Limits) -> Admitted:
         draft_len = len(draft)
     max_tokens = min(request.max_tokens, limits.max_seq_len - len(prompt) - draft_len)
     if max_tokens < 1:
-        raise AdmissionError(
+        raise Refused(
             f"Prompt length + draft tokens ({len(prompt)} + {draft_len}) leave no room for output"
             f" in the maximum sequence length ({limits.max_seq_len})"
         )
@@ -67,7 +67,7 @@ def admit(request: Request, limits: Limits) -> Admitted:
 def _check_tokens(kind: str, tokens: list[int], vocab_size: int) -> None:
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
         wrong = next(token for token in tokens if not 0 <= token < vocab_size)
-        raise AdmissionError(f"{kind} token id ({wrong}) is not within acceptable range [0, {vocab_size})")
+        raise Refused(f"{kind} token id ({wrong}) is not within acceptable range [0, {vocab_size})")
 
 
 def _check_sampling(sampling: SamplingConfig) -> None:
