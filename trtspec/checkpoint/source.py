@@ -92,7 +92,7 @@ def read_source(folder: Path) -> Source:
         num_key_value_heads=config.size("num_key_value_heads", heads),
         head_size=config.size("head_dim", hidden_size // heads),
         hidden_act=config.get("hidden_act", str, "silu"),
-        norm_epsilon=config.get("rms_norm_eps", float, 1e-6),
+        norm_epsilon=config.number("rms_norm_eps", 1e-6),
         max_position_embeddings=config.size("max_position_embeddings"),
         rotary_base=rotary_base,
         rotary_scaling=rotary_scaling,
@@ -118,14 +118,16 @@ class _Config:
             raise ModelError(self.file, f"{key} must be at least 1, not {value}")
         return value
 
-    def get(self, key: str, kind: type[T], default: T = REQUIRED) -> T:
+    def number(self, key: str, default: float) -> float:
+        is_int = type(self.content.get(key)) is int
+        return self.get(key, int) if is_int else self.get(key, float, default)
+
+    def get(self, key: str, kind: type[T], default: Any = REQUIRED) -> T:
         value = self.content.get(key)
         if value is None:
             if default is REQUIRED:
                 raise ModelError(self.file, f"has no {key}")
-            return default
-        if kind is float and type(value) is int:
-            return kind(value)  # JSON writes 10000 where 10000.0 is meant
+            return default  # type: ignore[no-any-return]
         if type(value) is not kind:
             raise ModelError(self.file, f"{key} must be {kind.__name__}, not {value!r}")
         return value
@@ -156,7 +158,7 @@ def _dtype(config: _Config, tensors: Mapping[str, Tensor]) -> str:
 def _rope(config: _Config) -> tuple[float, Mapping[str, Any] | None]:
     """Base and scaling, from `rope_theta` and `rope_scaling`, or transformers 5's one `rope_parameters`."""
     parameters = dict(config.get("rope_parameters", dict, None) or {})
-    base = parameters.pop("rope_theta", None) or config.get("rope_theta", float, 10000.0)
+    base = parameters.pop("rope_theta", None) or config.number("rope_theta", 10000.0)
     scaling = config.get("rope_scaling", dict, None) or parameters
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     return float(base), None if kind == "default" else MappingProxyType(dict(scaling))

@@ -1,8 +1,8 @@
 """Where the tensors of a model folder stand, from the headers of its safetensors files alone.
 
 The format (https://huggingface.co/docs/safetensors): eight bytes of header length, little endian; a JSON
-object of `name: {dtype, shape, data_offsets}`; the data. Every claim of a header is checked against the file's
-size, so that a download that broke off is found before an hour of conversion.
+object of `name: {dtype, shape, data_offsets}`; the data. Every claim of a header is checked against the
+file's size, so that a download that broke off is found before an hour of conversion.
 """
 
 from __future__ import annotations

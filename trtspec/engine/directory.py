@@ -1,0 +1,89 @@
+"""Engine directories: `config.json` with TensorRT-LLM's keys, and one file of weights or engine a rank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import EngineError
+
+NO_DRAFTS, DRAFT_TOKENS_EXTERNAL = 1, 2  # `SpeculativeDecodingMode` of TensorRT-LLM, written as an integer
+TORCH_VERSION = "trtspec-torch"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What a directory says of its engine; lengths in tokens, `max_draft_len` counted in `max_seq_len`."""
+
+    version: str
+    architecture: str
+    dtype: str
+    vocab_size: int
+    world_size: int
+    max_batch_size: int
+    max_input_len: int
+    max_seq_len: int
+    max_num_tokens: int
+    max_draft_len: int
+    speculative_decoding_mode: int
+    use_paged_context_fmha: bool
+    gather_generation_logits: bool
+
+    @property
+    def backend(self) -> str:
+        return "torch" if self.version.startswith(TORCH_VERSION) else "tensorrt_llm"
+
+
+def write_config(folder: Path, version: str, pretrained: Mapping[str, Any], build: Mapping[str, Any]) -> None:
+    """Writes `config.json`; its bytes depend on nothing but the values."""
+    content = {"version": version, "pretrained_config": dict(pretrained), "build_config": dict(build)}
+    (folder / "config.json").write_text(json.dumps(content, indent=4) + "\n", encoding="utf-8")
+
+
+def read_engine(folder: Path) -> EngineConfig:
+    """Reads a directory that either builder made; keys that trtspec has no use for may come and go."""
+    file = folder / "config.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        pretrained, build = content["pretrained_config"], content["build_config"]
+        config = EngineConfig(
+            version=content["version"],
+            architecture=pretrained["architecture"],
+            dtype=pretrained["dtype"],
+            vocab_size=pretrained["vocab_size"],
+            world_size=pretrained["mapping"]["world_size"],
+            max_batch_size=build["max_batch_size"],
+            max_input_len=build["max_input_len"],
+            max_seq_len=build["max_seq_len"],
+            max_num_tokens=build["max_num_tokens"],
+            max_draft_len=build["max_draft_len"],
+            speculative_decoding_mode=int(build["speculative_decoding_mode"]),
+            use_paged_context_fmha=bool(build["plugin_config"]["use_paged_context_fmha"]),
+            gather_generation_logits=bool(build["gather_generation_logits"]),
+        )
+    except FileNotFoundError as error:
+        raise EngineError(folder, "is not an engine: it has no config.json", "trtspec build") from error
+    except KeyError as error:
+        raise EngineError(file, f"has no {error.args[0]}", "build the engine again") from error
+    except (ValueError, TypeError) as error:
+        raise EngineError(file, f"is not an engine's config: {error}", "build the engine again") from error
+    return config
+
+
+def check_engine(folder: Path, max_draft_len: int) -> EngineConfig:
+    """What the runtime asserts only at load time: ranks, mode, draft length, paged context FMHA."""
+    config = read_engine(folder)
+    suffix = "safetensors" if config.backend == "torch" else "engine"
+    for rank in range(config.world_size):
+        if not (folder / f"rank{rank}.{suffix}").is_file():
+            raise EngineError(folder, f"has no rank{rank}.{suffix}", "build the engine again")
+    mode = DRAFT_TOKENS_EXTERNAL if max_draft_len else NO_DRAFTS
+    if (config.speculative_decoding_mode, config.max_draft_len) != (mode, max_draft_len):
+        found = f"mode {config.speculative_decoding_mode} with max_draft_len {config.max_draft_len}"
+        raise EngineError(folder, f"was built for {found}, not for mode {mode} with {max_draft_len}")
+    if not config.use_paged_context_fmha:
+        raise EngineError(folder, "was built without use_paged_context_fmha, so it cannot reuse KV blocks")
+    return config

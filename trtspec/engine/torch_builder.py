@@ -1,0 +1,123 @@
+"""The `torch` backend's engine: TensorRT-LLM's `config.json` keys beside the checkpoint's weights.
+
+`config.json` is `{version, pretrained_config, build_config}`. `version` is `trtspec-torch <version of
+trtspec>`. `pretrained_config` is the checkpoint's `config.json`. `build_config` has the keys of
+TensorRT-LLM 1.2's `BuildConfig`, counted as `trtllm-build` counts them: `max_seq_len` of an engine that
+verifies drafts includes `max_draft_len`, and its `max_num_tokens` covers a verification of every request at
+once. `rank0.safetensors` is the checkpoint's own file, a hard link of it where the file system has them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, NO_DRAFTS, TORCH_VERSION, write_config
+from trtspec.engine.options import OPTIONS, BuildOptions
+
+PLUGINS: dict[str, Any] = {
+    "dtype": None,
+    "bert_attention_plugin": None,
+    "gpt_attention_plugin": None,
+    "gemm_plugin": None,
+    "gemm_swiglu_plugin": None,
+    "fp8_rowwise_gemm_plugin": None,
+    "low_latency_gemm_plugin": None,
+    "low_latency_gemm_swiglu_plugin": None,
+    "gemm_allreduce_plugin": None,
+    "nccl_plugin": None,
+    "lora_plugin": None,
+    "context_fmha": True,
+    "paged_kv_cache": True,
+    "remove_input_padding": True,
+    "norm_quant_fusion": False,
+    "reduce_fusion": False,
+    "user_buffer": False,
+    "tokens_per_block": 32,
+    "use_paged_context_fmha": True,
+    "use_fp8_context_fmha": False,
+    "multiple_profiles": False,
+    "paged_state": True,
+    "streamingllm": False,
+    "use_fused_mlp": True,
+    "pp_reduce_scatter": False,
+}
+
+
+def build(checkpoint: Path, options: BuildOptions, output: Path) -> None:
+    """Makes the engine directory `output`, which must not exist, from a checkpoint of one rank."""
+    pretrained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    output.mkdir(parents=True)
+    link_or_copy(checkpoint / "rank0.safetensors", output / "rank0.safetensors")
+    write_config(
+        output,
+        f"{TORCH_VERSION} {version('trtspec')}",
+        pretrained,
+        build_config(options, pretrained["dtype"]),
+    )
+
+
+def build_config(options: BuildOptions, dtype: str) -> dict[str, Any]:
+    """`BuildConfig.to_dict()` of what `trtllm-build` makes of these options (builder.py, `_common.py`)."""
+    drafts, batch = options.max_draft_len, options.max_batch_size
+    max_seq_len = options.max_seq_len + drafts
+    max_num_tokens = max(options.max_num_tokens, batch * (drafts + 1) if drafts else 0)
+    max_num_tokens = min(max_num_tokens, max_seq_len * batch)
+    return {
+        "max_input_len": min(options.max_input_len, max_seq_len),
+        "max_seq_len": max_seq_len,
+        "opt_batch_size": 8,
+        "max_batch_size": batch,
+        "max_beam_width": 1,
+        "max_num_tokens": max_num_tokens,
+        "opt_num_tokens": min(int(options.extra.get("opt_num_tokens", batch)), max_num_tokens),
+        "max_prompt_embedding_table_size": 0,
+        "kv_cache_type": "PAGED",
+        "gather_context_logits": False,
+        "gather_generation_logits": "gather_generation_logits" in options.extra,
+        "strongly_typed": True,
+        "force_num_profiles": None,
+        "profiling_verbosity": options.extra.get("profiling_verbosity", "layer_names_only"),
+        "enable_debug_output": False,
+        "max_draft_len": drafts,
+        "speculative_decoding_mode": DRAFT_TOKENS_EXTERNAL if drafts else NO_DRAFTS,
+        "use_refit": False,
+        "input_timing_cache": None,
+        "output_timing_cache": None,
+        "lora_config": {
+            "lora_dir": [],
+            "lora_ckpt_source": "hf",
+            "max_lora_rank": 64,
+            "lora_target_modules": [],
+            "trtllm_modules_to_hf_modules": {},
+        },
+        "weight_sparsity": False,
+        "weight_streaming": False,
+        "plugin_config": _plugin_config(options, dtype),
+        "use_strip_plan": False,
+        "max_encoder_input_len": 1024,
+        "monitor_memory": False,
+        "use_mrope": False,
+    }
+
+
+def _plugin_config(options: BuildOptions, dtype: str) -> dict[str, Any]:
+    """The plugin options as `PluginConfig` writes them: switches are booleans, a disabled plugin null."""
+    plugins = PLUGINS | {"dtype": dtype}
+    for name, value in options.extra.items():
+        if name in PLUGINS:
+            is_switch = "enable" in OPTIONS[name]
+            plugins[name] = value == "enable" if is_switch else None if value == "disable" else value
+    return plugins
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """The same bytes under a second name, without a copy where the file system allows it."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
