@@ -1,7 +1,7 @@
 """The `trtspec` command: registers the commands and owns the exit status.
 
-0 is done, 1 a failure, 2 wrong usage, 130 Ctrl-C. A command is a module of this package with a function of the
-module's name and a tuple `EXAMPLES`; what takes long to import is imported inside the function.
+0 is done, 1 a failure, 2 wrong usage, 130 Ctrl-C. A command is a module of this package, with a function of
+its name and a tuple `EXAMPLES`. What takes long to import is imported inside the function.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from trtspec.cli import schema
+from trtspec.cli import init, schema
 from trtspec.cli.errors import explain
 from trtspec.cli.output import out
 
-_COMMANDS = (schema,)
+_COMMANDS = (init, schema)
 _DEBUG = "TRTSPEC_DEBUG"
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.errors import Problem
+from pydantic import ValidationError
+
+from trtspec.errors import Problem, RecipeError
+from trtspec.recipe.limits import contradictions
+from trtspec.recipe.problems import problems_of
 from trtspec.recipe.schema import Model, Recipe
+from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, read
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +28,11 @@ class LoadedRecipe:
     lines: Mapping[str, int]
 
     def problem(self, key: str, problem: str, repair: str | None = None) -> Problem:
-        """A problem found later at this key, with the line of the key or of the nearest section that the file has."""
-        nearest = key
-        while nearest and nearest not in self.lines:
-            nearest = nearest.rpartition(".")[0]
-        return Problem(self.lines.get(nearest, 0), key, problem, repair)
+        """A problem found later at this key, on the line of the key or of the section that should have it."""
+        present = key
+        while present and present not in self.lines:
+            present = present.rpartition(".")[0]
+        return Problem(self.lines.get(present, 0), key, problem, repair)
 
     def model_location(self, model: Model) -> Path | str:
         """The model's folder, which may not exist, or its Hub id.
@@ -35,15 +44,53 @@ class LoadedRecipe:
 
 def model_location(value: str, folder: Path) -> Path | str:
     """See `LoadedRecipe.model_location`; `folder` is the recipe's."""
-    path = folder / Path(value).expanduser()
+    path = Path(os.path.normpath(folder / os.path.expanduser(value)))
     if value.startswith((".", "/", "~")) or path.is_dir():
         return path
     return value
 
 
 def load(path: Path) -> LoadedRecipe:
-    """Reads and validates a recipe; raises RecipeError."""
-    import yaml
+    """Reads and validates a recipe; raises RecipeError with every problem found."""
+    try:
+        document = read(_bytes(path))
+    except Unreadable as error:
+        raise RecipeError(path, [error.problem]) from None
+    problems, recipe = list(document.problems), None
+    try:
+        recipe = Recipe.model_validate(document.values)
+    except ValidationError as error:
+        # A value that the reader refused is None, of which one complaint is enough.
+        told = {problem.key for problem in problems}
+        problems += [problem for problem in problems_of(error, document) if problem.key not in told]
+    if recipe is None or problems:
+        raise RecipeError(path, sorted(problems, key=lambda problem: problem.line))
+    loaded = LoadedRecipe(recipe, path, document.lines)
+    problems = [loaded.problem(*finding) for finding in contradictions(recipe)]
+    problems += _locations(loaded)
+    if problems:
+        raise RecipeError(path, sorted(problems, key=lambda problem: problem.line))
+    return loaded
 
-    recipe = Recipe.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    return LoadedRecipe(recipe, path, {})
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise Unreadable(0, "no such file", f"`trtspec init {path}` writes a starter recipe") from None
+    except OSError as error:
+        raise Unreadable(0, f"cannot be read: {error.strerror}") from None
+
+
+def _locations(loaded: LoadedRecipe) -> list[Problem]:
+    problems = []
+    for role, model in (("target", loaded.recipe.target), ("draft", loaded.recipe.draft)):
+        location = loaded.model_location(model)
+        if isinstance(location, str) and not _HUB_ID.match(location):
+            problem = f"found {location!r}, which is neither a folder nor a Hub id"
+            problems.append(loaded.problem(f"{role}.model", problem, "write owner/name, or ./folder"))
+        if isinstance(location, Path) and model.revision:
+            problem = "a folder has no revisions; only a Hub model has"
+            problems.append(loaded.problem(f"{role}.revision", problem, "remove this line"))
+    return problems

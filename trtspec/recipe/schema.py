@@ -1,17 +1,27 @@
 """The recipe: what a pair is made of and where it will run. Frozen, strict, every key described.
 
-The keys are TensorRT-LLM's and Triton's own where those have a name for the thing. A value that the recipe leaves
-out is None here where its default depends on something else (the GPU, the models); `trtspec.plan` fills it in.
+The keys are TensorRT-LLM's and Triton's own where those have a name for the thing. A value that the recipe
+leaves out is None here where its default depends on something else (the GPU, the models); `trtspec.plan`
+fills it in. What contradicts something else in the recipe is found by `limits.py`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-Positive = Annotated[int, Field(ge=1)]
-BuildOption = bool | int | float | str
+from trtspec.recipe import gpus, releases
+
+Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
+BuildOption = bool | int | float | Text
+GpuName = Annotated[
+    str, AfterValidator(gpus.check), WithJsonSchema({"type": "string", "enum": list(gpus.NAMES)})
+]
+ReleaseName = Annotated[
+    str, AfterValidator(releases.check), WithJsonSchema({"type": "string", "enum": list(releases.RELEASES)})
+]
 
 
 class Section(BaseModel):
@@ -23,12 +33,12 @@ class Section(BaseModel):
 class Calibration(Section):
     """The text from which FP8 scales are taken."""
 
-    dataset: str = Field(description="JSONL or text file, relative to the recipe, or a Hub dataset id.")
+    dataset: Text = Field(description="JSONL or text file, relative to the recipe, or a Hub dataset id.")
     samples: Positive = Field(default=512, description="How many texts are run through the model.")
     max_length: Positive = Field(default=2048, description="Tokens of each text that are used.")
     batch_size: Positive = Field(default=1, description="Texts run at once.")
     seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed of the choice of texts.")
-    text_field: str = Field(default="text", description="The key of a JSONL line that holds the text.")
+    text_field: Text = Field(default="text", description="The key of a JSONL line that holds the text.")
     chat_template: bool = Field(
         default=False, description="Wrap each text in the model's chat template first."
     )
@@ -58,8 +68,8 @@ class Parallel(Section):
 class Model(Section):
     """One of the two models."""
 
-    model: str = Field(min_length=1, description="Hugging Face Hub id, or a folder relative to the recipe.")
-    revision: str | None = Field(
+    model: Text = Field(description="Hugging Face Hub id, or a folder relative to the recipe.")
+    revision: Text | None = Field(
         default=None, description="Commit, tag or branch of the Hub model; pin a commit in production."
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
@@ -92,7 +102,7 @@ class Engine(Section):
     backend: Literal["tensorrt_llm", "torch"] = Field(
         default="tensorrt_llm", description="What builds and runs the engines."
     )
-    release: str | None = Field(
+    release: ReleaseName | None = Field(
         default=None, description="TensorRT-LLM release that builds and serves; 1.2.1 if left out."
     )
     max_batch_size: Positive = Field(default=16, description="Requests in flight at once.")
@@ -108,14 +118,16 @@ class Engine(Section):
 class Hardware(Section):
     """Where the engines run."""
 
-    gpu: str = Field(description="h100, h200 and so on, or none for a machine without a GPU (torch backend).")
+    gpu: GpuName = Field(
+        description="h100, h200 and so on, or none for a machine without a GPU (torch backend)."
+    )
     count: Positive = Field(default=1, description="GPUs of one server; ignored for gpu: none.")
 
 
 class Serving(Section):
     """The Triton model in front of the pair."""
 
-    model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
+    model_name: Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
         default="speculative_llm", description="Name of the Triton model that clients call."
     )
     layout: Literal["in_process", "bls"] | None = Field(
@@ -128,7 +140,7 @@ class Recipe(Section):
     """One pair, from two Hugging Face models to a Triton model repository."""
 
     version: Literal[1] = Field(default=1, description="Version of this schema.")
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")] = Field(
+    name: Annotated[str, Field(max_length=100, pattern=r"^[a-z0-9][a-z0-9._-]*$")] = Field(
         description="Name of the build; its folder is build/<name>."
     )
     target: Model = Field(description="The large model, whose text is served.")
@@ -137,3 +149,12 @@ class Recipe(Section):
     speculation: Speculation = Field(default=Speculation(), description="How the two models work together.")
     engine: Engine = Field(default=Engine(), description="What both engines are built with and for.")
     serving: Serving = Field(default=Serving(), description="The Triton model in front of the pair.")
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a recipe, for editors and other tools."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Recipe.model_json_schema(),
+        "title": "trtspec recipe",
+    }

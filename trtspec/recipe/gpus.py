@@ -1,0 +1,55 @@
+"""The GPUs that a recipe may name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One kind of GPU: compute capability, memory as `nvidia-smi` reports it, bandwidth of the data sheet."""
+
+    name: str
+    label: str
+    sm: int
+    memory_gib: float
+    bandwidth_gb_s: int
+
+    @property
+    def fp8(self) -> bool:
+        """FP8 tensor cores, which came with Ada (SM 89) and Hopper (SM 90)."""
+        return self.sm >= 89
+
+
+NONE = "none"
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("b200", "NVIDIA B200", 100, 179.1, 8000),
+        Gpu("h200", "NVIDIA H200", 90, 140.4, 4800),
+        Gpu("h100", "NVIDIA H100 80GB HBM3", 90, 79.6, 3350),
+        Gpu("h100_nvl", "NVIDIA H100 NVL", 90, 93.6, 3900),
+        Gpu("h100_pcie", "NVIDIA H100 PCIe", 90, 79.6, 2000),
+        Gpu("h20", "NVIDIA H20", 90, 95.6, 4000),
+        Gpu("l40s", "NVIDIA L40S", 89, 45.0, 864),
+        Gpu("l4", "NVIDIA L4", 89, 22.5, 300),
+        Gpu("rtx4090", "NVIDIA GeForce RTX 4090", 89, 24.0, 1008),
+        Gpu("a10", "NVIDIA A10", 86, 22.5, 600),
+        Gpu("a100", "NVIDIA A100-SXM4-80GB", 80, 80.0, 2039),
+        Gpu("a100_40gb", "NVIDIA A100-SXM4-40GB", 80, 40.0, 1555),
+    )
+}
+
+NAMES = (*GPUS, NONE)
+
+
+def check(name: str) -> str:
+    """The name itself if it may stand in a recipe; raises ValueError(problem, repair)."""
+    if name in NAMES:
+        return name
+    plain = name.lower().replace("nvidia", "").strip(" -_").replace("-", "_").replace(" ", "_")
+    near = get_close_matches(plain, NAMES, n=1)
+    repair = f"did you mean {near[0]}?" if near else None
+    raise ValueError(f"found {name!r}; known GPUs are {', '.join(NAMES)}", repair)

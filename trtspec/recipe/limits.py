@@ -1,0 +1,108 @@
+"""Rules between the keys of one valid recipe; pure, and without a look at the models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtspec.recipe import gpus
+from trtspec.recipe.build_options import option_problem
+from trtspec.recipe.schema import Model, Recipe
+
+# Key, problem, repair.
+Finding = tuple[str, str, str | None]
+
+_TOKENS_PER_BLOCK = 32
+_ENGINE_MODELS = ("tensorrt_llm", "tensorrt_llm_draft")
+
+
+def contradictions(recipe: Recipe) -> Iterator[Finding]:
+    """Everything in the recipe that cannot hold at once."""
+    yield from _hardware(recipe)
+    yield from _lengths(recipe)
+    yield from _serving(recipe)
+    for role, model in (("target", recipe.target), ("draft", recipe.draft)):
+        yield from _parallel(role, model, recipe)
+        yield from _precision(role, model, recipe)
+        for option, value in model.build.items():
+            found = option_problem(option, value)
+            if found:
+                yield f"{role}.build.{option}", *found
+
+
+def _hardware(recipe: Recipe) -> Iterator[Finding]:
+    if recipe.engine.backend == "tensorrt_llm" and recipe.hardware.gpu == gpus.NONE:
+        problem = "gpu is none, but TensorRT-LLM engines need a GPU"
+        yield "engine.backend", problem, "write backend: torch, or name a GPU in hardware.gpu"
+
+
+def _lengths(recipe: Recipe) -> Iterator[Finding]:
+    engine, longest_draft = recipe.engine, recipe.speculation.max_draft_len
+    prompt, text, step = engine.max_input_len, engine.max_seq_len, engine.max_num_tokens
+    if prompt and text and prompt >= text:
+        problem = f"{prompt} leaves no room for an answer: max_seq_len, prompt and answer together, is {text}"
+        yield "engine.max_input_len", problem, f"at most {text - 1}"
+    if longest_draft and text and longest_draft >= text:
+        problem = f"a draft of {longest_draft} tokens never fits into max_seq_len, which is {text}"
+        yield "speculation.max_draft_len", problem, f"at most {text - 1}"
+    if not step:
+        return
+    if step < _TOKENS_PER_BLOCK:
+        problem = f"{step} is less than one block of the KV cache"
+        yield "engine.max_num_tokens", problem, f"at least {_TOKENS_PER_BLOCK}"
+    needed = engine.max_batch_size * ((longest_draft or 1) + 1)
+    if step < needed:
+        draft = f"max_draft_len {longest_draft}" if longest_draft else "one draft token"
+        problem = (
+            f"{step} is too few to verify max_batch_size {engine.max_batch_size} requests with {draft} each"
+        )
+        yield "engine.max_num_tokens", problem, f"at least {needed}, or leave it out"
+
+
+def _serving(recipe: Recipe) -> Iterator[Finding]:
+    layout, name = recipe.serving.layout, recipe.serving.model_name
+    if layout != "in_process" and name in _ENGINE_MODELS:
+        yield (
+            "serving.model_name",
+            f"{name} is the name of an engine's model in the bls layout",
+            "choose another name",
+        )
+    ranks = {role: _ranks(model) for role, model in (("target", recipe.target), ("draft", recipe.draft))}
+    several = [role for role, count in ranks.items() if count > 1]
+    if layout == "in_process" and several:
+        problem = f"in_process needs one rank for each engine, and the {several[0]} has {ranks[several[0]]}"
+        yield "serving.layout", problem, "write layout: bls, or leave it out"
+
+
+def _parallel(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
+    ranks, hardware = _ranks(model), recipe.hardware
+    if recipe.engine.backend == "torch" and ranks > 1:
+        yield (
+            f"{role}.parallel",
+            f"{ranks} ranks, but the torch backend runs on one device",
+            "write 1 for both",
+        )
+    elif hardware.gpu != gpus.NONE and ranks > hardware.count:
+        problem = f"tensor x pipeline is {ranks} ranks, one GPU each, but hardware.count is {hardware.count}"
+        yield f"{role}.parallel", problem, f"write hardware: {{count: {ranks}}}, or fewer ranks"
+
+
+def _precision(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
+    quantization, on_tensorrt = model.quantization, recipe.engine.backend == "tensorrt_llm"
+    if quantization.kv_cache == "fp8" and quantization.weights != "fp8":
+        # The builder would switch paged context FMHA off, without which a target verifies nothing.
+        problem = "an fp8 KV cache needs fp8 weights"
+        yield f"{role}.quantization.kv_cache", problem, "write weights: fp8 too, or kv_cache: none"
+    if quantization.calibration and quantization.weights != "fp8":
+        yield (
+            f"{role}.quantization.calibration",
+            "there is nothing to calibrate without fp8 weights",
+            "write weights: fp8",
+        )
+    gpu = gpus.GPUS.get(recipe.hardware.gpu)
+    if on_tensorrt and gpu and quantization.weights == "fp8" and not gpu.fp8:
+        problem = f"{gpu.label} (SM {gpu.sm}) has no FP8; it came with SM 89"
+        yield f"{role}.quantization.weights", problem, f"write weights: {gpus.NONE}, or name another GPU"
+
+
+def _ranks(model: Model) -> int:
+    return model.parallel.tensor * model.parallel.pipeline

@@ -1,0 +1,150 @@
+"""What pydantic found wrong with a recipe, as problems: key, line, what was found, what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from trtspec.errors import Problem
+from trtspec.recipe.schema import Recipe
+from trtspec.recipe.yaml_reader import Document
+
+_REST = "digits, and after the first of these dots, dashes and underscores"
+_PATTERNS = {
+    r"^[a-z0-9][a-z0-9._-]*$": f"lower-case letters, {_REST}",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*$": f"letters, {_REST}",
+}
+_WANTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "model_type": "keys with values",
+    "dict_type": "keys with values",
+}
+_SCIENTIFIC = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
+
+
+def problems_of(error: ValidationError, document: Document) -> list[Problem]:
+    """One problem for each key, even where a key may hold several types and is none of them."""
+    found: dict[str, Problem] = {}
+    for entry in error.errors(include_url=False):
+        path = [str(part) for part in entry["loc"]]
+        if "build" in path[:-1]:
+            path = path[: path.index("build") + 2]
+        key = ".".join(path)
+        if key in found:
+            continue
+        if "build" in path[:-1]:
+            problem, repair = _build_option(entry["input"])
+        else:
+            problem, repair = _explain(entry, key, path, document)
+        found[key] = Problem(_line(key, document), key, problem, repair)
+    return list(found.values())
+
+
+def _explain(
+    entry: Mapping[str, Any], key: str, path: list[str], document: Document
+) -> tuple[str, str | None]:
+    kind, value, context = entry["type"], entry["input"], entry.get("ctx", {})
+    if kind == "extra_forbidden":
+        return "unknown key", _nearest_key(path)
+    if kind == "missing":
+        return f"is missing: {_description(path)}", None
+    if kind == "value_error":
+        problem, repair = (*context["error"].args, None)[:2]
+        return problem, repair
+    if kind in _WANTED:
+        problem = "has no value" if value is None else f"found {_found(value)}"
+        return f"{problem}, but {_WANTED[kind]} is wanted", _retype(kind, value, document.written.get(key))
+    if kind == "literal_error":
+        allowed = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
+        near = get_close_matches(str(value).lower(), allowed, n=1)
+        return (
+            f"found {_found(value)}; allowed: {', '.join(allowed)}",
+            f"did you mean {near[0]}?" if near else None,
+        )
+    if kind in ("greater_than_equal", "less_than_equal"):
+        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+        return f"found {value}; it must be {bound}", None
+    if kind == "string_too_short":
+        return "is empty", None
+    if kind == "string_too_long":
+        return f"is longer than {context['max_length']} characters", None
+    if kind == "string_pattern_mismatch":
+        letters = _PATTERNS.get(context["pattern"], "text without control characters")
+        return f"found {value!r}; allowed: {letters}", None
+    return str(entry["msg"]), None
+
+
+def _build_option(value: Any) -> tuple[str, str | None]:
+    if value is None:
+        return "has no value", "write what trtllm-build takes, for example disable"
+    return f"found {_found(value)}, but one text, number, true or false is wanted", None
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "keys with values"
+    if isinstance(value, list):
+        return "a list"
+    return f"the text {value[:60]!r}" if isinstance(value, str) else f"the number {value}"
+
+
+def _retype(kind: str, value: Any, written: str | None) -> str | None:
+    """The repair where YAML read a scalar otherwise than it was meant; `written` is None for a quoted one."""
+    if kind == "string_type" and written is not None and isinstance(value, (bool, int, float)):
+        return f'put it in quotes: "{written}"'
+    if kind == "int_type" and isinstance(value, str):
+        if written is None and value.strip().isdigit():
+            return f"remove the quotes: {value.strip()}"
+        if written is not None and _SCIENTIFIC.match(written):
+            return f"YAML 1.1 reads {written} as text; write the digits out"
+    if kind == "int_type" and isinstance(value, float) and value.is_integer():
+        return f"write {value:.0f}"
+    return None
+
+
+def _nearest_key(path: list[str]) -> str:
+    """The nearest key of the same section, else the other section that has this very key."""
+    *parents, name = path
+    section = _section(parents)
+    known = list(section.model_fields) if section else []
+    near = get_close_matches(name.lower().replace("-", "_"), known, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    elsewhere = [place for place, model in _sections(Recipe, "") if name in model.model_fields]
+    if elsewhere:
+        return "it belongs " + " or ".join(
+            f"in {place}" if place else "at the top level" for place in elsewhere
+        )
+    return f"known keys here: {', '.join(known)}"
+
+
+def _description(path: list[str]) -> str:
+    section = _section(path[:-1])
+    return (section.model_fields[path[-1]].description or "") if section else ""
+
+
+def _section(path: list[str]) -> type[BaseModel] | None:
+    return dict(_sections(Recipe, "")).get(".".join(path))
+
+
+def _sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every section of the schema with its dotted key."""
+    yield path, model
+    for name, field in model.model_fields.items():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _sections(kind, f"{path}.{name}" if path else name)
+
+
+def _line(key: str, document: Document) -> int:
+    while key and key not in document.lines:
+        key = key.rpartition(".")[0]
+    return document.lines.get(key, 0)

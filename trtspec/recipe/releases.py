@@ -1,0 +1,62 @@
+"""The TensorRT-LLM releases that build and serve engines, with what belongs to each.
+
+From Triton's compatibility matrix (triton-inference-server/server, docs/introduction/compatibility.md). An
+engine loads only in the TensorRT that built it, so a release names one image for both.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One TensorRT-LLM release; `tags` (YY.MM) are the Triton images that have it, the one to use first."""
+
+    version: str
+    tensorrt: str
+    tags: tuple[str, ...]
+
+    @property
+    def image(self) -> str:
+        return f"nvcr.io/nvidia/tritonserver:{self.tags[0]}-trtllm-python-py3"
+
+
+DEFAULT = "1.2.1"
+
+RELEASES = {
+    release.version: release
+    for release in (
+        # 26.06 is the newest image from before engines were removed from TensorRT-LLM's main branch.
+        Release("1.2.1", "10.14.1.48", ("26.06", "26.07", "26.05", "26.04")),
+        Release("1.2.0", "10.14.1.48", ("26.03",)),
+        Release("1.1.0", "10.13.3.9", ("26.02", "26.01", "25.12")),
+        Release("1.0.0", "10.11.0.33", ("25.10", "25.09")),
+    )
+}
+
+
+def check(version: str) -> str:
+    """The version itself if engines can be built with it; raises ValueError(problem, repair)."""
+    if version in RELEASES:
+        return version
+    raise ValueError(f"found {version!r}: {_reason(version)}", f"known releases are {', '.join(RELEASES)}")
+
+
+def _reason(version: str) -> str:
+    for release in RELEASES.values():
+        if version in release.tags:
+            return f"that is the tag of a Triton image, whose TensorRT-LLM is {release.version}"
+    if version == "25.11" or version.startswith("1.0.3"):
+        return "NVIDIA's matrix and the 25.11 image disagree about what is in it, so it is not used"
+    numbers = re.match(r"(\d{1,4})\.(\d{1,4})(.*)", version)
+    if not numbers:
+        return "that is no TensorRT-LLM release"
+    if (int(numbers[1]), int(numbers[2])) >= (1, 3):
+        return "TensorRT-LLM has no engines after 1.2 (trtllm-build and its runtime were removed)"
+    if int(numbers[1]) < 1:
+        return "releases before 1.0 are not supported"
+    if re.search(r"[a-z]", numbers[3]):
+        return "only final releases have a Triton image"
+    return "that is no TensorRT-LLM release with a Triton image"

@@ -1,0 +1,38 @@
+"""The recipe that `trtspec init` writes: valid as it stands, every choice explained beside it."""
+
+STARTER = """\
+# A trtspec recipe: one target, one draft, and where they will run.
+# `trtspec schema > recipe.schema.json` lets an editor complete and check it:
+# yaml-language-server: $schema=recipe.schema.json
+
+version: 1
+name: llama-3.1-8b-h100                     # the build goes to build/<name>
+
+target:                                     # the large model, whose text is served
+  model: meta-llama/Llama-3.1-8B-Instruct   # Hub id, or a folder relative to this file: ./models/target
+  # revision: <commit>                      # pin one in production
+  # dtype: auto                             # or float32, float16, bfloat16
+  # quantization: {weights: fp8, kv_cache: fp8, calibration: {dataset: calibration.jsonl, samples: 512}}
+  # parallel: {tensor: 1, pipeline: 1}      # ranks; a product of up to hardware.count
+  # build: {gemm_plugin: auto}              # any further trtllm-build option
+
+draft:                                      # the small model that proposes tokens; same tokenizer
+  model: meta-llama/Llama-3.2-1B-Instruct
+
+speculation:
+  max_draft_len: 8                          # tokens that the draft may propose in one round (K)
+
+engine:
+  backend: tensorrt_llm                     # or torch: no TensorRT-LLM needed, on a CPU or one GPU
+  # release: 1.2.1                          # TensorRT-LLM release
+  max_batch_size: 16                        # requests in flight at once
+  max_input_len: 4096                       # longest prompt, in tokens
+  max_seq_len: 8192                         # prompt and answer together, in tokens
+
+hardware:
+  gpu: h100                                 # `none` for a machine without a GPU, with backend: torch
+  count: 1
+
+serving:
+  model_name: speculative_llm               # the Triton model that clients call
+"""

@@ -1,0 +1,183 @@
+"""YAML text to plain values with the line of each key, refusing what nobody means but YAML lets pass."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from trtspec.errors import Problem
+
+MAX_BYTES = 256 * 1024
+_MAX_VALUES = 5_000
+_MAX_DEPTH = 20
+
+_TAG = "tag:yaml.org,2002:"
+_DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9_]{0,30})\Z")
+_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z")
+
+
+class Unreadable(Exception):
+    """The text has no values at all; holds the problem."""
+
+    def __init__(self, line: int, problem: str, repair: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem = Problem(line, "", problem, repair)
+
+
+@dataclass(slots=True)
+class Document:
+    """What a file says: values, the line of each dotted key, plain scalars as written, what is wrong."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read(data: bytes) -> Document:
+    """Reads one YAML document whose top level is a mapping; raises Unreadable."""
+    root = _compose(_decode(data))
+    if not isinstance(root, yaml.MappingNode):
+        raise Unreadable(_line(root), f"the top level is {_kind(root)}, not keys with values", _EXAMPLE)
+    reader = _Reader(Document())
+    reader.document.values = reader.mapping(root, "", 1)
+    return reader.document
+
+
+_EXAMPLE = "write for example `name: my-pair`; `trtspec init` writes a whole recipe"
+
+
+def _decode(data: bytes) -> str:
+    if len(data) > MAX_BYTES:
+        raise Unreadable(0, f"is larger than {MAX_BYTES // 1024} KiB, which no recipe is")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Unreadable(line, "is not UTF-8 text", "save the file as UTF-8") from None
+
+
+def _compose(text: str) -> yaml.Node:
+    try:
+        nodes = list(yaml.compose_all(text, yaml.SafeLoader))
+    except RecursionError:
+        raise Unreadable(0, "is nested too deeply") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problem = f"holds the character U+{ord(text[error.position]):04X}, which YAML forbids"
+        raise Unreadable(line, problem) from None
+    except yaml.MarkedYAMLError as error:
+        raise _unreadable(error) from None
+    if not nodes or _is_empty(nodes[0]):
+        raise Unreadable(0, "is empty", "`trtspec init` writes a whole recipe")
+    if len(nodes) > 1:
+        raise Unreadable(
+            _line(nodes[1]), "a second document begins here (`---`)", "one file holds one recipe"
+        )
+    return nodes[0]
+
+
+def _unreadable(error: yaml.MarkedYAMLError) -> Unreadable:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else 0
+    problem = error.problem or "cannot be parsed"
+    if "'\\t'" in problem:
+        return Unreadable(line, "a tab stands where YAML allows only spaces", "indent with spaces")
+    column = f" (column {mark.column + 1})" if mark else ""
+    return Unreadable(line, f"is not valid YAML: {problem}{column}")
+
+
+def _is_empty(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == f"{_TAG}null"
+
+
+class _Reader:
+    """Walks the nodes once. An alias is walked again each time it is used, so values are counted."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self._values = 0
+
+    def mapping(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        first: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = _line(key_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._refuse(line, path, f"a key is {_kind(key_node)}, not text")
+                continue
+            key = key_node.value
+            dotted = f"{path}.{key}" if path else key
+            if key_node.tag == f"{_TAG}merge":
+                self._refuse(
+                    line, dotted, "merge keys are not read", "write the keys out; *aliases of values work"
+                )
+            elif key in first:
+                problem = f"stands twice, on line {first[key]} and on line {line}"
+                self._refuse(line, dotted, problem, "remove one of them")
+            else:
+                first[key] = self.document.lines[dotted] = line
+                result[key] = self._value(value_node, dotted, depth)
+        return result
+
+    def _value(self, node: yaml.Node, path: str, depth: int) -> Any:
+        self._values += 1
+        if self._values > _MAX_VALUES:
+            raise Unreadable(_line(node), f"has more than {_MAX_VALUES} values once its aliases are expanded")
+        if depth >= _MAX_DEPTH:
+            raise Unreadable(_line(node), f"is nested more than {_MAX_DEPTH} levels deep")
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
+            return self.mapping(node, path, depth + 1)
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
+            return [self._value(item, path, depth + 1) for item in node.value]
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        return self._refuse(
+            _line(node), path, f"has the tag {_tag(node)}, which is not read", "remove the tag"
+        )
+
+    def _scalar(self, node: yaml.ScalarNode, path: str) -> Any:
+        text, line = node.value, _line(node)
+        kind = node.tag.removeprefix(_TAG)
+        if node.style is None:
+            self.document.written[path] = text
+        if kind in ("str", "timestamp", "value"):
+            return text
+        if kind == "null":
+            return None
+        if kind == "bool":
+            return yaml.SafeLoader.bool_values.get(text.lower(), text)
+        if kind == "int":
+            if _DECIMAL.match(text):
+                return int(text.replace("_", ""))
+            problem = f"YAML reads {text:.60} as a number that is not written in decimal digits"
+            return self._refuse(
+                line, path, problem, "put it in quotes if it is text, or write it in decimal digits"
+            )
+        if kind == "float":
+            if _FLOAT.match(text):
+                return float(text.replace("_", ""))
+            return self._refuse(
+                line, path, f"YAML reads {text:.60} as a number that has no use here", "put it in quotes"
+            )
+        return self._refuse(line, path, f"has the tag {_tag(node)}, which is not read", "remove the tag")
+
+    def _refuse(self, line: int, path: str, problem: str, repair: str | None = None) -> None:
+        self.document.problems.append(Problem(line, path, problem, repair))
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _kind(node: yaml.Node) -> str:
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    return "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+
+
+def _tag(node: yaml.Node) -> str:
+    return node.tag.replace(_TAG, "!!")
