@@ -1,4 +1,4 @@
-"""Hugging Face in, TensorRT-LLM out: a unified checkpoint (`config.json`, `rank0.safetensors`), TP = PP = 1."""
+"""Hugging Face in, a TensorRT-LLM unified checkpoint out: `config.json` and `rank0.safetensors`, one rank."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, NO_DRAFTS, TORCH_VERSION, write_config
-from trtspec.engine.options import OPTIONS, BuildOptions
+from trtspec.engine.options import BuildOptions, is_on
 
 PLUGINS: dict[str, Any] = {
     "dtype": None,
@@ -78,7 +78,7 @@ def build_config(options: BuildOptions, dtype: str) -> dict[str, Any]:
         "max_prompt_embedding_table_size": 0,
         "kv_cache_type": "PAGED",
         "gather_context_logits": False,
-        "gather_generation_logits": "gather_generation_logits" in options.extra,
+        "gather_generation_logits": is_on(options.extra.get("gather_generation_logits")),
         "strongly_typed": True,
         "force_num_profiles": None,
         "profiling_verbosity": options.extra.get("profiling_verbosity", "layer_names_only"),
@@ -107,12 +107,15 @@ def build_config(options: BuildOptions, dtype: str) -> dict[str, Any]:
 
 def _plugin_config(options: BuildOptions, dtype: str) -> dict[str, Any]:
     """The plugin options as `PluginConfig` writes them: switches are booleans, a disabled plugin null."""
-    plugins = PLUGINS | {"dtype": dtype}
-    for name, value in options.extra.items():
-        if name in PLUGINS:
-            is_switch = "enable" in OPTIONS[name]
-            plugins[name] = value == "enable" if is_switch else None if value == "disable" else value
-    return plugins
+    chosen = {name: value for name, value in options.extra.items() if name in PLUGINS}
+    for name, value in chosen.items():
+        if type(PLUGINS[name]) is bool:
+            chosen[name] = is_on(value)
+    return (
+        PLUGINS
+        | {"dtype": dtype}
+        | {name: None if value == "disable" else value for name, value in chosen.items()}
+    )
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -7,13 +7,14 @@ import signal
 import subprocess
 from pathlib import Path
 
-from trtspec.engine.options import BuildOptions
+from trtspec.engine.options import BuildOptions, Value, is_on
 from trtspec.errors import StepError
 
 COMMAND = "trtllm-build"
+_WORDS = {True: "enable", False: "disable"}
 
 # What an expert adds to trtllm-build's own defaults, and what speculation needs said aloud.
-DEFAULTS: dict[str, int | str] = {
+DEFAULTS: dict[str, Value] = {
     "max_beam_width": 1,
     "kv_cache_type": "paged",
     "remove_input_padding": "enable",
@@ -22,10 +23,25 @@ DEFAULTS: dict[str, int | str] = {
     "gemm_plugin": "auto",
 }
 
+# Options without a value; all others that YAML may call true or false are enable or disable.
+FLAGS = frozenset(
+    {
+        "enable_debug_output",
+        "fast_build",
+        "gather_all_token_logits",
+        "gather_context_logits",
+        "gather_generation_logits",
+        "monitor_memory",
+        "strip_plan",
+        "weight_sparsity",
+        "weight_streaming",
+    }
+)
+
 
 def build_argv(checkpoint: str, output: str, options: BuildOptions) -> tuple[str, ...]:
     """The exact invocation; parallelism comes from the checkpoint's `mapping`, never from a flag."""
-    values: dict[str, int | str] = {
+    values: dict[str, Value] = {
         "checkpoint_dir": checkpoint,
         "output_dir": output,
         "max_batch_size": options.max_batch_size,
@@ -42,7 +58,10 @@ def build_argv(checkpoint: str, output: str, options: BuildOptions) -> tuple[str
         }
     argv = [COMMAND]
     for name, value in values.items():
-        argv += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        if name in FLAGS:
+            argv += [f"--{name}"] if is_on(value) else []
+        else:
+            argv += [f"--{name}", _WORDS[value] if isinstance(value, bool) else str(value)]
     return tuple(argv)
 
 
