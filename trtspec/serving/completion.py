@@ -25,9 +25,9 @@ class EndReason(str, Enum):
 class CompletionRequest:
     """One prompt to be continued; exactly one of `prompt` and `prompt_token_ids` is given.
 
-    `num_draft_tokens` None drafts as many tokens a round as the target's engine verifies, 0 decodes with the target
-    alone. `stop` ends the text before the first of these strings. `end_id` None stands for the model's own end
-    tokens, `NO_END` (-1) for none at all.
+    `max_tokens` is reduced to what fits the engine. `num_draft_tokens` None drafts as many tokens a round as
+    the target's engine verifies, 0 decodes with the target alone. `stop` ends the text before the first of
+    these strings. `end_id` None stands for the model's own end tokens, `NO_END` (-1) for none at all.
     """
 
     prompt: str | None = None
@@ -43,8 +43,8 @@ class CompletionRequest:
 class Completion:
     """The summary that comes with the last `Delta`.
 
-    `num_output_tokens` counts what was generated up to the end: the token that completed a stop string is counted, an
-    end token is not.
+    `num_output_tokens` counts what was generated up to the end: the token that completed a stop string is
+    counted, an end token is not.
     """
 
     end_reason: EndReason
@@ -57,9 +57,9 @@ class Completion:
 class Delta:
     """What one round added.
 
-    `token_ids` are those that were generated; `text` is what may be shown of them and of what was held back before
-    (an incomplete character, the possible beginning of a stop string), so it may be empty. The last one has
-    `completion`.
+    `token_ids` are those that were generated; `text` is what may be shown of them and of what was held back
+    before (an incomplete character, the possible beginning of a stop string), so it may be empty. The last
+    one has `completion`.
     """
 
     text: str

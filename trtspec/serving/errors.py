@@ -10,12 +10,12 @@ class ServingError(Exception):
 class RequestError(ServingError):
     """A request refused before it started.
 
-    `field` is the name in `CompletionRequest` or `SamplingConfig`, `found` what the client sent (shortened by the
-    reader where it is long), `allowed` what would have been accepted, in words.
+    `field` is the name in `CompletionRequest` or `SamplingConfig`, `found` what the client sent (its size,
+    where it may be long), `allowed` what would have been accepted, in words.
     """
 
     def __init__(self, field: str, found: object, allowed: str) -> None:
-        super().__init__(f"{field} is {found}; it must be {allowed}")
+        super().__init__(f"{field} is {found}; allowed: {allowed}")
         self.field, self.found, self.allowed = field, found, allowed
 
 

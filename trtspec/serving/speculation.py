@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 class Speculation:
     """Counts over one completion, or over all of them.
 
-    A step is one verification of a draft that is not empty. `accepted_per_position[i]` counts the steps whose draft
-    token i (from 0) was accepted; it is as long as the longest draft.
+    A step is one verification of a draft that is not empty. `accepted_per_position[i]` counts the steps whose
+    draft token i (from 0) was accepted; it is as long as the longest draft.
     """
 
     num_spec_steps: int = 0

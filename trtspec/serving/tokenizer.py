@@ -1,13 +1,155 @@
-"""Text to token ids and back."""
+"""Text to token ids, and token ids to text as they arrive."""
 
 from __future__ import annotations
 
+import codecs
+import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from trtspec.serving.errors import TokenizerError
 
 
 class Tokenizer:
-    """A Hugging Face tokenizer folder: `tokenizer.json`, with `tokenizer_config.json` and `generation_config.json`."""
+    """What a Hugging Face tokenizer folder says about text.
+
+    `end_ids` are the tokens that end a text; the first is the one that engines are told, the others are for
+    the coordinator to look out for. `longest_token` is in characters, so that a text of `n` characters has
+    at least `n / longest_token` tokens.
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer, end_ids: tuple[int, ...] = ()) -> None:
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner = inner
+        self._token_bytes = TokenBytes(inner)
+        self.end_ids = end_ids
+        self.longest_token = max(map(len, inner.get_vocab()), default=1)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
-        raise NotImplementedError
+        """Reads `tokenizer.json` and, if present, `tokenizer_config.json` and `generation_config.json`."""
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise TokenizerError(str(path), "no such file")
+        try:
+            inner = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing more precise
+            raise TokenizerError(str(path), f"not a tokenizer: {error}") from error
+        if inner.decoder is None:
+            raise TokenizerError(str(path), "has no decoder, so that its tokens cannot be turned into text")
+        return cls(inner, _end_ids(folder, inner))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids, with those that the tokenizer adds; a lone surrogate raises `UnicodeEncodeError`."""
+        text.encode()
+        ids: list[int] = self._inner.encode(text).ids
+        return ids
+
+    def detokenizer(self) -> Detokenizer:
+        return Detokenizer(self._token_bytes)
+
+
+class Detokenizer:
+    """The text of one completion while its tokens arrive.
+
+    The texts that come out, joined, are the text of all tokens together. Only an incomplete UTF-8 sequence
+    is held back; bytes that can never be UTF-8 become U+FFFD. Special tokens have no text. A first token
+    with a leading space keeps it, since a completion continues a prompt.
+    """
+
+    def __init__(self, token_bytes: TokenBytes) -> None:
+        self._bytes = token_bytes
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def push(self, token_id: int) -> str:
+        return self._decode(self._bytes[token_id])
+
+    def flush(self) -> str:
+        """What was held back; the end of the text came in the middle of a character."""
+        return self._decode(b"", True)
+
+
+class TokenBytes(dict[int, bytes]):
+    """The bytes that each token stands for in the middle of a text, looked up when first seen.
+
+    Ids that the tokenizer does not know (a padded vocabulary has such) stand for nothing.
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        decoder = inner.decoder.__getstate__() if inner.decoder is not None else b""
+        self._inner = inner
+        self._is_byte_level = b'"ByteLevel"' in decoder
+        self._has_byte_tokens = b'"ByteFallback"' in decoder
+        self._added = inner.get_added_tokens_decoder()
+
+    def __missing__(self, token_id: int) -> bytes:
+        self[token_id] = found = self._find(token_id)
+        return found
+
+    def _find(self, token_id: int) -> bytes:
+        added = self._added.get(token_id)
+        token = self._inner.id_to_token(token_id)
+        if token is None or (added is not None and added.special):
+            return b""
+        if self._is_byte_level:
+            if added is None and all(char in BYTE_OF_CHAR for char in token):
+                return bytes(BYTE_OF_CHAR[char] for char in token)
+            return str(token).encode()
+        if self._has_byte_tokens and (byte := BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(byte[1], 16)])
+        # Decoders of the SentencePiece manner drop the space of a first token: let another come before it.
+        text: str = self._inner.decoder.decode([ANCHOR, token])
+        return text.removeprefix(ANCHOR).encode()
+
+
+ANCHOR = "a"
+BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's alphabet: printable bytes are their own Latin-1 characters, the others U+0100 and on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+BYTE_OF_CHAR = _byte_of_char()
+
+
+def _end_ids(folder: Path, inner: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """The generation config's end tokens, the tokenizer's own first among them; else the tokenizer's own."""
+    own = _read_json(folder / "tokenizer_config.json").get("eos_token")
+    content = own.get("content") if isinstance(own, dict) else own
+    own_id = inner.token_to_id(content) if isinstance(content, str) else None
+
+    path = folder / "generation_config.json"
+    listed = _read_json(path).get("eos_token_id")
+    if listed is None:
+        return () if own_id is None else (own_id,)
+    ids = listed if isinstance(listed, list) else [listed]
+    if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
+        raise TokenizerError(
+            str(path), f"eos_token_id is {listed!r}; it must be a token id or a list of them"
+        )
+    return tuple(_unique(sorted(ids, key=lambda token_id: token_id != own_id)))
+
+
+def _unique(ids: Iterable[int]) -> list[int]:
+    return list(dict.fromkeys(ids))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise TokenizerError(str(path), f"not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise TokenizerError(str(path), "must hold a JSON object")
+    return content

@@ -1,0 +1,122 @@
+"""A completion's way in: checked, tokenized, fitted to the engines."""
+
+from __future__ import annotations
+
+import math
+
+from trtspec.serving.completion import NO_END, CompletionRequest
+from trtspec.serving.errors import RequestError
+from trtspec.serving.executor import Limits, SamplingConfig
+from trtspec.serving.policy import may_speculate
+from trtspec.serving.seeds import NUM_SEEDS, with_seed
+from trtspec.serving.state import CompletionState
+from trtspec.serving.stop import StopMatcher
+from trtspec.serving.tokenizer import Tokenizer
+
+MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1024
+
+
+def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> CompletionState:
+    """The state before the first round, for a target with these `limits`; raises `RequestError`.
+
+    `max_tokens` is reduced to what fits the engine, as TensorRT-LLM does.
+    """
+    _check_max_tokens(request.max_tokens)
+    _check_num_draft_tokens(request.num_draft_tokens, limits)
+    _check_stop(request.stop)
+    _check_sampling(request.sampling)
+    end_ids = _end_ids(request.end_id, limits, tokenizer)
+    prompt = _prompt(request, limits, tokenizer)
+
+    num_draft_tokens = limits.max_draft_len if request.num_draft_tokens is None else request.num_draft_tokens
+    return CompletionState(
+        token_ids=prompt,
+        num_input_tokens=len(prompt),
+        max_tokens=min(request.max_tokens, _max_total_len(limits) - len(prompt)),
+        num_draft_tokens=num_draft_tokens if may_speculate(request.sampling) else 0,
+        sampling=with_seed(request.sampling),
+        end_id=end_ids[0] if end_ids else None,
+        stop_token_ids=frozenset(end_ids[1:]),
+        stop=StopMatcher(request.stop),
+        detokenizer=tokenizer.detokenizer(),
+    )
+
+
+def _max_total_len(limits: Limits) -> int:
+    """Prompt and completion; an engine that verifies drafts keeps room for one in every request."""
+    return limits.max_seq_len - limits.max_draft_len
+
+
+def _check_max_tokens(max_tokens: int) -> None:
+    if max_tokens < 1:
+        raise RequestError("max_tokens", max_tokens, "at least 1")
+
+
+def _check_num_draft_tokens(num_draft_tokens: int | None, limits: Limits) -> None:
+    if num_draft_tokens is not None and not 0 <= num_draft_tokens <= limits.max_draft_len:
+        allowed = f"0 to {limits.max_draft_len}, the target engine's max_draft_len"
+        raise RequestError("num_draft_tokens", num_draft_tokens, allowed)
+
+
+def _check_stop(stop: tuple[str, ...]) -> None:
+    if len(stop) > MAX_STOP_STRINGS:
+        raise RequestError("stop", f"{len(stop)} strings", f"at most {MAX_STOP_STRINGS}")
+    for string in stop:
+        if not 1 <= len(string) <= MAX_STOP_LENGTH:
+            found = f"a string of {len(string)} characters"
+            raise RequestError("stop", found, f"strings of 1 to {MAX_STOP_LENGTH} characters")
+
+
+def _check_sampling(sampling: SamplingConfig) -> None:
+    def check(field: str, value: float | None, low: float, high: float, allowed: str) -> None:
+        if value is not None and not (math.isfinite(value) and low <= value <= high):
+            raise RequestError(field, value, allowed)
+
+    above_zero, anything = math.ulp(0.0), math.inf
+    check("temperature", sampling.temperature, 0, anything, "a finite number, at least 0")
+    check("top_k", sampling.top_k, 0, anything, "at least 0")
+    check("top_p", sampling.top_p, above_zero, 1, "above 0 and at most 1")
+    check("seed", sampling.seed, 0, NUM_SEEDS - 1, "0 to 2^64 - 1")
+    check("repetition_penalty", sampling.repetition_penalty, above_zero, anything, "a finite number above 0")
+    check("presence_penalty", sampling.presence_penalty, -anything, anything, "a finite number")
+    check("frequency_penalty", sampling.frequency_penalty, -anything, anything, "a finite number")
+    check("min_tokens", sampling.min_tokens, 0, anything, "at least 0")
+
+
+def _end_ids(end_id: int | None, limits: Limits, tokenizer: Tokenizer) -> tuple[int, ...]:
+    if end_id is None:
+        return tokenizer.end_ids
+    if end_id == NO_END:
+        return ()
+    if not 0 <= end_id < limits.vocab_size:
+        allowed = f"a token id from 0 to {limits.vocab_size - 1}, or {NO_END} for no end"
+        raise RequestError("end_id", end_id, allowed)
+    return (end_id,)
+
+
+def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> list[int]:
+    """The prompt's token ids, as many as the engine takes with at least one more to come."""
+    longest = min(limits.max_input_len, _max_total_len(limits) - 1)
+    if (request.prompt is None) == (request.prompt_token_ids is None):
+        found = "missing" if request.prompt is None else "given together with prompt_token_ids"
+        raise RequestError("prompt", found, "given, or prompt_token_ids in its place")
+    allowed = f"1 to {longest} tokens"
+    if request.prompt is not None:
+        # Spares everybody the time that a tokenizer would take over megabytes.
+        if len(request.prompt) > longest * tokenizer.longest_token:
+            raise RequestError("prompt", f"{len(request.prompt)} characters", allowed)
+        try:
+            prompt = tokenizer.encode(request.prompt) if request.prompt else []
+        except UnicodeEncodeError:
+            raise RequestError("prompt", "not valid Unicode", "text that UTF-8 can hold") from None
+    else:
+        prompt = list(request.prompt_token_ids or ())
+        if prompt and not (min(prompt) >= 0 and max(prompt) < limits.vocab_size):
+            wrong = next(token_id for token_id in prompt if not 0 <= token_id < limits.vocab_size)
+            raise RequestError("prompt_token_ids", wrong, f"token ids from 0 to {limits.vocab_size - 1}")
+    if not prompt:
+        raise RequestError("prompt", "empty", allowed)
+    if len(prompt) > longest:
+        raise RequestError("prompt", f"{len(prompt)} tokens", allowed)
+    return prompt

@@ -1,0 +1,40 @@
+"""How many tokens to draft in the next round."""
+
+from __future__ import annotations
+
+from trtspec.serving.executor import Limits, SamplingConfig
+from trtspec.serving.state import CompletionState
+
+
+def may_speculate(sampling: SamplingConfig) -> bool:
+    """False for what an engine computes over the tokens that it regards as generated.
+
+    A round hands earlier rounds' tokens over as the prompt, so penalties and a minimum length would come out
+    otherwise.
+    """
+    return (
+        sampling.repetition_penalty in (None, 1)
+        and not sampling.presence_penalty
+        and not sampling.frequency_penalty
+        and not sampling.min_tokens
+    )
+
+
+def draft_length(state: CompletionState, target: Limits, draft: Limits) -> int:
+    """K of the next round; 0 means that the target does what is left of the completion alone.
+
+    A round must fit three things: what is still wanted, where one token is the target's own; the draft
+    engine; and the target engine, for which all K + 1 tokens may be part of the next round's prompt.
+    """
+    length = len(state.token_ids)
+    if state.end_reason is not None or length > draft.max_input_len:
+        return 0
+    return max(
+        0,
+        min(
+            state.num_draft_tokens,
+            state.num_remaining - 1,
+            draft.max_seq_len - draft.max_draft_len - length,
+            target.max_input_len - length - 1,
+        ),
+    )

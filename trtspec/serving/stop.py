@@ -1,0 +1,75 @@
+"""Stop strings, found in text that arrives in pieces."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+
+class StopMatcher:
+    """Lets text through up to the first stop string that is complete.
+
+    It is the automaton of Aho and Corasick (1975). Its depth after a character is the length of the longest
+    end of the text that begins a stop string: exactly what has to be held back. A character costs the same
+    however many strings there are. Of several that end at the same character, the longest is cut.
+    """
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self.found = False
+        self._held = ""
+        self._node = 0
+        # One entry a node, node 0 being the empty beginning.
+        self._children: list[dict[str, int]] = [{}]
+        self._depth = [0]
+        self._shorter = [0]  # the node of the longest proper end that is a beginning as well
+        self._match = [0]  # the length of the longest stop string that ends here, 0 for none
+        for stop in stops:
+            self._add(stop)
+        self._link()
+
+    def push(self, text: str) -> str:
+        """What may be shown now; nothing is to be pushed after `found`."""
+        if len(self._depth) == 1:
+            return text
+        for position, char in enumerate(text, 1):
+            self._node = self._step(self._node, char)
+            if match := self._match[self._node]:
+                self.found = True
+                shown = (self._held + text[:position])[:-match]
+                self._held = ""
+                return shown
+        seen = self._held + text
+        border = len(seen) - self._depth[self._node]
+        self._held = seen[border:]
+        return seen[:border]
+
+    def flush(self) -> str:
+        """What was held back, when the text has ended without a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _step(self, node: int, char: str) -> int:
+        while node and char not in self._children[node]:
+            node = self._shorter[node]
+        return self._children[node].get(char, 0)
+
+    def _add(self, stop: str) -> None:
+        node = 0
+        for char in stop:
+            if char not in self._children[node]:
+                self._children[node][char] = len(self._depth)
+                self._children.append({})
+                self._depth.append(self._depth[node] + 1)
+                self._shorter.append(0)
+                self._match.append(0)
+            node = self._children[node][char]
+        self._match[node] = len(stop)
+
+    def _link(self) -> None:
+        waiting = deque(self._children[0].values())
+        while waiting:
+            node = waiting.popleft()
+            for char, child in self._children[node].items():
+                self._shorter[child] = self._step(self._shorter[node], char)
+                self._match[child] = self._match[child] or self._match[self._shorter[child]]
+                waiting.append(child)
