@@ -11,7 +11,7 @@ import typer
 
 from trtspec.cli.options import ForceOption
 from trtspec.cli.output import out
-from trtspec.errors import UnavailableError
+from trtspec.errors import TrtspecError
 
 EXAMPLES = ("trtspec init", "trtspec init recipes/llama.yaml --force")
 
@@ -26,7 +26,7 @@ def init(
     if path.is_dir():
         path = path / "recipe.yaml"
     if path.exists() and not force:
-        raise UnavailableError(
+        raise TrtspecError(
             path, "is there already", f"choose another name, or: trtspec init {path} --force"
         )
     _write(path, STARTER)

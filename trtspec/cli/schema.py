@@ -9,6 +9,6 @@ EXAMPLES = ("trtspec schema > recipe.schema.json",)
 
 def schema() -> None:
     """Print the JSON Schema of the recipe, for completion and checks in an editor."""
-    from trtspec.recipe.schema import Recipe
+    from trtspec.recipe.schema import json_schema
 
-    out.json(Recipe.model_json_schema())
+    out.json(json_schema())

@@ -1,0 +1,224 @@
+"""Whether a target and a draft fit together: every difference, with what it does.
+
+Pure comparison. With token matching the target decides each token, so most differences cost acceptance
+alone. Refused is what could make the text wrong or an engine fail: ids that mean other bytes, ids beyond an
+embedding, another end, a target beyond its trained length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trtspec.checkpoint.side import Side
+from trtspec.checkpoint.tokenizer import Tokenizer
+from trtspec.errors import PairError
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference; `refused` where the pair must not be built with it."""
+
+    subject: str
+    difference: str
+    effect: str
+    refused: bool = False
+    repair: str | None = None
+
+
+def compare(target: Side, draft: Side, max_seq_len: int | None = None) -> list[Finding]:
+    """Every difference, refused ones first; `max_seq_len` is the recipe's: prompt and answer, in tokens."""
+    findings = [
+        *_ids(target, draft),
+        *_reach(target, draft),
+        *_ends(target, draft),
+        *_named(target, draft),
+        *_cutting(target.tokenizer, draft.tokenizer),
+        *_sizes(target, draft),
+        *_lengths(target, draft, max_seq_len),
+    ]
+    return sorted(findings, key=lambda finding: not finding.refused)
+
+
+def refuse(subject: str, findings: list[Finding]) -> None:
+    """Raises PairError for the first finding that is refused, if any is."""
+    refused = [finding for finding in findings if finding.refused]
+    if refused:
+        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        first = refused[0]
+        problem = f"target and draft do not fit: {first.subject}: {first.difference}{more}; {first.effect}"
+        raise PairError(subject, problem, first.repair or _SAME_FAMILY)
+
+
+_SAME_FAMILY = "take a draft of the target's own model family, with the same tokenizer"
+_LESS_ACCEPTED = "fewer drafts are accepted where they occur; the text stays right"
+
+
+def _ids(target: Side, draft: Side) -> Iterator[Finding]:
+    ours, theirs = target.tokenizer, draft.tokenizer
+    common = [token_id for token_id in ours.tokens if token_id in theirs.tokens]
+    other = sorted(token_id for token_id in common if ours.tokens[token_id] != theirs.tokens[token_id])
+    special = [
+        token_id for token_id in other if _is_special(ours, token_id) and _is_special(theirs, token_id)
+    ]
+    ordinary = sorted(set(other) - set(special))
+    if ordinary:
+        effect = "what the draft proposes means other text to the target"
+        yield Finding("token ids", _examples(ordinary, target, draft), effect, refused=True)
+    if special:
+        yield Finding("special tokens", _examples(special, target, draft), _LESS_ACCEPTED)
+    flags = [
+        token_id
+        for token_id in sorted(ours.added.keys() & theirs.added.keys())
+        if token_id not in other and ours.added[token_id] != theirs.added[token_id]
+    ]
+    if flags:
+        names = ", ".join(repr(ours.added[token_id].content) for token_id in flags[:_SHOWN])
+        difference = f"{_count(flags, 'added token')} with other flags, such as {names}"
+        yield Finding("added tokens", difference, "none: the target's tokenizer reads the prompts")
+
+
+def _reach(target: Side, draft: Side) -> Iterator[Finding]:
+    """Ids that one tokenizer has and the other has not, or that no embedding has."""
+    ours, theirs = target.tokenizer, draft.tokenizer
+    vocabulary = target.source.vocab_size
+    if ours.size > vocabulary:
+        difference = f"the target's tokenizer has ids up to {ours.size - 1}, its embedding {vocabulary} rows"
+        effect = "a prompt with such an id cannot be computed"
+        repair = "take the tokenizer that belongs to the target"
+        yield Finding("vocabulary", difference, effect, refused=True, repair=repair)
+    beyond = sorted(token_id for token_id in ours.tokens if token_id >= draft.source.vocab_size)
+    if beyond:
+        difference = f"{_count(beyond, 'id')} of the target's tokenizer, such as {_name(ours, beyond[0])}"
+        difference += f", beyond the draft's embedding of {draft.source.vocab_size} rows"
+        yield Finding("vocabulary", difference, "the draft cannot read a text with them", refused=True)
+    beyond = sorted(token_id for token_id in theirs.tokens if token_id >= vocabulary)
+    if beyond:
+        difference = f"{_count(beyond, 'id')} of the draft's tokenizer, such as {_name(theirs, beyond[0])}"
+        difference += f", beyond the target's embedding of {vocabulary} rows"
+        yield Finding("vocabulary", difference, "the target cannot verify them", refused=True)
+    for who, mine, other, size in (
+        ("target", ours, theirs, draft.source.vocab_size),
+        ("draft", theirs, ours, vocabulary),
+    ):
+        alone = sorted(
+            token_id for token_id in mine.tokens if token_id not in other.tokens and token_id < size
+        )
+        if alone:
+            difference = f"{_count(alone, 'id')} only in the {who}'s, such as {_name(mine, alone[0])}"
+            yield Finding("token ids", difference, _LESS_ACCEPTED)
+
+
+def _ends(target: Side, draft: Side) -> Iterator[Finding]:
+    ours, theirs = target.source.end_ids, draft.source.end_ids
+    eos = target.tokenizer.named["eos_token"]
+    if not ours:
+        yield Finding("end tokens", "the target names none", "only max_tokens and stop words end a text")
+    elif eos is not None and eos not in ours:
+        difference = f"the target's configuration says {_list(ours)}, its tokenizer {eos}"
+        yield Finding("end tokens", difference, "the configuration's end the text")
+    for token_id in ours:
+        mine, other = target.tokenizer.tokens.get(token_id), draft.tokenizer.tokens.get(token_id)
+        if mine is not None and other is not None and mine != other:
+            difference = f"{token_id} ends a text, as {mine!r}; the draft knows it as {other!r}"
+            effect = "the draft goes on where the target ends, or ends where it goes on"
+            yield Finding("end tokens", difference, effect, refused=True)
+    if set(ours) != set(theirs):
+        difference = f"{_list(ours)} in the target, {_list(theirs)} in the draft"
+        yield Finding("end tokens", difference, "the target's end the text; fewer drafts are accepted there")
+
+
+def _named(target: Side, draft: Side) -> Iterator[Finding]:
+    """Tokens that have a role but end nothing."""
+    if target.source.bos_id != draft.source.bos_id:
+        difference = (
+            f"{_or_none(target.source.bos_id)} in the target, {_or_none(draft.source.bos_id)} in the draft"
+        )
+        yield Finding(
+            "bos token", difference, "the draft reads the target's; somewhat fewer drafts are accepted"
+        )
+    if target.source.pad_id != draft.source.pad_id:
+        difference = (
+            f"{_or_none(target.source.pad_id)} in the target, {_or_none(draft.source.pad_id)} in the draft"
+        )
+        yield Finding("pad token", difference, "none: nothing is padded with it")
+
+
+def _cutting(target: Tokenizer, draft: Tokenizer) -> Iterator[Finding]:
+    """How text becomes ids, which only the target's tokenizer does."""
+    effect = "the target's is used; the draft sees text cut otherwise than it was trained on"
+    if target.kind != draft.kind:
+        yield Finding("tokenizer", f"{target.kind} in the target, {draft.kind} in the draft", effect)
+    elif target.merges != draft.merges:
+        yield Finding("merges", "the rules that join bytes to tokens differ", effect)
+    for stage in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        if target.stages[stage] != draft.stages[stage]:
+            unseen = stage == "decoder"
+            note = "the target's is used" if unseen else effect
+            yield Finding(stage, "its settings differ", note)
+    if target.chat_template != draft.chat_template:
+        missing = [who for who, side in (("target", target), ("draft", draft)) if side.chat_template is None]
+        difference = f"the {missing[0]} has none" if missing else "the templates differ"
+        yield Finding("chat template", difference, "the target's is used")
+
+
+def _sizes(target: Side, draft: Side) -> Iterator[Finding]:
+    ours, theirs = target.source, draft.source
+    if ours.vocab_size != theirs.vocab_size:
+        difference = f"{ours.vocab_size} rows in the target's embedding, {theirs.vocab_size} in the draft's"
+        effect = "none for token matching; acceptance by draft logits would need equal sizes"
+        if theirs.vocab_size > ours.vocab_size:
+            effect = "a draft is cut where it has an id that the target lacks"
+        yield Finding("padded vocabulary", difference, effect)
+    if theirs.parameters > ours.parameters:
+        difference = f"the draft has {theirs.parameters} parameters, the target {ours.parameters}"
+        effect = "the small model's text would be served, and slower"
+        yield Finding("size", difference, effect, refused=True, repair="exchange target and draft")
+    elif theirs.parameters == ours.parameters:
+        difference = f"both have {ours.parameters} parameters"
+        yield Finding("size", difference, "a draft costs what it may save: no gain in speed")
+
+
+def _lengths(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Finding]:
+    needed = max_seq_len or target.max_position
+    if needed > target.max_position:
+        difference = (
+            f"engine.max_seq_len is {needed}, but the target was made for {target.max_position} tokens"
+        )
+        repair = f"set engine.max_seq_len to at most {target.max_position}"
+        effect = "its text beyond them is not to be trusted"
+        yield Finding("context length", difference, effect, refused=True, repair=repair)
+    if needed > draft.max_position:
+        difference = f"texts of up to {needed} tokens, but the draft was made for {draft.max_position}"
+        yield Finding("context length", difference, "few drafts are accepted beyond them")
+
+
+def _is_special(tokenizer: Tokenizer, token_id: int) -> bool:
+    added = tokenizer.added.get(token_id)
+    return added is not None and added.special
+
+
+def _examples(ids: list[int], target: Side, draft: Side) -> str:
+    examples = "; ".join(
+        f"{token_id} is {target.tokenizer.tokens[token_id]!r} and {draft.tokenizer.tokens[token_id]!r}"
+        for token_id in ids[:_SHOWN]
+    )
+    return f"{_count(ids, 'id')} with other bytes in target and draft: {examples}"
+
+
+def _name(tokenizer: Tokenizer, token_id: int) -> str:
+    return f"{token_id} ({tokenizer.tokens[token_id]!r})"
+
+
+def _count(ids: list[int], noun: str) -> str:
+    return f"{len(ids)} {noun}{'s' * (len(ids) > 1)}"
+
+
+def _list(ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ids)) or "none"
+
+
+def _or_none(token_id: int | None) -> str:
+    return "none" if token_id is None else str(token_id)

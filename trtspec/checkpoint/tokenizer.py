@@ -1,0 +1,164 @@
+"""A `tokenizer.json` as plain facts: which bytes each token id stands for, how text is cut into tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.checkpoint.tensors import read_json
+from trtspec.errors import ModelError
+
+_STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+_NAMED = ("bos_token", "eos_token", "pad_token")
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token beside the trained vocabulary; text that equals `content` becomes this one id."""
+
+    content: str
+    special: bool
+    flags: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """What two tokenizers are compared by.
+
+    `tokens` has the bytes of every id, added tokens among them. `stages` (normalizer, pre_tokenizer,
+    post_processor, decoder) and `merges` (the rules of the model itself) are canonical JSON, equal exactly
+    where the settings are. `named` has the ids of bos, eos and pad token as `tokenizer_config.json` has them.
+    """
+
+    file: Path
+    kind: str
+    tokens: Mapping[int, bytes]
+    added: Mapping[int, AddedToken]
+    stages: Mapping[str, str]
+    merges: str
+    named: Mapping[str, int | None]
+    chat_template: str | None
+
+    @property
+    def size(self) -> int:
+        """One more than the highest id."""
+        return max(self.tokens, default=-1) + 1
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Reads `tokenizer.json` and, where they exist, the config and the chat template; raises ModelError."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        repair = "save the fast tokenizer: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        raise ModelError(folder, "has no tokenizer.json", repair)
+    content = read_json(file)
+    try:
+        vocabulary = dict(_vocabulary(content["model"]))
+        to_bytes = _byte_level if _is_byte_level(content) else _sentence_piece
+        added = {entry["id"]: _added(entry) for entry in content.get("added_tokens") or ()}
+        tokens = {token_id: to_bytes(token) for token, token_id in vocabulary.items()}
+        tokens |= {token_id: token.content.encode() for token_id, token in added.items()}
+        kind = str(content["model"].get("type", "BPE"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"is not a tokenizer of the tokenizers library ({type(error).__name__}: {error})"
+        raise ModelError(file, problem, "download the file again") from None
+    config = folder / "tokenizer_config.json"
+    settings = read_json(config) if config.is_file() else {}
+    ids = {**vocabulary, **{token.content: token_id for token_id, token in added.items()}}
+    return Tokenizer(
+        file=file,
+        kind=kind,
+        tokens=tokens,
+        added=added,
+        stages={stage: _canonical(content.get(stage)) for stage in _STAGES},
+        merges=_merges(content["model"]),
+        named={name: ids.get(_content(settings.get(name))) for name in _NAMED},
+        chat_template=_chat_template(folder, settings),
+    )
+
+
+def _vocabulary(model: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """BPE, WordPiece and WordLevel have token -> id; Unigram has a list of [token, score]."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, list):
+        yield from ((token, token_id) for token_id, (token, _) in enumerate(vocabulary))
+        return
+    for token, token_id in vocabulary.items():
+        if type(token_id) is not int or token_id < 0:
+            raise ValueError(f"the id of {token!r} is {token_id!r}")
+        yield token, token_id
+
+
+def _is_byte_level(content: Mapping[str, Any]) -> bool:
+    """Whether tokens are written in the 256-letter alphabet of GPT-2."""
+    stages = [content.get("pre_tokenizer"), content.get("decoder")]
+    for stage in stages:
+        parts = (stage or {}).get("pretokenizers") or (stage or {}).get("decoders") or [stage or {}]
+        if any(part.get("type") == "ByteLevel" for part in parts):
+            return True
+    return False
+
+
+def _alphabet() -> dict[str, int]:
+    """GPT-2's letters for bytes: printable Latin-1 as itself, the others from U+0100 on in their order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {
+        **{chr(byte): byte for byte in printable},
+        **{chr(0x100 + n): byte for n, byte in enumerate(others)},
+    }
+
+
+_ALPHABET = _alphabet()
+
+
+def _byte_level(token: str) -> bytes:
+    try:
+        return bytes([_ALPHABET[letter] for letter in token])
+    except KeyError:
+        return token.encode()
+
+
+def _sentence_piece(token: str) -> bytes:
+    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        return bytes.fromhex(token[3:5])
+    return token.replace("\u2581", " ").encode()
+
+
+def _added(entry: Mapping[str, Any]) -> AddedToken:
+    if type(entry["id"]) is not int or not isinstance(entry["content"], str):
+        raise ValueError(f"the added token {entry!r}")
+    flags = [name for name in ("lstrip", "rstrip", "normalized", "single_word") if entry.get(name)]
+    return AddedToken(entry["content"], bool(entry.get("special")), " ".join(flags))
+
+
+def _content(token: Any) -> str:
+    """A token in `tokenizer_config.json`: its text, or an object that has it."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""
+
+
+def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8", errors="replace")
+    template = settings.get("chat_template")
+    return None if template is None else template if isinstance(template, str) else _canonical(template)
+
+
+def _merges(model: Mapping[str, Any]) -> str:
+    """The model without its vocabulary.
+
+    Older files join the two halves of a merge with a space, and leave out settings that are off.
+    """
+    settings = {key: value for key, value in model.items() if key not in ("vocab", "merges") and value}
+    halves = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges") or ())
+    return _canonical({**settings, "merges": list(halves)})
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
