@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from trtspec.cli import init, schema
+from trtspec.cli import check, init, schema
 from trtspec.cli.errors import explain
 from trtspec.cli.output import out
 
-_COMMANDS = (init, schema)
+_COMMANDS = (init, check, schema)
 _DEBUG = "TRTSPEC_DEBUG"
 
 

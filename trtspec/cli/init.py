@@ -26,9 +26,7 @@ def init(
     if path.is_dir():
         path = path / "recipe.yaml"
     if path.exists() and not force:
-        raise TrtspecError(
-            path, "is there already", f"choose another name, or: trtspec init {path} --force"
-        )
+        raise TrtspecError(path, "is there already", f"choose another name, or: trtspec init {path} --force")
     _write(path, STARTER)
     out.status(f"wrote {path}")
     out.hint(f"edit it, then: trtspec check {path}")

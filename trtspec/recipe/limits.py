@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtspec.recipe import gpus
+from trtspec.recipe.build_options import option_problem
 from trtspec.recipe.schema import Model, Recipe
 
 # Key, problem, repair.
@@ -22,6 +23,10 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     for role, model in (("target", recipe.target), ("draft", recipe.draft)):
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
+        for option, value in model.build.items():
+            found = option_problem(option, value)
+            if found:
+                yield f"{role}.build.{option}", *found
 
 
 def _hardware(recipe: Recipe) -> Iterator[Finding]:
