@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class RepositorySpec:
     """The facts that `config.pbtxt` is made from.
 
-    The folders are POSIX paths relative to the model's folder (the one that holds `config.pbtxt`), so that a build
-    directory can be mounted anywhere; the defaults are the layout of a build directory. The engines' limits are not
-    here: each engine's own `config.json` holds them.
+    The folders are POSIX paths relative to the model's folder (the one that holds `config.pbtxt`), so that a
+    build directory can be mounted anywhere; the defaults are the layout of a build directory. The engines'
+    limits are not here: each engine's own `config.json` holds them.
     """
 
     model_name: str = "speculative_llm"

@@ -1,0 +1,42 @@
+"""`config.pbtxt`, from Triton's own message."""
+
+from __future__ import annotations
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
+
+from trtspec.repository.spec import RepositorySpec
+from trtspec.serving.triton.tensors import INPUTS, OUTPUTS
+
+
+def model_config(spec: RepositorySpec) -> pb.ModelConfig:
+    """The Triton model that owns the coordinator and both engines.
+
+    `max_batch_size` 1 gives each tensor the batch dimension that clients of NVIDIA's models send ([1, 1]),
+    and lets Triton refuse more than one prompt in a request. The one instance serves all requests at once.
+    """
+    config = pb.ModelConfig(name=spec.model_name, backend="python", max_batch_size=1)
+    config.model_transaction_policy.decoupled = True
+    for tensor in INPUTS:
+        datatype = pb.DataType.Value(f"TYPE_{tensor.datatype.value}")
+        dims = [-1 if tensor.is_list else 1]
+        config.input.add(name=tensor.name, data_type=datatype, dims=dims, optional=not tensor.is_required)
+    for output in OUTPUTS:
+        config.output.add(
+            name=output.name, data_type=pb.DataType.Value(f"TYPE_{output.datatype.value}"), dims=[1]
+        )
+    config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
+    parameters = {
+        "engine_backend": spec.backend,
+        "target_engine_dir": spec.target_engine_dir,
+        "draft_engine_dir": spec.draft_engine_dir,
+        "tokenizer_dir": spec.tokenizer_dir,
+    }
+    for key, value in parameters.items():
+        config.parameters[key].string_value = value
+    return config
+
+
+def config_text(spec: RepositorySpec) -> str:
+    """The same bytes for the same spec."""
+    return text_format.MessageToString(model_config(spec), as_utf8=True)

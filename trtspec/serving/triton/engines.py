@@ -1,0 +1,50 @@
+"""From a model's `config.pbtxt` parameters to its loaded engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executor import Executor
+from trtspec.serving.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What a coordinator needs; `draft` None decodes with the target alone."""
+
+    target: Executor
+    draft: Executor | None
+    tokenizer: Tokenizer
+
+    def shutdown(self) -> None:
+        for executor in (self.draft, self.target):
+            if executor is not None:
+                executor.shutdown()
+
+
+def load(parameters: Mapping[str, str], folder: Path) -> Pair:
+    """Loads both engines; paths in `parameters` are relative to `folder`, the model's.
+
+    Called on the loop that the executors will live on. Raises `EngineLoadError` or `TokenizerError`.
+    """
+
+    def path(key: str) -> Path:
+        if not parameters.get(key):
+            raise EngineLoadError(key, "missing from the parameters of config.pbtxt")
+        return (folder / parameters[key]).resolve()
+
+    backend = parameters.get("engine_backend")
+    if backend != "torch":
+        raise EngineLoadError(
+            "engine_backend", f"{backend!r} is not a backend that can be served in process: torch"
+        )
+    from trtspec.serving.executors.torch import TorchExecutor, Turns
+
+    tokenizer = Tokenizer.load(path("tokenizer_dir"))
+    turns = Turns()
+    target = TorchExecutor(path("target_engine_dir"), turns)
+    draft = TorchExecutor(path("draft_engine_dir"), turns)
+    return Pair(target, draft, tokenizer)

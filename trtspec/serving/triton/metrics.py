@@ -1,0 +1,54 @@
+"""The coordinator's counters as Triton metrics, under vLLM's names with our prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
+
+from trtspec.serving.stats import Stats
+
+
+class Metrics:
+    """Triton's side of `Stats`. A change is a message to the server, so `update` sends only what has changed."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self._labels = dict(labels)
+        counter, gauge = pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE
+        self._drafts = Series("spec_decode_num_drafts", "Drafts verified", counter)
+        self._drafted = Series("spec_decode_num_draft_tokens", "Tokens drafted", counter)
+        self._accepted = Series("spec_decode_num_accepted_tokens", "Draft tokens accepted", counter)
+        self._per_position = Series(
+            "spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted, by their place from 0", counter
+        )
+        self._failures = Series("draft_failures", "Completions that lost their draft engine", counter)
+        self._running = Series("num_requests_running", "Requests in flight", gauge)
+        self.update(Stats())
+
+    def update(self, stats: Stats) -> None:
+        speculation = stats.speculation
+        self._drafts.set(speculation.num_spec_steps, self._labels)
+        self._drafted.set(speculation.num_draft_tokens, self._labels)
+        self._accepted.set(speculation.num_accepted_draft_tokens, self._labels)
+        for position, accepted in enumerate(speculation.accepted_per_position):
+            self._per_position.set(accepted, {**self._labels, "position": str(position)})
+        self._failures.set(stats.draft_failures, self._labels)
+        self._running.set(stats.active_requests, self._labels)
+
+
+class Series:
+    """One family, and a metric for each set of labels that it has been set with."""
+
+    def __init__(self, name: str, meaning: str, kind: Any) -> None:
+        self._family = pb_utils.MetricFamily(f"trtspec:{name}", meaning, kind)
+        self._metrics: dict[tuple[str, ...], Any] = {}
+        self._values: dict[tuple[str, ...], int] = {}
+
+    def set(self, value: int, labels: dict[str, str]) -> None:
+        key = tuple(labels.values())
+        if key not in self._metrics:
+            self._metrics[key], self._values[key] = self._family.Metric(labels=labels), 0
+        if change := value - self._values[key]:
+            self._metrics[key].increment(change)
+            self._values[key] = value

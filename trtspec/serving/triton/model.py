@@ -1,0 +1,78 @@
+"""What Triton's Python backend calls: `TritonPythonModel`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
+
+from trtspec.serving.errors import RequestError, ServingError
+from trtspec.serving.triton import engines
+from trtspec.serving.triton.metrics import Metrics
+from trtspec.serving.triton.requests import Wanted, explain, read
+from trtspec.serving.triton.responses import Chunk, Failure, arrays
+from trtspec.serving.triton.service import Service
+
+
+class TritonPythonModel:
+    """The coordinator with both engines in this process."""
+
+    load = staticmethod(engines.load)
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        config, folder = json.loads(args["model_config"]), Path(args["model_repository"])
+        parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
+        metrics = Metrics({"model": args["model_name"], "version": args["model_version"]})
+        try:
+            self._service = Service(lambda: self.load(parameters, folder), metrics.update)
+        except ServingError as error:
+            raise pb_utils.TritonModelException(str(error)) from None
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Hands the requests on and returns, so that Triton never waits for a completion to take the next
+        one.
+        """
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                completion, wanted = read(
+                    {tensor.name(): tensor.as_numpy() for tensor in request.inputs()},
+                    json.loads(request.parameters() or "{}"),
+                )
+            except ServingError as error:
+                message = explain(error) if isinstance(error, RequestError) else str(error)
+                self._service.refuse(TritonClient(sender, Wanted()), Failure(message, is_clients=True))
+            else:
+                self._service.submit(completion, wanted, TritonClient(sender, wanted))
+
+    def finalize(self) -> None:
+        self._service.close()
+
+
+class TritonClient:
+    """A request's response sender; the last response carries the final flag, so that there is none without
+    text.
+    """
+
+    def __init__(self, sender: Any, wanted: Wanted) -> None:
+        self._sender, self._wanted = sender, wanted
+
+    def send(self, chunk: Chunk) -> None:
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if chunk.is_last else 0
+        if chunk.failure is not None:
+            self._sender.send(pb_utils.InferenceResponse(error=_error(chunk.failure)), flags)
+        else:
+            tensors = [pb_utils.Tensor(name, array) for name, array in arrays(chunk, self._wanted).items()]
+            self._sender.send(pb_utils.InferenceResponse(tensors), flags)
+
+    def has_left(self) -> bool:
+        left: bool = self._sender.is_cancelled()
+        return left
+
+
+def _error(failure: Failure) -> Any:
+    code = pb_utils.TritonError.INVALID_ARG if failure.is_clients else pb_utils.TritonError.INTERNAL
+    return pb_utils.TritonError(failure.message, code)

@@ -1,0 +1,116 @@
+"""The way from the coordinator's loop to the clients: a thread that sends.
+
+A send goes through shared memory and waits for the server, about 0.1 ms of which most is waiting. On a thread
+of its own it overlaps with the next round; text that arrives while a send is under way goes out together.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from trtspec.serving.triton.responses import Chunk
+
+log = logging.getLogger(__name__)
+
+
+class Client(Protocol):
+    """One request's end of the line, as Triton has it; used on the sending thread alone."""
+
+    def send(self, chunk: Chunk) -> None: ...
+
+    def has_left(self) -> bool: ...
+
+
+class Outbox:
+    """What one client is still to be sent. `put` may be called on any thread, but on one at a time."""
+
+    def __init__(self, client: Client, ready: Callable[[Outbox], None]) -> None:
+        self._client, self._ready = client, ready
+        self._lock = threading.Lock()
+        self._waiting: Chunk | None = None
+
+    def put(self, chunk: Chunk) -> None:
+        with self._lock:
+            if is_idle := self._waiting is None:
+                self._waiting = chunk
+            else:
+                self._waiting = Chunk(self._waiting.text + chunk.text, chunk.completion, chunk.failure)
+        if is_idle:
+            self._ready(self)
+
+    def send(self) -> bool:
+        """Sends what waits, as one response; true when it was the last."""
+        with self._lock:
+            chunk, self._waiting = self._waiting, None
+        assert chunk is not None, "an outbox is ready only when something waits in it"
+        self._client.send(chunk)
+        return chunk.is_last
+
+    def has_left(self) -> bool:
+        return self._client.has_left()
+
+
+class Sender:
+    """The thread. `tick` is called on it every `tick_s` seconds, busy or not."""
+
+    def __init__(self, tick: Callable[[], None], tick_s: float) -> None:
+        self._tick, self._tick_s = tick, tick_s
+        self._ready: queue.SimpleQueue[Outbox | None] = queue.SimpleQueue()
+        self._open: dict[Outbox, Callable[[], object]] = {}
+        self._thread = threading.Thread(target=self._run, name="trtspec-sender", daemon=True)
+        self._thread.start()
+
+    def open(self, client: Client, on_leave: Callable[[], object]) -> Outbox:
+        """A new client's outbox; `on_leave` is called on the sending thread when the client has gone away."""
+        outbox = Outbox(client, self._ready.put)
+        self._open[outbox] = on_leave
+        return outbox
+
+    def close(self) -> None:
+        """Sends what waits and ends the thread."""
+        self._ready.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        next_tick = time.monotonic() + self._tick_s
+        while True:
+            try:
+                outbox = self._ready.get(timeout=max(0.0, next_tick - time.monotonic()))
+            except queue.Empty:
+                pass
+            else:
+                if outbox is None:
+                    return
+                self._send(outbox)
+            if time.monotonic() >= next_tick:
+                self._look_around()
+                next_tick = time.monotonic() + self._tick_s
+
+    def _send(self, outbox: Outbox) -> None:
+        if outbox not in self._open:
+            return
+        try:
+            is_over = outbox.send()
+        except Exception:
+            # The others must not lose their thread because Triton refused one response.
+            log.exception("a response could not be sent")
+            self._open[outbox]()
+            is_over = True
+        if is_over:
+            del self._open[outbox]
+
+    def _look_around(self) -> None:
+        for outbox, on_leave in list(self._open.items()):
+            if outbox.has_left():
+                self._open[outbox] = _nothing
+                on_leave()
+        self._tick()
+
+
+def _nothing() -> None:
+    """A client leaves once."""

@@ -1,0 +1,146 @@
+"""From a Triton request's tensors, as NumPy arrays, to plain Python, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy.typing as npt
+
+from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.errors import RequestError, ServingError
+from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.triton.tensors import INPUTS, Input
+
+Values = dict[str, Any]
+_LONGEST_FOUND = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the client wants of the answer, apart from the completion.
+
+    `prefix` is the prompt where the client wants to see it again before the completion, else empty.
+    """
+
+    stream: bool = False
+    prefix: str = ""
+    perf_metrics: bool = False
+    num_input_tokens: bool = False
+    num_output_tokens: bool = False
+
+
+class UnknownInput(ServingError):
+    """A tensor, or a field of a `generate` body, that the model does not have."""
+
+    def __init__(self, name: str) -> None:
+        nearest = get_close_matches(name, [known.name for known in INPUTS], n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        super().__init__(f"{_shortened(name)} is not an input of this model{hint}")
+
+
+def read(
+    tensors: Mapping[str, npt.NDArray[Any]], parameters: Iterable[str] = ()
+) -> tuple[CompletionRequest, Wanted]:
+    """The completion that a request asks for, and in what form.
+
+    `parameters` are the names of the request's parameters: what a `generate` body has besides the inputs
+    arrives as such. Those that begin with `triton_` are Triton's own. Raises `ServingError` for what is not
+    as the table says; the ranges of values are the coordinator's to check.
+
+    `max_tokens` is 16 when left out, as in Triton's OpenAI front end. `exclude_input_in_output` is true when
+    left out: that front end's chat route never sends it and shows what it gets; streamed text never repeats
+    the prompt in NVIDIA's models, either.
+    """
+    for name in [*tensors, *(name for name in parameters if not name.startswith("triton_"))]:
+        if name not in _BY_NAME:
+            raise UnknownInput(name)
+    for name in parameters:
+        if name in _BY_NAME:
+            raise RequestError(name, "a parameter", f"an input of type {_BY_NAME[name].datatype.value}")
+    values = {tensor.name: _value(tensor, tensors.get(tensor.name)) for tensor in INPUTS}
+
+    prompt = values["text_input"]
+    is_excluded = values["exclude_input_in_output"] is not False
+    completion = CompletionRequest(
+        prompt=prompt,
+        num_draft_tokens=values["num_draft_tokens"],
+        # The usual curl line has an empty stop word for none.
+        stop=tuple(word for word in values["stop_words"] or () if word),
+        sampling=_sampling(values),
+        end_id=values["end_id"],
+        **({} if values["max_tokens"] is None else {"max_tokens": values["max_tokens"]}),
+    )
+    wanted = Wanted(
+        stream=bool(values["stream"]),
+        prefix="" if is_excluded else prompt,
+        perf_metrics=bool(values["return_perf_metrics"]),
+        num_input_tokens=bool(values["return_num_input_tokens"]),
+        num_output_tokens=bool(values["return_num_output_tokens"]),
+    )
+    return completion, wanted
+
+
+def explain(error: RequestError) -> str:
+    """The error in the client's words: a tensor's name, a value that is not too long to read."""
+    name = _TENSOR_OF_FIELD.get(error.field, error.field)
+    return f"{name} is {_shortened(str(error.found))}; it must be {error.allowed}"
+
+
+_BY_NAME = {tensor.name: tensor for tensor in INPUTS}
+_TENSOR_OF_FIELD = {"prompt": "text_input", "stop": "stop_words"}
+
+
+def _sampling(values: Values) -> SamplingConfig:
+    """Without any of the three that make a choice random, decoding is greedy."""
+    return SamplingConfig(
+        temperature=values["temperature"],
+        top_k=values["top_k"],
+        top_p=values["top_p"],
+        seed=values["seed"],
+        repetition_penalty=values["repetition_penalty"],
+        presence_penalty=values["presence_penalty"],
+        frequency_penalty=values["frequency_penalty"],
+        min_tokens=values["min_tokens"],
+    )
+
+
+def _value(tensor: Input, array: npt.NDArray[Any] | None) -> Any:
+    """A Python scalar, a list for a tensor that is one, or None for one that was left out."""
+    if array is None:
+        if tensor.is_required:
+            raise RequestError(tensor.name, "missing", "given")
+        return None
+    items = [_text(tensor, item) for item in array.reshape(-1).tolist()]
+    if tensor.only and any(item not in tensor.only for item in items):
+        found = next(item for item in items if item not in tensor.only)
+        raise RequestError(
+            tensor.name, _said(found), f"{_said(tensor.only[0])}, since anything else is not implemented"
+        )
+    if tensor.is_list:
+        return items
+    if array.shape != (1, 1):
+        raise RequestError(tensor.name, f"of shape {list(array.shape)}", "of shape [1, 1]")
+    return items[0]
+
+
+def _text(tensor: Input, item: Any) -> Any:
+    if not isinstance(item, bytes):
+        return item
+    try:
+        return item.decode()
+    except UnicodeDecodeError as error:
+        found = f"not UTF-8 at byte {error.start}"
+        raise RequestError(tensor.name, found, "valid UTF-8") from None
+
+
+def _said(value: object) -> str:
+    """A value as a client would write it in JSON."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_FOUND else text[: _LONGEST_FOUND - 3] + "..."

@@ -1,0 +1,104 @@
+"""The loop that all requests of the model run on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from typing import TypeVar
+
+from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.errors import RequestError, ServingError
+from trtspec.serving.stats import Stats
+from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.outbox import Client, Outbox, Sender
+from trtspec.serving.triton.requests import Wanted, explain
+from trtspec.serving.triton.responses import Chunk, Failure
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_CANCELLED = Failure("the request was cancelled", is_clients=False)
+_DEFECT = Failure("an error of the server; its log has the trace", is_clients=False)
+
+
+class Service:
+    """One asyncio loop in a thread of its own, and the thread that sends what it says.
+
+    `load` is called on the loop; what it raises is raised here. `tick` is called on the sending thread every
+    `tick_s` seconds, which is also how often clients are asked whether they have left.
+    """
+
+    def __init__(self, load: Callable[[], Pair], tick: Callable[[Stats], None], tick_s: float = 0.05) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="trtspec-loop", daemon=True)
+        self._thread.start()
+        try:
+            self._pair = self._call(_on_loop(load))
+            self._coordinator = Coordinator(self._pair.target, self._pair.draft, self._pair.tokenizer)
+        except BaseException:
+            self._end_loop()
+            raise
+        self._sender = Sender(lambda: tick(self._coordinator.stats), tick_s)
+
+    def submit(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
+        """Starts a request and returns at once; `client` hears all that comes of it."""
+        self._loop.call_soon_threadsafe(self._begin, request, wanted, client)
+
+    def refuse(self, client: Client, failure: Failure) -> None:
+        self._sender.open(client, lambda: None).put(Chunk(failure=failure))
+
+    def close(self) -> None:
+        """Cancels what still runs, sends the last words, frees the engines."""
+        self._call(self._cancel_all())
+        self._sender.close()
+        self._call(_on_loop(self._pair.shutdown))
+        self._end_loop()
+
+    def _begin(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
+        outbox = self._sender.open(client, lambda: self._loop.call_soon_threadsafe(task.cancel))
+        task = self._loop.create_task(self._answer(request, wanted, outbox))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, request: CompletionRequest, wanted: Wanted, outbox: Outbox) -> None:
+        try:
+            text = wanted.prefix
+            async with aclosing(self._coordinator.stream(request)) as deltas:
+                async for delta in deltas:
+                    text += delta.text
+                    if delta.completion is not None or (wanted.stream and text):
+                        outbox.put(Chunk(text, delta.completion))
+                        text = ""
+        except RequestError as error:
+            outbox.put(Chunk(failure=Failure(explain(error), is_clients=True)))
+        except ServingError as error:
+            outbox.put(Chunk(failure=Failure(str(error), is_clients=False)))
+        except asyncio.CancelledError:
+            outbox.put(Chunk(failure=_CANCELLED))
+            raise
+        except Exception:
+            log.exception("a request failed")
+            outbox.put(Chunk(failure=_DEFECT))
+
+    async def _cancel_all(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _call(self, work: Coroutine[object, object, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _on_loop(work: Callable[[], T]) -> T:
+    return work()
