@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 
 from trtspec.serving.errors import ServingError
-from trtspec.serving.errors import ServingError
 from trtspec.serving.executor import Limits, Request, SamplingConfig
 
 SMALLEST = math.ulp(0.0)
