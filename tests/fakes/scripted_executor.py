@@ -60,9 +60,13 @@ class ScriptedExecutor:
         self.limits = limits
         self.requests: list[Request] = []
         self.cancelled: list[int] = []
-        self._next_token, self._delay, self._fails = next_token, delay, fails
+        self.next_token, self._delay, self._fails = next_token, delay, fails
         self._flight: dict[int, _Flight] = {}
         self._tick: asyncio.Handle | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flight)
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         self.requests.append(request)
@@ -101,7 +105,7 @@ class ScriptedExecutor:
             flight = self._flight.get(request_id)
             if flight is None:
                 continue
-            reason = flight.step(self._next_token)
+            reason = flight.step(self.next_token)
             if reason is not FinishReason.NOT_FINISHED:
                 del self._flight[request_id]
             if flight.request.streaming or reason is not FinishReason.NOT_FINISHED:

@@ -1,0 +1,159 @@
+"""What the coordinator costs; prints JSON.
+
+`us_a_round`: engines answer at once, so that all time is the coordinator's and asyncio's own.
+`share_of_ideal`: engines take 0.5 ms a draft token and 10 ms a verification, whatever is in flight beside it;
+the ideal is the time of the engines alone. `tokens_per_s` is of the same run. Agreement is 0.7 and K 4 in both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from statistics import mean
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from trtspec.serving.completion import NO_END, Completion, CompletionRequest
+from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.tokenizer import Tokenizer
+
+NUM_DRAFT_TOKENS = 4
+AGREEMENT = 0.7
+DRAFT_TOKEN_S = 0.0005
+VERIFICATION_S = 0.010
+PROMPT = "def fibonacci(n):\n"
+
+
+class Clock:
+    """Calls back after a time, more exactly than the millisecond of asyncio's own timers."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = itertools.count()
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def after(self, seconds: float, call: Callable[[], object]) -> None:
+        with self._changed:
+            heapq.heappush(self._due, (time.perf_counter() + seconds, next(self._order), call))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._due:
+                    self._changed.wait()
+                wait = self._due[0][0] - time.perf_counter()
+                if wait > 0:
+                    self._changed.wait(wait)
+                    continue
+                call = heapq.heappop(self._due)[2]
+            call()
+
+
+class TimedEngine:
+    """Says random tokens; as a target it agrees with each draft token by `AGREEMENT`."""
+
+    def __init__(self, limits: Limits, clock: Clock | None, seconds_a_token: float, seconds: float) -> None:
+        self.limits = limits
+        self._clock, self._seconds_a_token, self._seconds = clock, seconds_a_token, seconds
+        self._random = random.Random(0)
+        self._ids = itertools.count()
+
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
+        request_id = next(self._ids)
+        response = Response(request_id, self._say(request), True, FinishReason.LENGTH)
+        loop = asyncio.get_running_loop()
+        if self._clock is None:
+            loop.call_soon(listener, response)
+        else:
+            seconds = self._seconds + self._seconds_a_token * len(response.token_ids)
+            self._clock.after(seconds, lambda: loop.call_soon_threadsafe(listener, response))
+        return request_id
+
+    def cancel_request(self, request_id: int) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def _say(self, request: Request) -> list[int]:
+        if not request.draft_token_ids:
+            return [self._token() for _ in range(request.max_tokens)]
+        accepted = 0
+        while accepted < len(request.draft_token_ids) and self._random.random() < AGREEMENT:
+            accepted += 1
+        said = [*request.draft_token_ids[:accepted], self._token()]
+        if accepted < len(request.draft_token_ids) and said[-1] == request.draft_token_ids[accepted]:
+            said[-1] = 1 + said[-1] % 255
+        return said
+
+    def _token(self) -> int:
+        return self._random.randrange(1, 255)
+
+
+def byte_tokenizer() -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = tokenizers.Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    return Tokenizer(inner)
+
+
+async def measure(clock: Clock | None, streams: int, max_tokens: int) -> dict[str, float]:
+    limits = Limits(max_batch_size=64, max_input_len=8192, max_seq_len=8192, max_draft_len=8, vocab_size=256)
+    target = TimedEngine(limits, clock, 0.0, VERIFICATION_S)
+    draft = TimedEngine(limits, clock, DRAFT_TOKEN_S, 0.0)
+    coordinator = Coordinator(target, draft, byte_tokenizer())
+    request = CompletionRequest(
+        PROMPT, max_tokens=max_tokens, num_draft_tokens=NUM_DRAFT_TOKENS, stop=("\n\n\n",), end_id=NO_END
+    )
+
+    async def one() -> tuple[Completion, float]:
+        begin = time.perf_counter()
+        delta = await coordinator.complete(request)
+        assert delta.completion is not None
+        return delta.completion, time.perf_counter() - begin
+
+    begin = time.perf_counter()
+    completions = await asyncio.gather(*(one() for _ in range(streams)))
+    seconds = time.perf_counter() - begin
+    rounds = sum(completion.speculation.num_spec_steps for completion, _ in completions)
+    tokens = sum(completion.num_output_tokens for completion, _ in completions)
+    return {
+        "us_a_round": round(seconds / rounds * 1e6, 1),
+        "tokens_per_s": round(tokens / seconds, 1),
+        "share_of_ideal": round(mean(_ideal_s(completion) / took for completion, took in completions), 3),
+    }
+
+
+def _ideal_s(completion: Completion) -> float:
+    """What the engines alone take; the rounds' tokens leave at most one request for the target alone."""
+    counts = completion.speculation
+    in_rounds = counts.num_spec_steps + counts.num_accepted_draft_tokens
+    verifications = counts.num_spec_steps + (completion.num_output_tokens > in_rounds)
+    return verifications * VERIFICATION_S + counts.num_draft_tokens * DRAFT_TOKEN_S
+
+
+def main() -> None:
+    clock = Clock()
+    results: dict[str, dict[str, float]] = {}
+    for streams in (1, 32):
+        instant = [asyncio.run(measure(None, streams, 2048)) for _ in range(5)]
+        timed = asyncio.run(measure(clock, streams, 512))
+        results[f"{streams} streams"] = {
+            "us_a_round": min(run["us_a_round"] for run in instant),
+            "tokens_per_s": timed["tokens_per_s"],
+            "share_of_ideal": timed["share_of_ideal"],
+        }
+    print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

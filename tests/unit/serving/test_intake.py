@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from trtspec.serving.completion import NO_END, CompletionRequest
+from trtspec.serving.errors import RequestError
+from trtspec.serving.executor import Limits, SamplingConfig
+from trtspec.serving.intake import MAX_STOP_LENGTH, MAX_STOP_STRINGS, begin
+from trtspec.serving.tokenizer import Tokenizer
+
+LIMITS = Limits(max_batch_size=4, max_input_len=64, max_seq_len=100, max_draft_len=8, vocab_size=300)
+GOOD = CompletionRequest("hello world")
+
+
+def test_what_a_good_request_becomes(tokenizer: Tokenizer) -> None:
+    state = begin(replace(GOOD, max_tokens=7, num_draft_tokens=3), LIMITS, tokenizer)
+    assert state.token_ids == tokenizer.encode("hello world")
+    assert (state.num_input_tokens, state.num_output_tokens) == (len(state.token_ids), 0)
+    assert (state.num_remaining, state.num_draft_tokens) == (7, 3)
+    assert (state.end_id, state.stop_token_ids) == (tokenizer.end_ids[0], {tokenizer.end_ids[1]})
+
+
+def test_drafts_as_much_as_the_engine_verifies_unless_told(tokenizer: Tokenizer) -> None:
+    assert begin(GOOD, LIMITS, tokenizer).num_draft_tokens == 8
+    assert begin(replace(GOOD, num_draft_tokens=0), LIMITS, tokenizer).num_draft_tokens == 0
+    penalty = SamplingConfig(repetition_penalty=1.2)
+    assert begin(replace(GOOD, sampling=penalty), LIMITS, tokenizer).num_draft_tokens == 0
+
+
+@pytest.mark.parametrize("max_tokens", [72, 73, 10**12])
+def test_max_tokens_is_reduced_to_what_fits_beside_a_draft(tokenizer: Tokenizer, max_tokens: int) -> None:
+    request = CompletionRequest(prompt_token_ids=[1] * 20, max_tokens=max_tokens)
+    assert begin(request, LIMITS, tokenizer).max_tokens == 100 - 8 - 20
+
+
+def test_an_end_id_of_the_clients_own(tokenizer: Tokenizer) -> None:
+    state = begin(replace(GOOD, end_id=5), LIMITS, tokenizer)
+    assert (state.end_id, state.stop_token_ids) == (5, frozenset())
+    state = begin(replace(GOOD, end_id=NO_END), LIMITS, tokenizer)
+    assert (state.end_id, state.stop_token_ids) == (None, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "found"),
+    [
+        (CompletionRequest(), "prompt", "missing"),
+        (CompletionRequest("a", [1]), "prompt", "given together with prompt_token_ids"),
+        (CompletionRequest(""), "prompt", "empty"),
+        (CompletionRequest(prompt_token_ids=[]), "prompt", "empty"),
+        (CompletionRequest(prompt_token_ids=[1] * 65), "prompt", "65 tokens"),
+        (CompletionRequest("z" * 65), "prompt", "65 tokens"),
+        (CompletionRequest("z" * 10**7), "prompt", "10000000 characters"),
+        (CompletionRequest("\udcff"), "prompt", "not valid Unicode"),
+        (CompletionRequest(prompt_token_ids=[1, 300]), "prompt_token_ids", 300),
+        (CompletionRequest(prompt_token_ids=[1, -1]), "prompt_token_ids", -1),
+        (replace(GOOD, max_tokens=0), "max_tokens", 0),
+        (replace(GOOD, max_tokens=-5), "max_tokens", -5),
+        (replace(GOOD, num_draft_tokens=9), "num_draft_tokens", 9),
+        (replace(GOOD, num_draft_tokens=-1), "num_draft_tokens", -1),
+        (replace(GOOD, stop=("a", "")), "stop", "a string of 0 characters"),
+        (replace(GOOD, stop=("a" * (MAX_STOP_LENGTH + 1),)), "stop", "a string of 1025 characters"),
+        (replace(GOOD, stop=("a",) * (MAX_STOP_STRINGS + 1)), "stop", "65 strings"),
+        (replace(GOOD, end_id=300), "end_id", 300),
+        (replace(GOOD, end_id=-2), "end_id", -2),
+    ],
+)
+def test_refusals(tokenizer: Tokenizer, request_: CompletionRequest, field: str, found: object) -> None:
+    with pytest.raises(RequestError) as caught:
+        begin(request_, LIMITS, tokenizer)
+    assert (caught.value.field, caught.value.found) == (field, found)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "right"),
+    [
+        ("temperature", [math.nan, math.inf, -0.1], [0, 0.5, 100]),
+        ("top_p", [0, -1, 1.01, math.nan], [0.001, 1]),
+        ("top_k", [-1], [0, 1, 50]),
+        ("seed", [-1, 2**64], [0, 2**64 - 1]),
+        ("repetition_penalty", [0, -1, math.inf, math.nan], [0.5, 1, 2]),
+        ("presence_penalty", [math.nan, math.inf], [-2, 0, 2]),
+        ("frequency_penalty", [math.nan, -math.inf], [-2, 0, 2]),
+        ("min_tokens", [-1], [0, 3]),
+    ],
+)
+def test_sampling(tokenizer: Tokenizer, field: str, wrong: list[float], right: list[float]) -> None:
+    for value in right:
+        begin(replace(GOOD, sampling=SamplingConfig(**{field: value})), LIMITS, tokenizer)  # type: ignore[arg-type]
+    for value in wrong:
+        with pytest.raises(RequestError) as caught:
+            begin(replace(GOOD, sampling=SamplingConfig(**{field: value})), LIMITS, tokenizer)  # type: ignore[arg-type]
+        assert caught.value.field == field
+
+
+def test_a_refusal_names_the_numbers(tokenizer: Tokenizer) -> None:
+    with pytest.raises(RequestError, match=r"^prompt is 70 tokens; allowed: 1 to 64 tokens$"):
+        begin(CompletionRequest(prompt_token_ids=[1] * 70), LIMITS, tokenizer)
+    with pytest.raises(RequestError, match=r"^prompt is 64 tokens; allowed: 1 to 51 tokens$"):
+        begin(CompletionRequest(prompt_token_ids=[1] * 64), replace(LIMITS, max_seq_len=60), tokenizer)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trtspec.serving.completion import EndReason
+from trtspec.serving.executor import Limits, SamplingConfig
+from trtspec.serving.policy import draft_length, may_speculate
+from trtspec.serving.state import CompletionState
+from trtspec.serving.stop import StopMatcher
+from trtspec.serving.tokenizer import Tokenizer
+
+TARGET = Limits(max_batch_size=4, max_input_len=100, max_seq_len=108, max_draft_len=8, vocab_size=300)
+DRAFT = replace(TARGET, max_draft_len=0)
+
+
+def state(tokenizer: Tokenizer, length: int, remaining: int, num_draft_tokens: int = 5) -> CompletionState:
+    return CompletionState(
+        token_ids=[0] * length,
+        num_input_tokens=length,
+        max_tokens=remaining,
+        num_draft_tokens=num_draft_tokens,
+        sampling=SamplingConfig(),
+        end_id=None,
+        stop_token_ids=frozenset(),
+        stop=StopMatcher(()),
+        detokenizer=tokenizer.detokenizer(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "remaining", "target", "draft", "expected"),
+    [
+        (10, 50, TARGET, DRAFT, 5),
+        (10, 6, TARGET, DRAFT, 5),
+        (10, 5, TARGET, DRAFT, 4),
+        (10, 1, TARGET, DRAFT, 0),
+        (94, 50, TARGET, DRAFT, 5),
+        (95, 50, TARGET, DRAFT, 4),
+        (99, 50, TARGET, DRAFT, 0),
+        (100, 50, TARGET, DRAFT, 0),
+        (50, 50, TARGET, replace(DRAFT, max_input_len=50), 5),
+        (51, 50, TARGET, replace(DRAFT, max_input_len=50), 0),
+        (50, 50, TARGET, replace(DRAFT, max_seq_len=53), 3),
+        (50, 50, TARGET, replace(DRAFT, max_seq_len=53, max_draft_len=2), 1),
+        (50, 50, TARGET, replace(DRAFT, max_seq_len=40), 0),
+    ],
+)
+def test_a_draft_fits_the_budget_and_both_engines(
+    tokenizer: Tokenizer, length: int, remaining: int, target: Limits, draft: Limits, expected: int
+) -> None:
+    assert draft_length(state(tokenizer, length, remaining), target, draft) == expected
+
+
+def test_no_draft_when_off_or_ended(tokenizer: Tokenizer) -> None:
+    assert draft_length(state(tokenizer, 10, 50, num_draft_tokens=0), TARGET, DRAFT) == 0
+    ended = state(tokenizer, 10, 50)
+    ended.end_reason = EndReason.STOP
+    assert draft_length(ended, TARGET, DRAFT) == 0
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (SamplingConfig(), True),
+        (SamplingConfig(temperature=0.8, top_p=0.9, seed=1), True),
+        (
+            SamplingConfig(repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, min_tokens=0),
+            True,
+        ),
+        (SamplingConfig(repetition_penalty=1.1), False),
+        (SamplingConfig(presence_penalty=0.5), False),
+        (SamplingConfig(frequency_penalty=-0.5), False),
+        (SamplingConfig(min_tokens=1), False),
+    ],
+)
+def test_penalties_turn_speculation_off(sampling: SamplingConfig, expected: bool) -> None:
+    assert may_speculate(sampling) is expected
