@@ -1,8 +1,9 @@
 """What the coordinator costs; prints JSON.
 
 `us_a_round`: engines answer at once, so that all time is the coordinator's and asyncio's own.
-`share_of_ideal`: engines take 0.5 ms a draft token and 10 ms a verification, whatever is in flight beside it;
-the ideal is the time of the engines alone. `tokens_per_s` is of the same run. Agreement is 0.7 and K 4 in both.
+`share_of_ideal`: engines take 0.5 ms a draft token and 10 ms a verification, whatever is in flight beside
+it; the ideal is the time of the engines alone. `tokens_per_s` is of the same run. Agreement is 0.7 and K 4
+in both.
 """
 
 from __future__ import annotations

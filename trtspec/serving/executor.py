@@ -4,8 +4,8 @@ Names follow `tensorrt_llm.bindings.executor`; everything is a plain Python type
 in NVIDIA's stock image and in a test without tensors. The semantics are those of TensorRT-LLM's in-flight
 batching runtime (`trtGptModelInflightBatching.cpp`, `llmRequest.cpp`, `externalDraftTokensKernels.cu`):
 
-* A request with `draft_token_ids` is one verification: it returns the n accepted draft tokens and one token of
-  the target's own, n + 1 in all, and is then final whatever `max_tokens` says.
+* A request with `draft_token_ids` is one verification: it returns the n accepted draft tokens and one token
+  of the target's own, n + 1 in all, and is then final whatever `max_tokens` says.
 * A request without is ordinary decoding, up to `max_tokens`.
 * The end token is never in the output. A verification that meets it returns what comes before it: the
   accepted tokens without the one more.
@@ -33,9 +33,9 @@ class FinishReason(str, Enum):
 class SamplingConfig:
     """How a token is chosen from the logits. All `None` (or `top_k=1`, or temperature 0) is greedy.
 
-    `seed` names a stream of random numbers, one for each token that a request generates: token i of the request
-    uses number `(seed + i) % 2**64` of it, whatever the batch, the draft or the engine. A continuation that
-    starts `m` tokens later with `seed + m` therefore draws the very same numbers.
+    `seed` names a stream of random numbers, one for each token that a request generates: token i of the
+    request uses number `(seed + i) % 2**64` of it, whatever the batch, the draft or the engine. A
+    continuation that starts `m` tokens later with `seed + m` therefore draws the very same numbers.
     """
 
     temperature: float | None = None
@@ -70,8 +70,8 @@ class Request:
 class Response:
     """Token ids out: those new since the previous response of the same request, the prompt never among them.
 
-    A request without `streaming` has exactly one response, which is final. With `error` set there are no tokens,
-    and the response is final.
+    A request without `streaming` has exactly one response, which is final. With `error` set there are no
+    tokens, and the response is final.
     """
 
     request_id: int
@@ -85,8 +85,8 @@ class Response:
 class Limits:
     """What an engine was built for; all in tokens, except `max_batch_size` in requests.
 
-    `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts `max_draft_len` for
-    one; `max_draft_len` is 0 for an engine that verifies no drafts.
+    `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts `max_draft_len`
+    for one; `max_draft_len` is 0 for an engine that verifies no drafts.
     """
 
     max_batch_size: int
