@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from trtspec.cli import check, init, schema
+from trtspec.cli import check, deploy, generate, init, schema
 from trtspec.cli.errors import explain
 from trtspec.cli.output import out
 
-_COMMANDS = (init, check, schema)
+_COMMANDS = (init, check, deploy, generate, schema)
 _DEBUG = "TRTSPEC_DEBUG"
 
 

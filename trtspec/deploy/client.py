@@ -1,0 +1,97 @@
+"""A Triton server that is up already, over gRPC."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as grpc  # type: ignore[import-untyped]
+from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]
+
+from trtspec.errors import ServerError
+from trtspec.serving.triton.tensors import INPUTS, Datatype
+
+_WIRE = {
+    Datatype.STRING: ("BYTES", np.object_),
+    Datatype.BOOL: ("BOOL", np.bool_),
+    Datatype.INT32: ("INT32", np.int32),
+    Datatype.UINT64: ("UINT64", np.uint64),
+    Datatype.FP32: ("FP32", np.float32),
+}
+_INPUTS = {tensor.name: tensor for tensor in INPUTS}
+
+
+class Client:
+    """One model of the server at `url` (host:port of gRPC); raises `ServerError` with the server's words."""
+
+    def __init__(self, url: str, model_name: str) -> None:
+        self._url, self._model_name = url, model_name
+        self._triton = grpc.InferenceServerClient(url)
+
+    def wait(self, seconds: float) -> None:
+        """Returns when the model is ready; raises when it is not after so long."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                if self._triton.is_model_ready(self._model_name):
+                    return
+                problem, repair = (
+                    f"has no model {self._model_name} that is ready",
+                    "name one with --model-name",
+                )
+            except InferenceServerException as error:
+                problem = f"no Triton server answers: {_first_line(error)}"
+                repair = "start one with: trtspec deploy RECIPE, or name its host and gRPC port with --url"
+            if time.monotonic() > deadline:
+                raise ServerError(self._url, problem, repair)
+            time.sleep(0.2)
+
+    def generate(self, values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The responses to one request, each as the values of its tensors.
+
+        `values` has an entry for each input that is sent. Closing the iterator cancels the request.
+        """
+        heard: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
+        self._triton.start_stream(lambda result, error: heard.put((result, error)))
+        is_over = False
+        try:
+            self._triton.async_stream_infer(
+                self._model_name,
+                [_tensor(name, value) for name, value in values.items()],
+                enable_empty_final_response=True,
+            )
+            while not is_over:
+                result, error = heard.get()
+                if error is not None:
+                    raise ServerError(self._url, _first_line(error))
+                response = result.get_response()
+                is_over = response.parameters["triton_final_response"].bool_param
+                if response.outputs:
+                    yield {output.name: _value(result.as_numpy(output.name)) for output in response.outputs}
+        finally:
+            self._triton.stop_stream(cancel_requests=not is_over)
+
+    def close(self) -> None:
+        self._triton.close()
+
+
+def _tensor(name: str, value: Any) -> Any:
+    wire, dtype = _WIRE[_INPUTS[name].datatype]
+    items = value if _INPUTS[name].is_list else [value]
+    array = np.array([[item.encode() if isinstance(item, str) else item for item in items]], dtype=dtype)
+    tensor = grpc.InferInput(name, array.shape, wire)
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def _value(array: Any) -> Any:
+    value = array.reshape(-1)[0]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value.item()
+
+
+def _first_line(error: Exception) -> str:
+    message = error.message() if isinstance(error, InferenceServerException) else str(error)
+    return (message or str(error)).partition("\n")[0]

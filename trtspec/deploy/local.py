@@ -1,0 +1,145 @@
+"""A Triton server on this machine."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtspec.deploy.ports import Ports, check_free
+from trtspec.deploy.wheel import TritonWheel
+from trtspec.errors import ServerError
+
+# What is in flight gets this long to end when the server is told to.
+DRAIN_S = 10
+_KILL_AFTER_S = DRAIN_S + 5
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is served and where; `start_s` is how long the engines may take to load."""
+
+    repository: Path
+    model_name: str
+    log: Path
+    host: str = "127.0.0.1"
+    ports: Ports = field(default_factory=Ports)
+    start_s: float = 300.0
+
+    @property
+    def client_host(self) -> str:
+        """Where a client on this machine finds the server."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+
+    def answers(self, path: str) -> bool:
+        """Whether the server says 200 to a GET; proxies of the environment are not asked."""
+        with closing(http.client.HTTPConnection(self.client_host, self.ports.http, timeout=5)) as connection:
+            try:
+                connection.request("GET", path)
+                return connection.getresponse().status == 200
+            except (OSError, http.client.HTTPException):
+                return False
+
+
+class LocalServer:
+    """A running tritonserver, in a session of its own so that the terminal's Ctrl-C does not reach it."""
+
+    def __init__(self, deployment: Deployment, process: subprocess.Popen[bytes]) -> None:
+        self._deployment, self._process = deployment, process
+        self._deadline = time.monotonic() + deployment.start_s
+
+    def is_ready(self) -> bool:
+        """Raises `ServerError` when the server has ended, or takes longer than it may."""
+        self.check_running()
+        deployment = self._deployment
+        if deployment.answers(f"/v2/models/{deployment.model_name}/ready"):
+            return deployment.answers("/v2/health/ready")
+        if time.monotonic() > self._deadline:
+            problem = f"not ready after {deployment.start_s:g} s"
+            raise ServerError("tritonserver", problem, "give it longer with --timeout")
+        return False
+
+    def check_running(self) -> None:
+        """Raises `ServerError` when the server has ended by itself."""
+        status = self._process.poll()
+        if status is not None:
+            how = (
+                f"was killed by {signal.Signals(-status).name}"
+                if status < 0
+                else f"ended with status {status}"
+            )
+            raise ServerError("tritonserver", how, f"the reason is in {self._deployment.log}")
+
+    def stop(self) -> None:
+        """Lets the requests in flight end, but not for ever; nothing of the server is left afterwards."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_KILL_AFTER_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """The server and the processes that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@contextmanager
+def serve(deployment: Deployment, wheel: TritonWheel) -> Iterator[LocalServer]:
+    """Starts a server, which may not be ready yet, and stops it at the end.
+
+    Raises `UnavailableError` before anything starts when a port is taken.
+    """
+    check_free(deployment.host, deployment.ports)
+    command = [sys.executable, "-m", "trtspec.deploy.leash", str(os.getpid()), *_command(deployment, wheel)]
+    with deployment.log.open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603
+            command,
+            env=wheel.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    server = LocalServer(deployment, process)
+    try:
+        yield server
+    except BaseException:
+        server.kill()
+        raise
+    server.stop()
+
+
+def last_lines(log: Path, count: int = 12) -> list[str]:
+    """The end of a log, without Triton's tables."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line for line in lines if line and line[0] not in "+|"][-count:]
+
+
+def _command(deployment: Deployment, wheel: TritonWheel) -> list[str]:
+    host, ports = deployment.host, deployment.ports
+    command = [
+        str(wheel.server),
+        f"--model-repository={deployment.repository.resolve()}",
+        f"--backend-directory={wheel.backends}",
+        f"--backend-config=python,stub-timeout-seconds={deployment.start_s:.0f}",
+        "--disable-auto-complete-config",
+        f"--exit-timeout-secs={DRAIN_S}",
+        f"--http-address={host}",
+        f"--grpc-address={host}",
+        f"--metrics-address={host}",
+        f"--http-port={ports.http}",
+        f"--grpc-port={ports.grpc}",
+        f"--metrics-port={ports.metrics}",
+    ]
+    if not Path("/dev/nvidiactl").exists():
+        command.append("--allow-gpu-metrics=false")
+    return command

@@ -1,0 +1,81 @@
+"""The tritonserver of the `nvidia-pytriton` wheel; the wheel's own Python API is not used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from trtspec.errors import UnavailableError
+
+_INSTALL = "pip install 'trtspec[triton]' (Linux on x86-64, Python 3.10 to 3.13)"
+
+
+@dataclass(frozen=True, slots=True)
+class TritonWheel:
+    """`server` is the executable, `backends` what `--backend-directory` takes, `libraries` a search path."""
+
+    server: Path
+    backends: Path
+    libraries: tuple[str, ...]
+
+    def environment(self) -> dict[str, str]:
+        """This process's environment, changed so that Triton finds this Python and its packages."""
+        variables = {"PATH": [os.path.join(sys.prefix, "bin")], "LD_LIBRARY_PATH": [*self.libraries]}
+        for name, paths in variables.items():
+            paths += filter(None, [os.environ.get(name)])
+        changed = {name: os.pathsep.join(paths) for name, paths in variables.items()}
+        # A build directory stays as it was built.
+        return {**os.environ, **changed, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def find_wheel() -> TritonWheel:
+    """Raises `UnavailableError` when the wheel is missing or has nothing for this Python."""
+    spec = find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
+        raise UnavailableError("nvidia-pytriton", "not installed; it has the Triton server", _INSTALL)
+    package = Path(spec.submodule_search_locations[0])
+    root = package / "tritonserver"
+    server = root / "bin" / "tritonserver"
+    if not server.is_file():
+        raise UnavailableError(server, "no such file in the installed nvidia-pytriton", _INSTALL)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = root / "python_backend_stubs" / python / "triton_python_backend_stub"
+    if not stub.is_file():
+        known = ", ".join(sorted(folder.name for folder in stub.parents[1].iterdir()))
+        problem = f"has no Python backend for Python {python}, only for {known}"
+        raise UnavailableError("nvidia-pytriton", problem, "use one of these")
+    libraries = (str(package.parent / "nvidia_pytriton.libs"), sysconfig.get_config_var("LIBDIR"))
+    return TritonWheel(server, _backends(root / "backends", stub), libraries)
+
+
+def _backends(source: Path, stub: Path) -> Path:
+    """The wheel's backends with the stub in its place, made once for each wheel and Python."""
+    made = stub.stat()
+    name = f"{stub.parent.name}-{made.st_size}-{made.st_mtime_ns}"
+    destination = _cache_folder() / "triton-backends" / name
+    if destination.is_dir():
+        return destination
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".new-") as folder:
+        new = Path(folder, "backends")
+        shutil.copytree(source, new, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy2(stub, new / "python")
+        try:
+            new.rename(destination)
+        except OSError:
+            # Another deploy may have been faster.
+            if not destination.is_dir():
+                raise
+    return destination
+
+
+def _cache_folder() -> Path:
+    if own := os.environ.get("TRTSPEC_CACHE"):
+        return Path(own).resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trtspec"
