@@ -17,6 +17,8 @@ from trtspec.checkpoint.writer import Chunk, Entry, write_safetensors
 from trtspec.errors import TensorError, UnavailableError
 
 CHUNK = 16 << 20
+FORMAT = 1  # of what is written: raised when the same source and dtype give other bytes
+FORMAT = 1  # of what is written: raised when the same source and dtype give other bytes
 
 
 def convert(

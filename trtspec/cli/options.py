@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,4 +12,11 @@ RecipeArgument = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for machines.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+OutputOption = Annotated[
+    str | None, typer.Option("--output", metavar="DIR", help="The build directory; build/<name> if left out.")
+]
+BackendOption = Annotated[
+    Literal["torch", "tensorrt_llm"] | None,
+    typer.Option("--backend", help="What builds and runs the engines, whatever the recipe says."),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]

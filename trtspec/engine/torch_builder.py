@@ -19,6 +19,8 @@ from typing import Any
 from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, NO_DRAFTS, TORCH_VERSION, write_config
 from trtspec.engine.options import BuildOptions, is_on
 
+FORMAT = 1  # of what is written: raised when the same checkpoint and options give other bytes
+FORMAT = 1  # of what is written: raised when the same checkpoint and options give other bytes
 PLUGINS: dict[str, Any] = {
     "dtype": None,
     "bert_attention_plugin": None,

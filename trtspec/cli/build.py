@@ -1,0 +1,57 @@
+"""`trtspec build`: from a recipe to a build directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from trtspec.cli.options import BackendOption, DryRunOption, JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.output import out
+from trtspec.cli.plan import print_steps, steps_as_json
+
+if TYPE_CHECKING:
+    from trtspec.plan.plan import Plan
+    from trtspec.plan.steps import Advance, Step
+
+EXAMPLES = ("trtspec build recipe.yaml", "trtspec build recipe.yaml --dry-run")
+
+
+def build(
+    recipe: RecipeArgument,
+    output: OutputOption = None,
+    backend: BackendOption = None,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Convert both models, build both engines and write the Triton model repository."""
+    from trtspec.plan.plan import make_plan
+
+    made = make_plan(recipe, {"output": output, "engine.backend": backend}, to_run=not dry_run)
+    if dry_run and json:
+        out.json(steps_as_json(made))
+    elif dry_run:
+        print_steps(made)
+    else:
+        run_steps(made, made.steps, json)
+
+
+def run_steps(made: Plan, steps: Sequence[Step], json: bool) -> None:
+    """Runs what is not done of these steps of the plan, with progress, and prints what was made."""
+    from trtspec.plan.runner import run
+
+    start = monotonic()
+    ran = run(steps, made.output, made.digests, _watch)
+    if json:
+        out.json({"output": str(made.output), "ran": ran, "seconds": round(monotonic() - start, 3)})
+        return
+    done = f"{len(ran)} of {len(steps)} steps run in {monotonic() - start:.1f} s" if ran else "nothing to do"
+    out.status(f"{made.resolved.loaded.recipe.name}: {done}")
+    out.result(str(made.output))
+
+
+@contextmanager
+def _watch(step: Step) -> Iterator[Advance]:
+    with out.progress(step.name, step.size, "B") as progress:
+        yield progress.advance

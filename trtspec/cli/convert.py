@@ -1,0 +1,28 @@
+"""`trtspec convert`: only the checkpoints of a build."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from trtspec.cli.build import run_steps
+from trtspec.cli.options import JsonOption, OutputOption, RecipeArgument
+
+EXAMPLES = ("trtspec convert recipe.yaml", "trtspec convert recipe.yaml --only draft")
+
+
+def convert(
+    recipe: RecipeArgument,
+    only: Annotated[
+        Literal["target", "draft"] | None, typer.Option("--only", help="Convert one of the two models.")
+    ] = None,
+    output: OutputOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Convert the models of a recipe to TensorRT-LLM checkpoints, where `trtspec build` would have them."""
+    from trtspec.plan.plan import make_plan
+
+    made = make_plan(recipe, {"output": output}, to_run=True)
+    names = [f"convert {role}" for role in ("target", "draft") if only in (role, None)]
+    run_steps(made, [step for step in made.steps if step.name in names], json)

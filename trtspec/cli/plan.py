@@ -1,0 +1,70 @@
+"""`trtspec plan`: every value of a build with where it came from, and the steps."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtspec.cli.options import BackendOption, JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.output import out
+
+if TYPE_CHECKING:
+    from trtspec.plan.plan import Plan
+
+EXAMPLES = ("trtspec plan recipe.yaml", "trtspec plan recipe.yaml --commands")
+
+
+def plan(
+    recipe: RecipeArgument,
+    commands: Annotated[bool, typer.Option("--commands", help="Print only the command lines.")] = False,
+    output: OutputOption = None,
+    backend: BackendOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show every value of a build, where it came from and why, and the steps."""
+    from trtspec.plan.plan import make_plan
+
+    made = make_plan(recipe, {"output": output, "engine.backend": backend}, to_run=False)
+    if json:
+        out.json({"values": [asdict(choice) for choice in made.resolved.choices], **steps_as_json(made)})
+    elif commands:
+        for step in made.steps:
+            out.result(shlex.join(step.command) if step.command else f"# {step.name}: {step.summary}")
+    else:
+        rows = [(choice.key, choice.value, choice.origin, choice.reason) for choice in made.resolved.choices]
+        out.table(rows, header=("value", "", "from", "because"))
+        out.result()
+        print_steps(made)
+
+
+def print_steps(made: Plan) -> None:
+    """Each step: whether it is done, what it makes, and its command line."""
+    pending = made.pending()
+    for step in made.steps:
+        place = f" -> {made.output / step.output}" if step.output else ""
+        out.result(f"{'run ' if step.name in pending else 'done'}  {step.name}{place}: {step.summary}")
+        if step.command:
+            out.result(f"      $ {shlex.join(step.command)}")
+        if step.obstacle and step.name in pending:
+            out.result(f"      not on this machine: {step.obstacle.subject} {step.obstacle.problem}")
+
+
+def steps_as_json(made: Plan) -> dict[str, Any]:
+    pending = made.pending()
+    steps = [
+        {
+            "name": step.name,
+            "summary": step.summary,
+            "inputs": list(step.inputs),
+            "output": step.output,
+            "command": list(step.command),
+            "digest": step.digest,
+            "done": step.name not in pending,
+            "obstacle": str(step.obstacle) if step.obstacle and step.name in pending else None,
+        }
+        for step in made.steps
+    ]
+    return {"output": str(made.output), "backend": made.resolved.backend, "steps": steps}

@@ -1,0 +1,36 @@
+"""The record beside a build: what it was made of, with what, and how to check it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Plain data, without secrets and without a path of the machine.
+
+    `recipe` is the digest of the recipe with its defaults; `values` is what the plan made of it. `models`
+    has, for target and draft, the model, its revision and the SHA-256 of its files; `outputs` the SHA-256
+    of each file that was made, by its path in the build directory. `times`, in seconds by step, and only
+    they, differ between equal builds.
+    """
+
+    name: str
+    recipe: str
+    backend: str
+    values: Mapping[str, Any]
+    models: Mapping[str, Any]
+    tools: Mapping[str, str]
+    gpu: Mapping[str, Any] | None
+    commands: Mapping[str, list[str]]
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    times: Mapping[str, float] = field(default_factory=dict)
+
+
+def to_json(manifest: Manifest) -> str:
+    return json.dumps({"schema": SCHEMA, **asdict(manifest)}, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,74 @@
+"""What the steps do. Each makes its output, whole, at the path that it is given."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from trtspec.checkpoint.source import Source
+from trtspec.checkpoint.tensors import read_json
+from trtspec.engine import directory, manifest, torch_builder, trtllm
+from trtspec.engine.options import BuildOptions
+from trtspec.errors import UnavailableError
+from trtspec.plan.facts import TOKENIZER_FILES
+from trtspec.plan.records import read_records
+from trtspec.repository.spec import RepositorySpec
+
+Advance = Callable[[int], None]
+LOGS = ".trtspec/logs"
+
+
+def check_pair(
+    recipe: Path, target: Source, draft: Source, max_seq_len: int, _: Path, advance: Advance
+) -> None:
+    from trtspec.checkpoint.pair import compare, refuse
+    from trtspec.checkpoint.side import read_side
+
+    refuse(str(recipe), compare(read_side(target.folder), read_side(draft.folder), max_seq_len))
+
+
+def copy_tokenizer(source: Source, output: Path, advance: Advance) -> None:
+    """Copies the tokenizer; `generation_config.json` gets the end tokens, whichever config had them."""
+    output.mkdir()
+    for name in TOKENIZER_FILES:
+        if (source.folder / name).is_file():
+            shutil.copyfile(source.folder / name, output / name)
+    generation = source.folder / "generation_config.json"
+    content = dict(read_json(generation)) if generation.is_file() else {}
+    if source.end_ids:
+        content["eos_token_id"] = list(source.end_ids)
+    (output / generation.name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def build_torch(checkpoint: Path, options: BuildOptions, output: Path, advance: Advance) -> None:
+    torch_builder.build(checkpoint, options, output)
+    directory.check_engine(output, options.max_draft_len)
+
+
+def build_tensorrt_llm(
+    executable: str | None, checkpoint: Path, options: BuildOptions, log: Path, output: Path, advance: Advance
+) -> None:
+    if executable is None:
+        raise UnavailableError(trtllm.COMMAND, "is not on PATH")
+    # The command runs in the folder of its log, so its paths must be whole.
+    argv = trtllm.build_argv(str(checkpoint.absolute()), str(output.absolute()), options)
+    trtllm.build(executable, argv, log)
+    directory.check_engine(output, options.max_draft_len)
+
+
+def write_repository(spec: RepositorySpec, output: Path, advance: Advance) -> None:
+    from trtspec.repository.writer import write_repository as write
+
+    write(output, spec)
+
+
+def write_manifest(content: manifest.Manifest, build: Path, output: Path, advance: Advance) -> None:
+    """Completes the manifest with what the records have of the steps before it."""
+    records = read_records(build)
+    outputs = {path: digest for record in records.values() for path, digest in record.files.items()}
+    times = {name: record.seconds for name, record in records.items()}
+    complete = replace(content, outputs=dict(sorted(outputs.items())), times=times)
+    output.write_text(manifest.to_json(complete), encoding="utf-8")

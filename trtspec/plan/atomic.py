@@ -1,0 +1,55 @@
+"""Files and folders that are there whole or not at all, whenever the power goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+PARTIAL, REPLACED = ".partial", ".replaced"
+
+
+def temporary(path: Path) -> Path:
+    """The hidden sibling in which `path` is made; always the same, so that the next run finds a leftover."""
+    return path.with_name(f".{path.name}{PARTIAL}")
+
+
+def publish(made: Path, path: Path) -> None:
+    """Puts `made`, which is complete, in the place of `path`: on the disk first, then by its name."""
+    for item in [made, *made.rglob("*")] if made.is_dir() else [made]:
+        _sync(item)
+    replaced = path.with_name(f".{path.name}{REPLACED}")
+    if path.is_dir():
+        path.rename(replaced)
+    made.rename(path)
+    _sync(path.parent)
+    remove(replaced)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = temporary(path)
+    made.write_text(text, encoding="utf-8")
+    publish(made, path)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what a killed run left in this folder or one below it."""
+    for pattern in (f".*{PARTIAL}", f".*{REPLACED}"):
+        for leftover in [*folder.glob(pattern), *folder.glob(f"*/{pattern}")]:
+            remove(leftover)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,121 @@
+"""What is found out about the world before planning; the only part of planning that looks at it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import trtspec.repository
+import trtspec.serving
+from trtspec.checkpoint.hub import fetch
+from trtspec.checkpoint.source import Source, read_source
+from trtspec.engine.trtllm import COMMAND
+from trtspec.plan.digests import FileDigests, digest_of
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import Model
+
+PACKAGES = ("trtspec", "tensorrt_llm", "tensorrt", "torch", "numpy", "tokenizers")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """One model: `name` as the recipe has it, `revision` the commit of a Hub model.
+
+    `digests` has the SHA-256 of each file that a build reads, by its name; None if they were not asked for.
+    """
+
+    name: str
+    revision: str | None
+    source: Source
+    digests: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The first GPU of this machine; `sm` is the compute capability times ten."""
+
+    name: str
+    sm: int
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What planning depends on beside the recipe.
+
+    `versions` has the packages that are installed, `serving_code` the digest of what a repository carries.
+    `trtllm_build` and `gpu` are None where there is none.
+    """
+
+    target: ModelFacts
+    draft: ModelFacts
+    versions: Mapping[str, str]
+    serving_code: str
+    trtllm_build: str | None
+    gpu: Gpu | None
+
+
+def gather(loaded: LoadedRecipe, digests: FileDigests | None) -> Facts:
+    """Looks at the models (a Hub model is downloaded if need be) and at this machine.
+
+    Without `digests` no weights are read, and nobody can tell from the facts whether a step is done.
+    """
+    trtllm_build = shutil.which(COMMAND)
+    return Facts(
+        target=_model(loaded, loaded.recipe.target, digests),
+        draft=_model(loaded, loaded.recipe.draft, digests),
+        versions={name: found for name in PACKAGES if (found := _version(name))},
+        serving_code=_serving_code(),
+        trtllm_build=trtllm_build,
+        gpu=_gpu() if trtllm_build else None,
+    )
+
+
+def _model(loaded: LoadedRecipe, model: Model, digests: FileDigests | None) -> ModelFacts:
+    location = loaded.model_location(model)
+    folder = location if isinstance(location, Path) else fetch(location, model.revision)
+    source = read_source(folder)
+    names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    found = {file.name: digests.of(file) for file in (*source.files, *names)} if digests else None
+    return ModelFacts(model.model, None if folder == location else folder.name, source, found)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _serving_code() -> str:
+    """The digest of the Python files that `write_repository` copies or generates from."""
+    rooms = [Path(room) for package in (trtspec.serving, trtspec.repository) for room in package.__path__]
+    files = sorted(file for room in rooms for file in room.rglob("*.py"))
+    return digest_of([[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in files])
+
+
+def _gpu() -> Gpu | None:
+    query = ("--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader", "--id=0")
+    executable = shutil.which("nvidia-smi")
+    if executable is None:
+        return None
+    result = subprocess.run(  # noqa: S603
+        [executable, *query], capture_output=True, text=True, timeout=20, check=False
+    )
+    try:
+        name, capability, driver = result.stdout.strip().split(", ")
+        return Gpu(name, round(10 * float(capability)), driver)
+    except ValueError:
+        return None

@@ -1,0 +1,44 @@
+"""The plan: what `build`, `convert`, `plan` and `--dry-run` all go by."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.plan.digests import FileDigests
+from trtspec.plan.facts import Facts, gather
+from trtspec.plan.records import FOLDER, has_records
+from trtspec.plan.resolve import Resolved, build_folder, resolve
+from trtspec.plan.runner import pending
+from trtspec.plan.steps import Step, make_steps
+from trtspec.recipe.loader import load
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was found, what follows from it and the recipe, and the steps; `digests` are of the files involved."""
+
+    facts: Facts
+    resolved: Resolved
+    steps: list[Step]
+    digests: FileDigests
+
+    @property
+    def output(self) -> Path:
+        return self.resolved.output
+
+    def pending(self) -> set[str]:
+        """The names of the steps that are not done."""
+        return pending(self.steps, self.output, self.digests)
+
+
+def make_plan(recipe: Path, flags: Mapping[str, str | None], to_run: bool) -> Plan:
+    """Reads the recipe and the world. Only a plan to run reads the weights of a pair that was never built."""
+    loaded = load(recipe)
+    output = build_folder(loaded, flags, os.environ)
+    digests = FileDigests(output / FOLDER / "digests.json")
+    facts = gather(loaded, digests if to_run or has_records(output) else None)
+    resolved = resolve(loaded, facts, flags, os.environ)
+    return Plan(facts, resolved, make_steps(resolved, facts), digests)

@@ -1,0 +1,199 @@
+"""A recipe and the facts, with every default filled in; each value knows where it came from and why.
+
+What a flag says counts before the environment, that before the recipe, and the recipe before a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from trtspec.engine.options import BuildOptions
+from trtspec.errors import RecipeError
+from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.recipe import gpus, releases
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import Model
+
+Origin = Literal["flag", "environment", "recipe", "model", "default"]
+ENVIRONMENT = {"output": "TRTSPEC_OUTPUT", "engine.backend": "TRTSPEC_BACKEND"}
+BACKENDS = ("tensorrt_llm", "torch")
+
+MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU = 8, 4
+MAX_SEQ_LEN = 8192
+MAX_NUM_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One value of the plan, by its key in the recipe."""
+
+    key: str
+    value: bool | int | float | str
+    origin: Origin
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """One of the two engines: the dtype of its checkpoint, and what it is built for."""
+
+    model: ModelFacts
+    dtype: str
+    options: BuildOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Everything that the steps are made from; `release` is None for the torch backend."""
+
+    loaded: LoadedRecipe
+    output: Path
+    backend: str
+    release: releases.Release | None
+    model_name: str
+    target: EnginePlan
+    draft: EnginePlan
+    choices: tuple[Choice, ...]
+
+
+def resolve(
+    loaded: LoadedRecipe, facts: Facts, flags: Mapping[str, str | None], environment: Mapping[str, str]
+) -> Resolved:
+    """Pure; raises RecipeError for what the recipe asks and this pair, or trtspec, cannot give."""
+    choose = _Chooser(loaded, flags, environment)
+    recipe = loaded.recipe
+    output = _choose_output(choose)
+    backend = choose("engine.backend", recipe.engine.backend, "what serves in production")
+    if backend not in BACKENDS:
+        raise choose.error("engine.backend", f"found {backend!r}", f"use {' or '.join(BACKENDS)}")
+    release = None
+    if backend == "tensorrt_llm":
+        version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
+        release = releases.RELEASES[version]
+    _refuse_what_is_missing(choose)
+    options = _options(choose, facts, backend)
+    target = _engine(choose, "target", recipe.target, facts.target, options)
+    draft = _engine(choose, "draft", recipe.draft, facts.draft, replace(options, max_draft_len=0))
+    model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
+    return Resolved(loaded, output, backend, release, model_name, target, draft, tuple(choose.choices))
+
+
+def build_folder(
+    loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]
+) -> Path:
+    """The build directory, which is known before the facts are."""
+    return _choose_output(_Chooser(loaded, flags, environment))
+
+
+class _Chooser:
+    """Picks a value for a key and remembers the choice."""
+
+    def __init__(
+        self, loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]
+    ) -> None:
+        self.loaded, self._flags, self._environment = loaded, flags, environment
+        self.choices: list[Choice] = []
+
+    def __call__(self, key: str, default: Any, reason: str, origin: Origin = "default") -> Any:
+        """The value of the first that has one; `origin` and `reason` are those of the default."""
+        flag, variable, written = self._flags.get(key), ENVIRONMENT.get(key, ""), self._written(key)
+        if flag is not None:
+            choice = Choice(key, flag, "flag", "as asked for")
+        elif self._environment.get(variable):
+            choice = Choice(key, self._environment[variable], "environment", f"{variable} is set")
+        elif written is not None:
+            choice = Choice(key, written, "recipe", "as written")
+        else:
+            choice = Choice(key, default, origin, reason)
+        self.choices.append(choice)
+        return choice.value
+
+    def error(self, key: str, problem: str, repair: str | None = None) -> RecipeError:
+        return RecipeError(self.loaded.path, [self.loaded.problem(key, problem, repair)])
+
+    def _written(self, key: str) -> Any:
+        """The recipe's own value; None where the recipe has none, or has one by default only."""
+        value: Any = self.loaded.recipe
+        for name in key.split("."):
+            if name not in getattr(value, "model_fields_set", ()):
+                return None
+            value = getattr(value, name)
+        return value
+
+
+def _choose_output(choose: _Chooser) -> Path:
+    name = choose.loaded.recipe.name
+    return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))
+
+
+def _refuse_what_is_missing(choose: _Chooser) -> None:
+    """What the recipe's schema has, and trtspec cannot do yet."""
+    recipe = choose.loaded.recipe
+    for role, model in (("target", recipe.target), ("draft", recipe.draft)):
+        if model.quantization.weights != "none":
+            problem = "this version of trtspec does not quantize"
+            raise choose.error(f"{role}.quantization.weights", problem, "leave quantization out")
+        if model.parallel.tensor * model.parallel.pipeline > 1:
+            problem = "this version of trtspec makes checkpoints of one rank only"
+            raise choose.error(f"{role}.parallel", problem, "leave parallel out")
+    if recipe.serving.layout == "bls":
+        problem = "this version of trtspec serves in_process only"
+        raise choose.error("serving.layout", problem, "leave layout out")
+
+
+def _options(choose: _Chooser, facts: Facts, backend: str) -> BuildOptions:
+    """The sizes that both engines share. The coordinator sends both the whole text in every round."""
+    on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
+    drafts = choose(
+        "speculation.max_draft_len",
+        MAX_DRAFT_LEN_CPU if on_cpu else MAX_DRAFT_LEN,
+        "a CPU verifies a few tokens at the price of one" if on_cpu else "a GPU verifies 8 tokens for free",
+    )
+    batch = choose(
+        "engine.max_batch_size", choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"
+    )
+    longest = {
+        role: model.source.max_position_embeddings
+        for role, model in (("target", facts.target), ("draft", facts.draft))
+    }
+    shorter = min(longest, key=lambda role: longest[role])
+    bounded = longest[shorter] > MAX_SEQ_LEN
+    length = choose(
+        "engine.max_seq_len",
+        min(longest[shorter], MAX_SEQ_LEN),
+        "keeps memory for many requests" if bounded else f"max_position_embeddings of the {shorter}",
+        "default" if bounded else "model",
+    )
+    if length > longest[shorter]:
+        problem = f"{length} is more than the {shorter}'s max_position_embeddings, {longest[shorter]}"
+        raise choose.error("engine.max_seq_len", problem, f"at most {longest[shorter]}")
+    prompt = choose("engine.max_input_len", length - 1, "leaves room for one token of answer")
+    if prompt >= length:
+        problem = f"{prompt} leaves no room for an answer: max_seq_len is {length}"
+        raise choose.error("engine.max_input_len", problem, f"at most {length - 1}")
+    return BuildOptions(batch, prompt, length, _num_tokens(choose, batch, drafts), drafts)
+
+
+def _num_tokens(choose: _Chooser, batch: int, drafts: int) -> int:
+    needed = batch * (drafts + 1)
+    reason = "trtllm-build's default" if needed <= MAX_NUM_TOKENS else "one verification of every request"
+    tokens: int = choose("engine.max_num_tokens", max(MAX_NUM_TOKENS, needed), reason)
+    if tokens < needed:
+        problem = f"{tokens} is too few: {batch} requests of {drafts} draft tokens and one more are {needed}"
+        raise choose.error("engine.max_num_tokens", problem, f"at least {needed}, or leave it out")
+    return tokens
+
+
+def _engine(
+    choose: _Chooser, role: str, model: Model, facts: ModelFacts, options: BuildOptions
+) -> EnginePlan:
+    dtype = choose(f"{role}.dtype", facts.source.dtype, "what the model is stored in", "model")
+    if dtype == "auto":
+        dtype = facts.source.dtype
+        choose.choices[-1] = Choice(f"{role}.dtype", dtype, "model", "auto: what the model is stored in")
+    for name, value in model.build.items():
+        choose.choices.append(Choice(f"{role}.build.{name}", value, "recipe", "as written"))
+    return EnginePlan(facts, dtype, replace(options, extra=dict(model.build)))

@@ -1,0 +1,112 @@
+"""Runs steps: each atomic, none twice."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path, PurePosixPath
+from time import monotonic
+
+from trtspec.errors import UnavailableError
+from trtspec.plan.atomic import publish, remove, remove_leftovers, temporary
+from trtspec.plan.digests import FileDigests, digest_of
+from trtspec.plan.lock import locked
+from trtspec.plan.records import FOLDER, Record, read_records, write_records
+from trtspec.plan.steps import Advance, Step
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+# Entered around each step that is run; what it yields hears of the bytes that are done.
+Watch = Callable[[Step], AbstractContextManager[Advance]]
+
+
+def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Watch) -> list[str]:
+    """Does what is not done yet and returns the names of it; a run that broke off can be run again.
+
+    Raises whatever a step raises, after its traces are removed, and UnavailableError for a full disk.
+    """
+    ran = []
+    _check_ours(steps, build)
+    with locked(build):
+        remove_leftovers(build)
+        _check_obstacles(steps, build, digests)
+        records = read_records(build)
+        for step in steps:
+            if _is_done(step, records, build, digests):
+                continue
+            if records.pop(step.name, None):
+                write_records(build, records)
+            with watch(step) as advance:
+                start = monotonic()
+                _make(step, build, advance)
+                files = _files(step, build, digests)
+            seconds = round(monotonic() - start, 3)
+            records[step.name] = Record(str(step.digest), _inputs(step, records), files, seconds)
+            write_records(build, records)
+            ran.append(step.name)
+        digests.save()
+    return ran
+
+
+def pending(steps: Sequence[Step], build: Path, digests: FileDigests) -> set[str]:
+    """The names of the steps that a run would not skip; writes nothing."""
+    records, names = read_records(build), set[str]()
+    for step in steps:
+        if not _is_done(step, records, build, digests) or names.intersection(step.after):
+            names.add(step.name)
+    return names
+
+
+def _check_ours(steps: Sequence[Step], build: Path) -> None:
+    """A folder of the user's that happens to have the name of an output must not be replaced."""
+    theirs = [step.output for step in steps if step.output and (build / step.output).exists()]
+    if theirs and not (build / FOLDER).is_dir():
+        problem = f"holds {theirs[0]}, which trtspec did not make"
+        raise UnavailableError(build, problem, "choose another --output")
+
+
+def _check_obstacles(steps: Sequence[Step], build: Path, digests: FileDigests) -> None:
+    """What cannot be run here is said before an hour of conversion, not after it."""
+    names = pending(steps, build, digests)
+    for step in steps:
+        if step.obstacle and step.name in names:
+            raise step.obstacle
+
+
+def _is_done(step: Step, records: dict[str, Record], build: Path, digests: FileDigests) -> bool:
+    """Whether the output is there as it was made, from what it would be made from now."""
+    record = records.get(step.name)
+    if record is None or step.digest is None or record.digest != step.digest:
+        return False
+    return record.inputs == _inputs(step, records) and record.files == _files(step, build, digests)
+
+
+def _make(step: Step, build: Path, advance: Advance) -> None:
+    output = build / (step.output or step.name)
+    made = temporary(output)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        step.action(made, advance)
+        if step.output:
+            publish(made, output)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        repair = "free some space and run the same command again; what is whole is kept"
+        raise UnavailableError(output, f"the disk is full ({error.strerror})", repair) from error
+    finally:
+        remove(made)
+
+
+def _inputs(step: Step, records: dict[str, Record]) -> dict[str, str]:
+    """One digest for what each step before this one made."""
+    return {name: digest_of(dict(records[name].files)) for name in step.after if name in records}
+
+
+def _files(step: Step, build: Path, digests: FileDigests) -> dict[str, str]:
+    """The digests of what the step made, by paths in the build directory."""
+    if step.output is None:
+        return {}
+    parent = PurePosixPath(step.output).parent
+    return {str(parent / name): digest for name, digest in digests.of_tree(build / step.output).items()}

@@ -1,0 +1,218 @@
+"""The steps of a build, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trtspec.checkpoint import convert
+from trtspec.engine import manifest, torch_builder, trtllm
+from trtspec.errors import TrtspecError, UnavailableError
+from trtspec.plan import actions
+from trtspec.plan.digests import digest_of
+from trtspec.plan.facts import TOKENIZER_FILES, Facts, ModelFacts
+from trtspec.plan.resolve import EnginePlan, Resolved
+from trtspec.recipe import gpus
+from trtspec.repository.spec import RepositorySpec
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do.
+
+    `output` is a path in the build directory, None for a check that makes nothing; `after` names the steps
+    whose outputs it reads. `command` does the same by hand, and is empty where only `trtspec build` does
+    it. `digest` stands for all that the output depends on beside those outputs; it is None where the facts
+    are without digests. `action` makes the output at the temporary path that it is given and tells how many
+    of `size` bytes are done. `obstacle` is what keeps the step from being run on this machine.
+    """
+
+    name: str
+    summary: str
+    inputs: tuple[str, ...]
+    output: str | None
+    command: tuple[str, ...]
+    digest: str | None
+    action: Callable[[Path, Advance], None] = field(repr=False)
+    after: tuple[str, ...] = ()
+    size: int | None = None
+    obstacle: TrtspecError | None = None
+
+
+def make_steps(resolved: Resolved, facts: Facts) -> list[Step]:
+    """Every step; pure."""
+    engines = {"target": resolved.target, "draft": resolved.draft}
+    steps = [_check(resolved, facts), _tokenizer(resolved.target.model)]
+    steps += [_convert(resolved, role, engine) for role, engine in engines.items()]
+    steps += [_build(resolved, facts, role, engine) for role, engine in engines.items()]
+    steps.append(_repository(resolved, facts))
+    steps.append(_manifest(resolved, facts, steps))
+    return steps
+
+
+def _check(resolved: Resolved, facts: Facts) -> Step:
+    target, draft, longest = facts.target, facts.draft, resolved.target.options.max_seq_len
+    return Step(
+        name="check pair",
+        summary="target and draft fit together",
+        inputs=(target.name, draft.name),
+        output=None,
+        command=("trtspec", "check", str(resolved.loaded.path)),
+        digest=_digest(_is_config, target, draft, version=facts.versions.get("trtspec"), max_seq_len=longest),
+        action=partial(actions.check_pair, resolved.loaded.path, target.source, draft.source, longest),
+    )
+
+
+def _tokenizer(model: ModelFacts) -> Step:
+    return Step(
+        name="copy tokenizer",
+        summary="the target's tokenizer, and the tokens that end a text",
+        inputs=(model.name,),
+        output="tokenizer",
+        command=(),
+        digest=_digest(_is_tokenizer, model, end_ids=model.source.end_ids),
+        action=partial(actions.copy_tokenizer, model.source),
+    )
+
+
+def _convert(resolved: Resolved, role: str, engine: EnginePlan) -> Step:
+    recipe, output = str(resolved.loaded.path), str(resolved.output)
+    return Step(
+        name=f"convert {role}",
+        summary=f"the {role} as a TensorRT-LLM checkpoint in {engine.dtype}",
+        inputs=(engine.model.name,),
+        output=f"{role}/checkpoint",
+        command=("trtspec", "convert", recipe, "--only", role, "--output", output),
+        digest=_digest(_is_weight, engine.model, format=convert.FORMAT, dtype=engine.dtype),
+        action=partial(convert.convert, engine.model.source, engine.dtype),
+        size=convert.checkpoint_size(engine.model.source, engine.dtype),
+    )
+
+
+def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan) -> Step:
+    checkpoint, output, options = f"{role}/checkpoint", f"{role}/engine", engine.options
+    folder = resolved.output / checkpoint
+    if resolved.release is None:
+        command: tuple[str, ...] = ()
+        version = facts.versions.get("trtspec")
+        digest = digest_of([torch_builder.FORMAT, version, asdict(options)])
+        action = partial(actions.build_torch, folder, options)
+    else:
+        command = trtllm.build_argv(str(folder), str(resolved.output / output), options)
+        gpu = resolved.loaded.recipe.hardware.gpu
+        digest = digest_of([resolved.release.version, gpu, trtllm.build_argv(checkpoint, output, options)])
+        log = resolved.output / actions.LOGS / f"build-{role}.log"
+        action = partial(actions.build_tensorrt_llm, facts.trtllm_build, folder, options, log)
+    kind = (
+        f"verifies up to {options.max_draft_len} draft tokens" if options.max_draft_len else "proposes tokens"
+    )
+    return Step(
+        name=f"build {role}",
+        summary=f"the engine that {kind}",
+        inputs=(checkpoint,),
+        output=output,
+        command=command,
+        digest=digest,
+        action=action,
+        after=(f"convert {role}",),
+        obstacle=_obstacle(resolved, facts),
+    )
+
+
+def _obstacle(resolved: Resolved, facts: Facts) -> TrtspecError | None:
+    """Why trtllm-build cannot make these engines here; the torch backend builds anywhere."""
+    release, gpu = resolved.release, gpus.GPUS.get(resolved.loaded.recipe.hardware.gpu)
+    if release is None:
+        return None
+    image = release.image
+    repair = f"run inside {image}, with trtspec installed there, or build for this machine: --backend torch"
+    found = facts.versions.get("tensorrt_llm")
+    if facts.trtllm_build is None:
+        return UnavailableError(trtllm.COMMAND, "is not on PATH", repair)
+    if found and found != release.version:
+        problem = f"is of TensorRT-LLM {found}, the recipe's release is {release.version}"
+        return UnavailableError(facts.trtllm_build, problem, f"run inside {image}, or write release: {found}")
+    if facts.gpu and gpu and facts.gpu.sm != gpu.sm:
+        problem = (
+            f"has SM {facts.gpu.sm}, the recipe's {gpu.name} SM {gpu.sm}; an engine runs where it was built"
+        )
+        return UnavailableError(facts.gpu.name, problem, "build on the recipe's GPU, or change hardware.gpu")
+    return None
+
+
+def _repository(resolved: Resolved, facts: Facts) -> Step:
+    spec = RepositorySpec(model_name=resolved.model_name, backend=resolved.backend)
+    return Step(
+        name="write repository",
+        summary=f"the Triton model {resolved.model_name}",
+        inputs=("tokenizer", "target/engine", "draft/engine"),
+        output="model_repository",
+        command=(),
+        digest=digest_of([asdict(spec), facts.serving_code]),
+        action=partial(actions.write_repository, spec),
+    )
+
+
+def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:
+    content = manifest.Manifest(
+        name=resolved.loaded.recipe.name,
+        recipe=digest_of(resolved.loaded.recipe.model_dump(mode="json")),
+        backend=resolved.backend,
+        values={choice.key: choice.value for choice in resolved.choices if choice.key != "output"},
+        models={
+            role: {
+                "model": _portable_name(model.name),
+                "revision": model.revision,
+                "files": dict(model.digests or {}),
+            }
+            for role, model in (("target", facts.target), ("draft", facts.draft))
+        },
+        tools=dict(facts.versions),
+        gpu=asdict(facts.gpu) if facts.gpu else None,
+        commands={step.name: _portable(step.command, resolved) for step in steps if step.command},
+    )
+    return Step(
+        name="write manifest",
+        summary="what everything was made of, and with what",
+        inputs=tuple(step.output for step in steps if step.output),
+        output="manifest.json",
+        command=(),
+        digest=digest_of([asdict(content), [step.digest for step in steps]]),
+        action=partial(actions.write_manifest, content, resolved.output),
+        after=tuple(step.name for step in steps),
+    )
+
+
+def _portable(command: tuple[str, ...], resolved: Resolved) -> list[str]:
+    """The command as seen from the build directory, with no path of this machine in it."""
+    places = {str(resolved.loaded.path): resolved.loaded.path.name, str(resolved.output): "."}
+    return [places.get(word, word.removeprefix(f"{resolved.output}/")) for word in command]
+
+
+def _portable_name(model: str) -> str:
+    return Path(model).name if Path(model).is_absolute() or model.startswith("~") else model
+
+
+def _digest(files: Callable[[str], bool], *models: ModelFacts, **values: Any) -> str | None:
+    """The digest of values and of the models' files with such names; None without the files' digests."""
+    if any(model.digests is None for model in models):
+        return None
+    chosen = [{name: sha for name, sha in (model.digests or {}).items() if files(name)} for model in models]
+    return digest_of([chosen, values])
+
+
+def _is_tokenizer(name: str) -> bool:
+    return name in TOKENIZER_FILES or name == "generation_config.json"
+
+
+def _is_weight(name: str) -> bool:
+    return name == "config.json" or name.endswith(".safetensors")
+
+
+def _is_config(name: str) -> bool:
+    return not name.endswith(".safetensors")
