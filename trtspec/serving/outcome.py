@@ -29,7 +29,7 @@ def read_verification(draft: Sequence[int], new: Sequence[int]) -> Outcome:
         if ours != theirs:
             break
         agreeing += 1
-    if agreeing == num_new and num_new <= len(draft):
+    if agreeing == num_new:
         return Outcome(agreeing, ended=True)
     if agreeing == num_new - 1:
         return Outcome(agreeing, ended=False)

@@ -15,7 +15,7 @@ from trtspec.serving.tokenizer import Tokenizer
 
 @pytest.fixture(scope="session")
 def byte_level() -> tokenizers.Tokenizer:
-    """Byte-level BPE: ids 0 to 255 are bytes (not in order), then words, then three added tokens."""
+    """Byte-level BPE: ids 0 to 255 are bytes (not in order), then words, then four added tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {char: i for i, char in enumerate(alphabet)}
     merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("Ġ", "w"), ("Ã", "©"), ("ð", "Ł"), ("hell", "o")]
@@ -25,7 +25,7 @@ def byte_level() -> tokenizers.Tokenizer:
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens([AddedToken("<|end|>", special=True), AddedToken("<|turn|>", special=True)])
-    inner.add_tokens([AddedToken("<call me>", special=False)])
+    inner.add_tokens([AddedToken("<call me>", special=False), AddedToken("<café>", special=False)])
     return inner
 
 
@@ -50,5 +50,14 @@ def tokenizer(byte_level: tokenizers.Tokenizer) -> Tokenizer:
 
 @pytest.fixture
 def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Runs a coroutine with a deadline, so that a test that waits for ever fails."""
-    return lambda main: asyncio.run(asyncio.wait_for(main, 30))
+    """Runs a coroutine with a deadline; fails for what goes wrong in callbacks, which asyncio only logs."""
+
+    async def watched(main: Coroutine[Any, Any, Any]) -> Any:
+        unheard: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        result = await asyncio.wait_for(main, 30)
+        await asyncio.sleep(0)
+        assert unheard == []
+        return result
+
+    return lambda main: asyncio.run(watched(main))

@@ -21,8 +21,10 @@ def pieces(inner: tokenizers.Tokenizer, ids: list[int]) -> list[str]:
 
 def test_byte_level_text_is_the_whole_decode(byte_level: tokenizers.Tokenizer) -> None:
     dice = random.Random(0)
+    # The library takes an added token's é for the byte 0xE9; ours is the token's own text.
+    known = sorted({*range(byte_level.get_vocab_size() + 5)} - {byte_level.token_to_id("<café>")})
     for _ in range(500):
-        ids = [dice.randrange(byte_level.get_vocab_size() + 5) for _ in range(dice.randrange(1, 30))]
+        ids = [dice.choice(known) for _ in range(dice.randrange(1, 30))]
         assert "".join(pieces(byte_level, ids)) == byte_level.decode(ids)
 
 
@@ -50,8 +52,8 @@ def test_a_character_that_never_ends_is_replaced_once(
 
 
 def test_special_tokens_have_no_text_and_added_ones_do(byte_level: tokenizers.Tokenizer) -> None:
-    ids = [byte_level.token_to_id(token) for token in ("<|end|>", "<call me>", "hello")]
-    assert pieces(byte_level, ids) == ["", "<call me>", "hello", ""]
+    ids = [byte_level.token_to_id(token) for token in ("<|end|>", "<call me>", "hello", "<café>")]
+    assert pieces(byte_level, ids) == ["", "<call me>", "hello", "<café>", ""]
 
 
 def test_sentencepiece_text_continues_a_prompt(sentencepiece: tokenizers.Tokenizer) -> None:
