@@ -22,8 +22,8 @@ _WANTED = {
     "string_type": "text",
     "int_type": "a whole number",
     "bool_type": "true or false",
-    "model_type": "keys with values",
-    "dict_type": "keys with values",
+    "model_type": "a section of keys",
+    "dict_type": "a section of keys",
 }
 _SCIENTIFIC = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
 
@@ -90,7 +90,7 @@ def _found(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return "keys with values"
+        return "a section of keys"
     if isinstance(value, list):
         return "a list"
     return f"the text {value[:60]!r}" if isinstance(value, str) else f"the number {value}"

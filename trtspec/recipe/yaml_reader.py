@@ -87,7 +87,8 @@ def _unreadable(error: yaml.MarkedYAMLError) -> Unreadable:
     if "'\\t'" in problem:
         return Unreadable(line, "a tab stands where YAML allows only spaces", "indent with spaces")
     column = f" (column {mark.column + 1})" if mark else ""
-    return Unreadable(line, f"is not valid YAML: {problem}{column}")
+    context = f"{error.context}: " if error.context else ""
+    return Unreadable(line, f"is not valid YAML: {context}{problem}{column}")
 
 
 def _is_empty(node: yaml.Node) -> bool:

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+
+from trtspec.checkpoint.pair import Finding, compare, refuse
+from trtspec.checkpoint.side import Side, read_side
+from trtspec.errors import ModelError, PairError
+
+SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")
+
+
+@pytest.fixture
+def sides(model_folder: Callable[..., Path]) -> Callable[..., tuple[Side, Side]]:
+    """A target and a draft, read from folders; keywords `target` and `draft` change one of them."""
+
+    def build(
+        target: dict[str, object] | None = None, draft: dict[str, object] | None = None
+    ) -> tuple[Side, Side]:
+        sizes = {"target": 32, "draft": 16}
+        changes = {"target": target or {}, "draft": draft or {}}
+        folders = {
+            role: model_folder(role, **{"hidden_size": sizes[role], **changes[role]}) for role in sizes
+        }
+        return read_side(folders["target"]), read_side(folders["draft"])
+
+    return build
+
+
+def the_one(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def refused(findings: list[Finding]) -> list[str]:
+    return [finding.subject for finding in findings if finding.refused]
+
+
+def test_a_pair_that_fits_has_no_findings(sides: Callable[..., tuple[Side, Side]]) -> None:
+    assert compare(*sides(), max_seq_len=256) == []
+
+
+def test_facts_of_a_side(sides: Callable[..., tuple[Side, Side]]) -> None:
+    target, draft = sides()
+    assert (target.family, target.source.parameters, draft.source.parameters) == ("llama", 320 * 32, 320 * 16)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "length"),
+    [
+        (None, 256),
+        ({"rope_type": "linear", "factor": 4.0}, 1024),
+        ({"type": "dynamic", "factor": 2.0}, 512),
+        (
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+            256,
+        ),
+    ],
+)
+def test_longest_text_of_a_model(model_folder: Callable[..., Path], scaling: object, length: int) -> None:
+    assert read_side(model_folder("model", rope_scaling=scaling)).max_position == length
+
+
+class TestIds:
+    def test_an_id_that_means_other_bytes_is_refused(
+        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+    ) -> None:
+        other = byte_level(text=["while True:\n    pass\n", "zzzz zzzz"])
+        target, draft = sides(draft={"tokenizer": other})
+        findings = compare(target, draft)
+        first = findings[0]
+        assert (first.subject, first.refused) == ("token ids", True)
+        differing = [i for i in range(300) if target.tokenizer.tokens.get(i) != draft.tokenizer.tokens.get(i)]
+        assert f"{differing[0]} is {target.tokenizer.tokens[differing[0]]!r}" in first.difference
+        with pytest.raises(PairError, match="token ids") as error:
+            refuse("recipe.yaml", findings)
+        assert error.value.subject == "recipe.yaml"
+        assert "same tokenizer" in str(error.value.repair)
+
+    def test_same_bytes_written_otherwise_are_the_same_token(
+        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+    ) -> None:
+        trained, added = byte_level(size=260, text=["Ω" * 9]), byte_level(size=259)
+        added.add_tokens(["Ω"])
+        assert trained.id_to_token(259) == "Î©"  # UTF-8 in the letters of byte-level BPE
+        assert added.id_to_token(259) == "Ω"
+        findings = compare(*sides(target={"tokenizer": trained}, draft={"tokenizer": added}))
+        assert [(finding.subject, finding.refused) for finding in findings] == [("merges", False)]
+
+    def test_a_renamed_special_token_costs_acceptance_alone(
+        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+    ) -> None:
+        other = byte_level(specials=("<|begin|>", "<|end|>", "<|reserved|>"))
+        finding = the_one(compare(*sides(draft={"tokenizer": other})))
+        assert (finding.subject, finding.refused) == ("special tokens", False)
+        assert "2 is b'<|pad|>' and b'<|reserved|>'" in finding.difference
+
+    def test_an_end_token_with_another_meaning_is_refused(
+        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+    ) -> None:
+        other = byte_level(specials=("<|begin|>", "<|turn|>", "<|pad|>"))
+        assert refused(compare(*sides(draft={"tokenizer": other}))) == ["end tokens"]
+
+    def test_flags_of_an_added_token(
+        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+    ) -> None:
+        plain, stripped = byte_level(), byte_level()
+        plain.add_tokens([AddedToken("<x>")])
+        stripped.add_tokens([AddedToken("<x>", lstrip=True)])
+        finding = the_one(compare(*sides(target={"tokenizer": plain}, draft={"tokenizer": stripped})))
+        assert finding.subject == "added tokens"
+        assert "'<x>'" in finding.difference
+
+
+class TestVocabulary:
+    def test_padding_is_listed_as_harmless(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+        finding = the_one(compare(*sides(target={"vocab_size": 384})))
+        assert (finding.subject, finding.refused) == ("padded vocabulary", False)
+        assert finding.difference == "384 rows in the target's embedding, 320 in the draft's"
+        assert finding.effect.startswith("none for token matching")
+
+    def test_padding_of_the_draft_beyond_the_target_cuts_drafts(
+        self, sides: Callable[..., tuple[Side, Side]]
+    ) -> None:
+        finding = the_one(compare(*sides(draft={"vocab_size": 384})))
+        assert finding.effect == "a draft is cut where it has an id that the target lacks"
+
+    def test_more_tokens_in_the_target_than_the_draft_has_rows(
+        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+    ) -> None:
+        more = byte_level()
+        more.add_special_tokens([AddedToken(f"<extra {n}>", special=True) for n in range(30)])
+        findings = compare(*sides(target={"tokenizer": more, "vocab_size": 384}))
+        assert refused(findings) == ["vocabulary"]
+        size = byte_level().get_vocab_size()
+        assert f"{size + 30 - 320} ids of the target's tokenizer, such as 320" in findings[0].difference
+
+    def test_more_tokens_in_the_draft_than_the_target_has_rows(
+        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+    ) -> None:
+        more = byte_level()
+        more.add_special_tokens([AddedToken(f"<extra {n}>", special=True) for n in range(30)])
+        findings = compare(*sides(draft={"tokenizer": more, "vocab_size": 384}))
+        assert refused(findings) == ["vocabulary"]
+        assert findings[0].effect == "the target cannot verify them"
+
+    def test_tokens_that_one_has_and_the_other_could_learn(
+        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+    ) -> None:
+        more = byte_level()
+        more.add_special_tokens([AddedToken("<new>", special=True)])
+        finding = the_one(compare(*sides(target={"tokenizer": more})))
+        size = byte_level().get_vocab_size()
+        assert finding.difference == f"1 id only in the target's, such as {size} (b'<new>')"
+        assert not finding.refused
+
+    def test_a_tokenizer_with_more_ids_than_its_own_model(
+        self, sides: Callable[..., tuple[Side, Side]]
+    ) -> None:
+        findings = compare(*sides(target={"vocab_size": 270}))
+        assert "vocabulary" in refused(findings)
+        with pytest.raises(PairError) as error:
+            refuse("recipe.yaml", findings)
+        assert error.value.repair == "take the tokenizer that belongs to the target"
+
+
+class TestEnds:
+    def test_a_further_end_of_one_of_them(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+        finding = the_one(compare(*sides(target={"eos_token_id": [1, 2]})))
+        assert (finding.difference, finding.refused) == ("1, 2 in the target, 1 in the draft", False)
+
+    def test_no_end_at_all(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+        findings = compare(*sides(target={"eos_token_id": None}, draft={"eos_token_id": None}))
+        assert the_one(findings).effect == "only max_tokens and stop words end a text"
+
+    def test_configuration_and_tokenizer_disagree(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+        findings = compare(*sides(target={"eos_token_id": 2}, draft={"eos_token_id": 2}))
+        assert the_one(findings).difference == "the target's configuration says 2, its tokenizer 1"
+
+    def test_bos_and_pad(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+        findings = compare(*sides(draft={"bos_token_id": None, "pad_token_id": 1}))
+        assert [(finding.subject, finding.refused) for finding in findings] == [
+            ("bos token", False),
+            ("pad token", False),
+        ]
+
+
+class TestCutting:
+    def test_stages_are_compared_one_by_one(
+        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+    ) -> None:
+        other = byte_level()
+        other.normalizer = normalizers.NFC()
+        other.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        findings = compare(*sides(draft={"tokenizer": other}))
+        assert [finding.subject for finding in findings] == ["normalizer", "pre_tokenizer"]
+        assert not refused(findings)
+
+    def test_chat_template(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+        finding = the_one(compare(*sides(target={"settings": {"chat_template": "{{ messages }}"}})))
+        assert finding == Finding("chat template", "the draft has none", "the target's is used")
+
+
+class TestSizes:
+    def test_a_draft_larger_than_the_target_is_refused(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+        findings = compare(*sides(target={"hidden_size": 8}))
+        assert refused(findings) == ["size"]
+        with pytest.raises(PairError) as error:
+            refuse("recipe.yaml", findings)
+        assert error.value.repair == "exchange target and draft"
+
+    def test_a_draft_of_the_same_size_is_listed(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+        finding = the_one(compare(*sides(draft={"hidden_size": 32})))
+        assert (finding.subject, finding.refused) == ("size", False)
+
+    def test_texts_longer_than_the_target_was_made_for(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+        target, draft = sides(draft={"max_position_embeddings": 128})
+        assert refused(compare(target, draft, max_seq_len=257)) == ["context length"]
+        assert compare(target, draft, max_seq_len=128) == []
+        finding = the_one(compare(target, draft, max_seq_len=256))
+        assert finding.difference == "texts of up to 256 tokens, but the draft was made for 128"
+
+
+def test_refuse_counts_what_else_is_wrong(sides: Callable[..., tuple[Side, Side]]) -> None:
+    findings = compare(*sides(target={"hidden_size": 8}), max_seq_len=1000)
+    assert [finding.refused for finding in findings] == [True, True, False]
+    with pytest.raises(PairError, match=r"\(and 1 more\)"):
+        refuse("recipe.yaml", findings)
+
+
+def test_an_unknown_family_is_a_model_error(model_folder: Callable[..., Path]) -> None:
+    with pytest.raises(ModelError, match="MambaForCausalLM"):
+        read_side(model_folder("model", architectures=["MambaForCausalLM"]))

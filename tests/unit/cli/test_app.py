@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trtspec.cli import app as cli
+from trtspec.errors import ModelError
+
+TRTSPEC = Path(sys.executable).with_name("trtspec")
+
+
+def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if name != "TRTSPEC_DEBUG"} | environment
+    return subprocess.run([TRTSPEC, *args], capture_output=True, text=True, env=env, timeout=60)
+
+
+def test_help_fits_one_screen_and_has_examples() -> None:
+    result = run("--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert "  trtspec build recipe.yaml" in result.stdout
+
+
+@pytest.mark.parametrize("module", cli._COMMANDS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_every_command_has_help_with_examples(module: object) -> None:
+    name = module.__name__.rpartition(".")[2]  # type: ignore[attr-defined]
+    result = CliRunner().invoke(cli.app, [name, "--help"])
+    assert result.exit_code == 0
+    assert f"Examples:\n    trtspec {name}" in result.output
+
+
+def test_help_takes_less_than_a_quarter_of_a_second() -> None:
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert run("--help").returncode == 0
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.25, statistics.median(times)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, trtspec.cli.app; print(*sys.modules)"
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+    heavy = {
+        "pydantic",
+        "rich",
+        "yaml",
+        "numpy",
+        "torch",
+        "tokenizers",
+        "huggingface_hub",
+        "tritonclient",
+        "google",
+    }
+    assert loaded & heavy == set()
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert result.returncode == 0
+    assert result.stdout.split()[0] == "trtspec"
+
+
+@pytest.mark.parametrize("args", [["nonsense"], ["check"], ["check", "--nonsense", "x"], ["check", "a", "b"]])
+def test_wrong_usage_exits_2_with_the_usage_on_stderr(args: list[str]) -> None:
+    result = CliRunner().invoke(cli.app, args)
+    assert result.exit_code == 2
+    assert "Usage:" in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_known_error_is_text_on_stderr_and_exit_1(tmp_path: Path) -> None:
+    result = run("check", str(tmp_path / "none.yaml"))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        f"{tmp_path}/none.yaml: no such file; `trtspec init {tmp_path}/none.yaml` writes a starter recipe",
+        f"error: {tmp_path}/none.yaml: 1 problem in this recipe",
+        "(TRTSPEC_DEBUG=1 shows the trace)",
+    ]
+
+
+def test_debug_shows_the_trace(tmp_path: Path) -> None:
+    result = run("check", str(tmp_path / "none.yaml"), TRTSPEC_DEBUG="1")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+    assert "RecipeError" in result.stderr
+    assert "TRTSPEC_DEBUG" not in result.stderr
+
+
+class TestMain:
+    def test_a_hint_follows_the_error(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def fail() -> None:
+            raise ModelError("folder", "is empty", "fill it")
+
+        monkeypatch.setattr(cli, "app", fail)
+        monkeypatch.delenv("TRTSPEC_DEBUG", raising=False)
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert stop.value.code == 1
+        assert capsys.readouterr().err.splitlines()[:2] == ["error: folder: is empty", "hint: fill it"]
+
+    def test_a_defect_is_raised_again_with_a_request_to_report_it(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(cli, "app", lambda: {}["x"])
+        with pytest.raises(KeyError):
+            cli.main()
+        assert "a defect of trtspec; please report it" in capsys.readouterr().err
+
+
+def test_ctrl_c_exits_130(tmp_path: Path) -> None:
+    fifo = tmp_path / "recipe.yaml"
+    os.mkfifo(fifo)
+    process = subprocess.Popen([TRTSPEC, "check", fifo], stderr=subprocess.PIPE, text=True)
+    with fifo.open("w"):  # opens only once the command reads, so it is inside its work now
+        process.send_signal(signal.SIGINT)
+        _, talk = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in talk
+
+
+def test_a_closed_pipe_is_no_trace() -> None:
+    process = subprocess.Popen([TRTSPEC, "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.wait(timeout=30)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtspec.recipe.build_options import option_problem
+from trtspec.recipe.limits import contradictions
+from trtspec.recipe.schema import Recipe
+
+
+def found(**changes: Any) -> dict[str, tuple[str, str | None]]:
+    """Key to problem and repair, for a valid recipe with these sections changed."""
+    values = {
+        "name": "pair",
+        "target": {"model": "a/big"},
+        "draft": {"model": "a/small"},
+        "hardware": {"gpu": "h100"},
+    }
+    for section, keys in changes.items():
+        values[section] = {**values.get(section, {}), **keys}
+    return {key: (problem, repair) for key, problem, repair in contradictions(Recipe.model_validate(values))}
+
+
+FP8 = {"weights": "fp8", "kv_cache": "fp8"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"engine": {"max_input_len": 10, "max_seq_len": 11}},
+        {"engine": {"max_num_tokens": 144}, "speculation": {"max_draft_len": 8}},
+        {"engine": {"max_num_tokens": 32}},
+        {"engine": {"backend": "torch"}, "hardware": {"gpu": "none"}, "target": {"quantization": FP8}},
+        {"hardware": {"count": 4}, "target": {"parallel": {"tensor": 2, "pipeline": 2}}},
+        {"hardware": {"gpu": "l40s"}, "target": {"quantization": FP8}, "draft": {"quantization": FP8}},
+        {"serving": {"layout": "bls"}, "hardware": {"count": 2}, "target": {"parallel": {"tensor": 2}}},
+        {"serving": {"layout": "in_process", "model_name": "tensorrt_llm"}},
+        {"target": {"build": {"gemm_plugin": "auto", "use_paged_context_fmha": "enable", "workers": 2}}},
+    ],
+)
+def test_what_holds_together(changes: dict[str, Any]) -> None:
+    assert found(**changes) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "problem", "repair"),
+    [
+        ({"hardware": {"gpu": "none"}}, "engine.backend", "need a GPU", "write backend: torch"),
+        (
+            {"engine": {"max_input_len": 64, "max_seq_len": 64}},
+            "engine.max_input_len",
+            "no room",
+            "at most 63",
+        ),
+        (
+            {"engine": {"max_num_tokens": 143}, "speculation": {"max_draft_len": 8}},
+            "engine.max_num_tokens",
+            "16 requests with max_draft_len 8",
+            "at least 144",
+        ),
+        (
+            {"engine": {"max_num_tokens": 31, "max_batch_size": 1}},
+            "engine.max_num_tokens",
+            "block",
+            "at least 32",
+        ),
+        (
+            {"engine": {"max_seq_len": 8}, "speculation": {"max_draft_len": 8}},
+            "speculation.max_draft_len",
+            "never fits",
+            "at most 7",
+        ),
+        (
+            {"hardware": {"count": 2}, "target": {"parallel": {"tensor": 2, "pipeline": 2}}},
+            "target.parallel",
+            "4 ranks",
+            "count: 4",
+        ),
+        (
+            {"engine": {"backend": "torch"}, "hardware": {"count": 2}, "draft": {"parallel": {"tensor": 2}}},
+            "draft.parallel",
+            "one device",
+            "1 for both",
+        ),
+        (
+            {"draft": {"quantization": {"kv_cache": "fp8"}}},
+            "draft.quantization.kv_cache",
+            "needs fp8 weights",
+            "weights",
+        ),
+        (
+            {"target": {"quantization": {"calibration": {"dataset": "x"}}}},
+            "target.quantization.calibration",
+            "nothing to calibrate",
+            "fp8",
+        ),
+        (
+            {"hardware": {"gpu": "a100"}, "target": {"quantization": FP8}},
+            "target.quantization.weights",
+            "has no FP8",
+            "none",
+        ),
+        (
+            {"serving": {"model_name": "tensorrt_llm_draft"}},
+            "serving.model_name",
+            "bls layout",
+            "another name",
+        ),
+        (
+            {
+                "serving": {"layout": "in_process"},
+                "hardware": {"count": 2},
+                "draft": {"parallel": {"tensor": 2}},
+            },
+            "serving.layout",
+            "the draft has 2",
+            "bls",
+        ),
+    ],
+)
+def test_what_contradicts(changes: dict[str, Any], key: str, problem: str, repair: str) -> None:
+    findings = found(**changes)
+    assert list(findings) == [key]
+    assert problem in findings[key][0]
+    assert repair in str(findings[key][1])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem", "repair"),
+    [
+        ("max_batch_size", 8, "not for the recipe", "set engine.max_batch_size"),
+        ("--max-seq-len", 8, "not for the recipe", "set engine.max_seq_len"),
+        ("checkpoint_dir", "x", "not for the recipe", "trtspec sets it"),
+        ("output_dir", "x", "not for the recipe", "trtspec sets it"),
+        ("max_draft_len", 4, "not for the recipe", "set speculation.max_draft_len"),
+        ("speculative_decoding_mode", "eagle", "not for the recipe", "set speculation.mode"),
+        ("model_cls_file", "x.py", "not for the recipe", "runs no code"),
+        ("use_paged_context_fmha", "disable", "cannot be 'disable'", "remove this line"),
+        ("use_paged_context_fmha", False, "cannot be false", "remove this line"),
+        ("max_beam_width", 4, "cannot be 4", "remove this line"),
+        ("kv_cache_type", "continuous", "cannot be 'continuous'", "remove this line"),
+        ("gather_context_logits", True, "cannot be true", "remove this line"),
+        ("gemm_plugn", "auto", "unknown option", "did you mean gemm_plugin?"),
+        ("gemm-plugin", "auto", "unknown option", "did you mean gemm_plugin?"),
+        ("gemm_plugin", "fp9", "cannot be 'fp9'", "write auto, float16"),
+        ("gemm_plugin", True, "cannot be true", "write auto"),
+        ("workers", "2", "cannot be '2'", "a whole number"),
+        ("workers", 0, "cannot be 0", "a whole number"),
+        ("fast_build", "enable", "cannot be 'enable'", "true or false"),
+        ("log_level", 3, "cannot be 3", "write internal_error"),
+    ],
+)
+def test_build_options_that_may_not_stand_in_a_recipe(
+    option: str, value: Any, problem: str, repair: str
+) -> None:
+    found = option_problem(option, value)
+    assert found is not None
+    assert problem in found[0]
+    assert repair in str(found[1])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("gemm_plugin", "bfloat16"),
+        ("gemm_plugin", "disable"),
+        ("gemm_plugin", False),
+        ("use_fused_mlp", True),
+        ("use_fused_mlp", "disable"),
+        ("fast_build", True),
+        ("workers", 8),
+        ("context_fmha", True),
+        ("gather_context_logits", False),
+        ("max_beam_width", 1),
+        ("lora_dir", "./lora"),
+    ],
+)
+def test_build_options_that_may(option: str, value: Any) -> None:
+    assert option_problem(option, value) is None
+
+
+def test_a_build_option_is_found_with_its_key() -> None:
+    assert list(found(draft={"build": {"max_batch_size": 3}})) == ["draft.build.max_batch_size"]

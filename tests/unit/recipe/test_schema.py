@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from trtspec.recipe import gpus, releases
+from trtspec.recipe.schema import json_schema
+from trtspec.recipe.starter import STARTER
+
+SCHEMA = json_schema()
+
+
+def sections() -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "Recipe", SCHEMA
+    yield from SCHEMA["$defs"].items()
+
+
+def resolve(schema: dict[str, Any]) -> dict[str, Any]:
+    """The section that a property refers to, itself if it refers to none."""
+    options = schema.get("anyOf", [schema])
+    references = [option["$ref"] for option in options if "$ref" in option]
+    return SCHEMA["$defs"][references[0].rpartition("/")[2]] if references else schema
+
+
+def unknown(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Keys of `values` that an editor with this schema would mark, and required ones that are missing."""
+    if "properties" not in schema:
+        return
+    yield from (f"{path}{key} is missing" for key in schema.get("required", ()) if key not in values)
+    for key, value in values.items():
+        if key not in schema["properties"]:
+            yield f"{path}{key}"
+        elif isinstance(value, dict):
+            yield from unknown(value, resolve(schema["properties"][key]), f"{path}{key}.")
+
+
+def test_it_names_its_dialect_and_survives_json() -> None:
+    assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert SCHEMA["title"] == "trtspec recipe"
+    assert SCHEMA["description"]
+    assert json.loads(json.dumps(SCHEMA)) == SCHEMA
+
+
+@pytest.mark.parametrize(("name", "section"), list(sections()))
+def test_every_key_is_described_and_no_other_is_allowed(name: str, section: dict[str, Any]) -> None:
+    assert section["additionalProperties"] is False
+    assert section["description"]
+    for key, value in section["properties"].items():
+        assert value.get("description") or resolve(value).get("description"), f"{name}.{key}"
+
+
+def test_only_four_keys_are_required() -> None:
+    assert set(SCHEMA["required"]) == {"name", "target", "draft", "hardware"}
+    assert SCHEMA["$defs"]["Model"]["required"] == ["model"]
+    assert SCHEMA["$defs"]["Hardware"]["required"] == ["gpu"]
+
+
+def test_tables_are_offered_for_completion() -> None:
+    assert SCHEMA["$defs"]["Hardware"]["properties"]["gpu"]["enum"] == list(gpus.NAMES)
+    release, nothing = SCHEMA["$defs"]["Engine"]["properties"]["release"]["anyOf"]
+    assert (release["enum"], nothing) == (list(releases.RELEASES), {"type": "null"})
+
+
+def test_the_starter_has_no_key_that_the_schema_lacks() -> None:
+    assert list(unknown(yaml.safe_load(STARTER), SCHEMA)) == []
+    assert list(unknown({"nmae": 1, "target": {"x": 1}}, SCHEMA)) == [
+        "name is missing",
+        "draft is missing",
+        "hardware is missing",
+        "nmae",
+        "target.model is missing",
+        "target.x",
+    ]
+
+
+def test_what_the_starter_has_in_comments_is_valid_too() -> None:
+    uncommented = [
+        line.replace("  # ", "  ", 1) if line.startswith("  # ") else line for line in STARTER.splitlines()
+    ]
+    text = "\n".join(uncommented).replace("<commit>", "main")
+    values = yaml.safe_load(text)
+    assert {"revision", "dtype", "quantization", "parallel", "build"} <= set(values["target"])
+    assert "release" in values["engine"]
+    assert list(unknown(values, SCHEMA)) == []
+
+
+class TestTables:
+    def test_fp8_came_with_sm_89(self) -> None:
+        assert {gpu.name for gpu in gpus.GPUS.values() if not gpu.fp8} == {"a10", "a100", "a100_40gb"}
+
+    def test_the_default_release_and_its_image(self) -> None:
+        release = releases.RELEASES[releases.DEFAULT]
+        assert release.image == "nvcr.io/nvidia/tritonserver:26.06-trtllm-python-py3"
+        assert release.tensorrt == "10.14.1.48"
+
+    def test_no_image_belongs_to_two_releases(self) -> None:
+        tags = [tag for release in releases.RELEASES.values() for tag in release.tags]
+        assert len(tags) == len(set(tags))
+        assert "25.11" not in tags
