@@ -18,7 +18,16 @@ def byte_level() -> tokenizers.Tokenizer:
     """Byte-level BPE: ids 0 to 255 are bytes (not in order), then words, then four added tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {char: i for i, char in enumerate(alphabet)}
-    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("Ġ", "w"), ("Ã", "©"), ("ð", "Ł"), ("hell", "o")]
+    merges = [
+        ("h", "e"),
+        ("l", "l"),
+        ("he", "ll"),
+        ("Ġ", "w"),
+        ("Ã", "©"),
+        ("ð", "Ł"),
+        ("hell", "o"),
+        ("!", "Ã"),
+    ]
     for left, right in merges:
         vocab[left + right] = len(vocab)
     inner = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))
