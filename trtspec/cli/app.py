@@ -67,13 +67,14 @@ def main() -> None:
         if explanation is None:
             out.error("this is a defect of trtspec; please report it with the trace below and your recipe")
             raise
-        if os.environ.get(_DEBUG):
+        debug = os.environ.get(_DEBUG, "0") not in ("", "0")
+        if debug:
             traceback.print_exc()
         for line in explanation.lines:
             out.status(line)
         out.error(explanation.summary)
         if explanation.repair:
             out.hint(explanation.repair)
-        if not os.environ.get(_DEBUG):
+        if not debug:
             out.status(f"({_DEBUG}=1 shows the trace)")
         sys.exit(1)

@@ -8,7 +8,7 @@ EXAMPLES = ("trtspec schema > recipe.schema.json",)
 
 
 def schema() -> None:
-    """Print the JSON Schema of the recipe, for completion and checks in an editor."""
+    """Print the JSON Schema of the recipe, for editors."""
     from trtspec.recipe.schema import json_schema
 
     out.json(json_schema())

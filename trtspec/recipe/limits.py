@@ -98,6 +98,10 @@ def _precision(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
             "there is nothing to calibrate without fp8 weights",
             "write weights: fp8",
         )
+    if on_tensorrt and model.dtype == "float32":
+        # Its attention plugin falls back to unfused attention (attentionOp.cpp), which reads no cached prefix.
+        problem = "TensorRT-LLM has no paged context FMHA for float32, which speculation needs"
+        yield f"{role}.dtype", problem, "write float16, bfloat16 or auto, or backend: torch"
     gpu = gpus.GPUS.get(recipe.hardware.gpu)
     if on_tensorrt and gpu and quantization.weights == "fp8" and not gpu.fp8:
         problem = f"{gpu.label} (SM {gpu.sm}) has no FP8; it came with SM 89"

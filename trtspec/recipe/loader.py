@@ -14,7 +14,7 @@ from trtspec.errors import Problem, RecipeError
 from trtspec.recipe.limits import contradictions
 from trtspec.recipe.problems import problems_of
 from trtspec.recipe.schema import Model, Recipe
-from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, read
+from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, line_of, read
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?\Z")
 
@@ -29,10 +29,7 @@ class LoadedRecipe:
 
     def problem(self, key: str, problem: str, repair: str | None = None) -> Problem:
         """A problem found later at this key, on the line of the key or of the section that should have it."""
-        present = key
-        while present and present not in self.lines:
-            present = present.rpartition(".")[0]
-        return Problem(self.lines.get(present, 0), key, problem, repair)
+        return Problem(line_of(key, self.lines), key, problem, repair)
 
     def model_location(self, model: Model) -> Path | str:
         """The model's folder, which may not exist, or its Hub id.

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from trtspec.errors import Problem
 from trtspec.recipe.schema import Recipe
-from trtspec.recipe.yaml_reader import Document
+from trtspec.recipe.yaml_reader import Document, line_of
 
 _REST = "digits, and after the first of these dots, dashes and underscores"
 _PATTERNS = {
@@ -42,7 +42,7 @@ def problems_of(error: ValidationError, document: Document) -> list[Problem]:
             problem, repair = _build_option(entry["input"])
         else:
             problem, repair = _explain(entry, key, path, document)
-        found[key] = Problem(_line(key, document), key, problem, repair)
+        found[key] = Problem(line_of(key, document.lines), key, problem, repair)
     return list(found.values())
 
 
@@ -142,9 +142,3 @@ def _sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[Bas
         for kind in (field.annotation, *get_args(field.annotation)):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 yield from _sections(kind, f"{path}.{name}" if path else name)
-
-
-def _line(key: str, document: Document) -> int:
-    while key and key not in document.lines:
-        key = key.rpartition(".")[0]
-    return document.lines.get(key, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,13 @@ class Document:
     lines: dict[str, int] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+
+def line_of(key: str, lines: Mapping[str, int]) -> int:
+    """The line of a dotted key, or of the nearest section around it that the file has; 0 for neither."""
+    while key and key not in lines:
+        key = key.rpartition(".")[0]
+    return lines.get(key, 0)
 
 
 def read(data: bytes) -> Document:

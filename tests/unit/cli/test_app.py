@@ -89,6 +89,10 @@ def test_a_known_error_is_text_on_stderr_and_exit_1(tmp_path: Path) -> None:
     ]
 
 
+def test_debug_can_be_switched_off(tmp_path: Path) -> None:
+    assert "Traceback" not in run("check", str(tmp_path), TRTSPEC_DEBUG="0").stderr
+
+
 def test_debug_shows_the_trace(tmp_path: Path) -> None:
     result = run("check", str(tmp_path / "none.yaml"), TRTSPEC_DEBUG="1")
     assert result.returncode == 1

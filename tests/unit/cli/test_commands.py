@@ -50,8 +50,9 @@ class TestInit:
         assert run("init", path, "--force").exit_code == 0
         assert path.read_text() != "mine"
 
-    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
-        assert isinstance(failure(run("init", tmp_path / "none/recipe.yaml")), FileNotFoundError)
+    def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        assert isinstance(failure(run("init", tmp_path / "file/recipe.yaml")), OSError)
 
 
 def test_schema_prints_json_alone() -> None:

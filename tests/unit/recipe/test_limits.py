@@ -32,6 +32,7 @@ FP8 = {"weights": "fp8", "kv_cache": "fp8"}
         {"engine": {"max_input_len": 10, "max_seq_len": 11}},
         {"engine": {"max_num_tokens": 144}, "speculation": {"max_draft_len": 8}},
         {"engine": {"max_num_tokens": 32}},
+        {"engine": {"backend": "torch"}, "target": {"dtype": "float32"}},
         {"engine": {"backend": "torch"}, "hardware": {"gpu": "none"}, "target": {"quantization": FP8}},
         {"hardware": {"count": 4}, "target": {"parallel": {"tensor": 2, "pipeline": 2}}},
         {"hardware": {"gpu": "l40s"}, "target": {"quantization": FP8}, "draft": {"quantization": FP8}},
@@ -96,6 +97,7 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
             "nothing to calibrate",
             "fp8",
         ),
+        ({"draft": {"dtype": "float32"}}, "draft.dtype", "no paged context FMHA", "bfloat16"),
         (
             {"hardware": {"gpu": "a100"}, "target": {"quantization": FP8}},
             "target.quantization.weights",
