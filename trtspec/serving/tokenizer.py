@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +135,7 @@ def _end_ids(folder: Path, inner: tokenizers.Tokenizer) -> tuple[int, ...]:
         raise TokenizerError(
             str(path), f"eos_token_id is {listed!r}; it must be a token id or a list of them"
         )
-    return tuple(_unique(sorted(ids, key=lambda token_id: token_id != own_id)))
-
-
-def _unique(ids: Iterable[int]) -> list[int]:
-    return list(dict.fromkeys(ids))
+    return tuple(dict.fromkeys(sorted(ids, key=lambda token_id: token_id != own_id)))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
