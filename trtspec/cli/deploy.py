@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.cli.options import RecipeArgument
+from trtspec.cli.options import OutputOption, RecipeArgument
 from trtspec.cli.output import out
 from trtspec.errors import ServerError, UnavailableError
 
@@ -26,9 +26,7 @@ _INTERRUPTED = 130
 
 def deploy(
     recipe: RecipeArgument,
-    build_dir: Annotated[
-        Path | None, typer.Option(help="Where the build is.", show_default="build/<name of the recipe>")
-    ] = None,
+    output: OutputOption = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; Triton asks nobody for a password.")
     ] = "127.0.0.1",
@@ -45,15 +43,17 @@ def deploy(
     from trtspec.deploy.local import Deployment, last_lines, serve
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.wheel import find_wheel
+    from trtspec.plan.resolve import build_folder
     from trtspec.recipe.loader import load
 
-    plan = load(recipe).recipe
-    build = build_dir or Path("build", plan.name)
+    loaded = load(recipe)
+    build = build_folder(loaded, {"output": output}, os.environ)
     if not (build / "model_repository").is_dir():
-        raise UnavailableError(build, "there is no build here", f"trtspec build {recipe}")
+        repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
+        raise UnavailableError(build, "there is no build here", repair)
     deployment = Deployment(
         repository=build / "model_repository",
-        model_name=plan.serving.model_name,
+        model_name=loaded.recipe.serving.model_name,
         log=build / "tritonserver.log",
         host=host,
         ports=Ports(http_port, grpc_port, metrics_port),

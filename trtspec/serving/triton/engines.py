@@ -41,10 +41,13 @@ def load(parameters: Mapping[str, str], folder: Path) -> Pair:
         raise EngineLoadError(
             "engine_backend", f"{backend!r} is not a backend that can be served in process: torch"
         )
-    from trtspec.serving.executors.torch import TorchExecutor, Turns
+    import torch
 
+    from trtspec.serving.executors.torch.executor import TorchExecutor
+    from trtspec.serving.executors.torch.turns import Turns
+
+    device, turns = "cuda" if torch.cuda.is_available() else "cpu", Turns()
     tokenizer = Tokenizer.load(path("tokenizer_dir"))
-    turns = Turns()
-    target = TorchExecutor(path("target_engine_dir"), turns)
-    draft = TorchExecutor(path("draft_engine_dir"), turns)
+    draft = TorchExecutor(path("draft_engine_dir"), device=device, turns=turns)
+    target = TorchExecutor(path("target_engine_dir"), device=device, turns=turns)
     return Pair(target, draft, tokenizer)
