@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from trtspec.checkpoint.families import family_of
+from trtspec.checkpoint.source import read_source
+from trtspec.errors import ModelError
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def edit(folder: Path, file: str = "config.json", **values: Any) -> None:
+    """Replaces keys of a JSON file; None removes one."""
+    content = json.loads((folder / file).read_text()) | values
+    (folder / file).write_text(
+        json.dumps({key: value for key, value in content.items() if value is not None})
+    )
+
+
+def test_facts_are_those_of_transformers(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder(head_dim=16, rope_theta=5e5, rope_scaling=LLAMA3, rms_norm_eps=3e-5, pad_token_id=7)
+    model = LlamaForCausalLM.from_pretrained(folder)
+    source, config = read_source(folder), model.config
+
+    assert source.architecture == "LlamaForCausalLM"
+    assert source.dtype == "bfloat16"
+    assert source.vocab_size == config.vocab_size
+    assert source.head_size == config.head_dim == 16
+    assert source.num_key_value_heads == config.num_key_value_heads
+    assert source.norm_epsilon == config.rms_norm_eps
+    assert source.rotary_base == config.rope_theta
+    assert source.rotary_scaling == config.rope_scaling
+    assert (source.bos_id, source.pad_id, source.end_ids) == (0, 7, (1,))
+    assert source.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_tied_embedding_counts_once(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder(tie_word_embeddings=True)
+    model = LlamaForCausalLM.from_pretrained(folder)
+    assert read_source(folder).parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_rope_of_transformers_5(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder()
+    edit(folder, rope_theta=None, rope_scaling=None, rope_parameters={**LLAMA3, "rope_theta": 500000})
+    source = read_source(folder)
+    assert source.rotary_base == 500000.0
+    assert source.rotary_scaling == LLAMA3
+    edit(folder, rope_parameters={"rope_type": "default", "rope_theta": 500000})
+    assert read_source(folder).rotary_scaling is None
+
+
+def test_end_ids_come_from_the_generation_config_first(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder()
+    edit(folder, "generation_config.json", eos_token_id=[5, 1])
+    assert read_source(folder).end_ids == (5, 1)
+    edit(folder, "generation_config.json", eos_token_id=None)
+    assert read_source(folder).end_ids == (1,)
+
+
+def test_dtype_without_one_in_the_config_is_that_of_the_weights(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder(dtype=torch.float16)
+    edit(folder, dtype=None, torch_dtype=None)
+    assert read_source(folder).dtype == "float16"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"hidden_size": None}, "has no hidden_size"),
+        ({"hidden_size": "64"}, "hidden_size must be int, not '64'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1, not 0"),
+        ({"vocab_size": True}, "vocab_size must be int, not True"),
+        ({"eos_token_id": "</s>"}, "eos_token_id must be token ids"),
+        ({"architectures": []}, "architectures must name one class"),
+        ({"torch_dtype": "int8", "dtype": None}, "dtype 'int8' is not one of bfloat16, float16, float32"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "is a quantized model"),
+    ],
+)
+def test_a_config_that_lies(llama_folder: Callable[..., Path], values: dict[str, Any], said: str) -> None:
+    folder = llama_folder()
+    (folder / "generation_config.json").unlink()
+    edit(folder, **values)
+    with pytest.raises(ModelError, match=said) as caught:
+        read_source(folder)
+    assert caught.value.subject == str(folder / "config.json")
+
+
+def test_files_that_are_not_there_or_not_json(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is not a folder"):
+        read_source(tmp_path / "nowhere")
+    folder = llama_folder()
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json: is not JSON"):
+        read_source(folder)
+    (folder / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelError, match=r"config\.json: is not JSON"):
+        read_source(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"config\.json: is missing"):
+        read_source(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel is not supported"),
+        ({"hidden_act": "gelu"}, "hidden_act gelu"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"num_key_value_heads": 3}, "4 attention heads over 3 key-value heads"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope'"),
+    ],
+)
+def test_models_that_no_family_converts(
+    llama_folder: Callable[..., Path], values: dict[str, Any], said: str
+) -> None:
+    folder = llama_folder()
+    edit(folder, **values)
+    with pytest.raises(ModelError, match=said):
+        family_of(read_source(folder))
