@@ -99,7 +99,7 @@ def _precision(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
             "write weights: fp8",
         )
     if on_tensorrt and model.dtype == "float32":
-        # Its attention plugin falls back to unfused attention (attentionOp.cpp), which reads no cached prefix.
+        # The plugin falls back to unfused attention (attentionOp.cpp), which reads no cached prefix.
         problem = "TensorRT-LLM has no paged context FMHA for float32, which speculation needs"
         yield f"{role}.dtype", problem, "write float16, bfloat16 or auto, or backend: torch"
     gpu = gpus.GPUS.get(recipe.hardware.gpu)
