@@ -18,7 +18,7 @@ from trtspec.recipe.loader import load
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was found, what follows from it and the recipe, and the steps; `digests` are of the files involved."""
+    """What was found, what follows from it and the recipe, the steps, and the digests of files."""
 
     facts: Facts
     resolved: Resolved

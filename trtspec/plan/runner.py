@@ -59,8 +59,9 @@ def pending(steps: Sequence[Step], build: Path, digests: FileDigests) -> set[str
 
 
 def _check_ours(steps: Sequence[Step], build: Path) -> None:
-    """A folder of the user's that happens to have the name of an output must not be replaced."""
-    theirs = [step.output for step in steps if step.output and (build / step.output).exists()]
+    """Nothing of the user's that happens to have the name of an output must be replaced."""
+    names = (PurePosixPath(step.output).parts[0] for step in steps if step.output)
+    theirs = [name for name in names if (build / name).exists()]
     if theirs and not (build / FOLDER).is_dir():
         problem = f"holds {theirs[0]}, which trtspec did not make"
         raise UnavailableError(build, problem, "choose another --output")
