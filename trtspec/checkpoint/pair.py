@@ -71,12 +71,15 @@ def _ids(target: Side, draft: Side) -> Iterator[Finding]:
         yield Finding("special tokens", _examples(special, target, draft), _LESS_ACCEPTED)
     flags = [
         token_id
-        for token_id in sorted(ours.added.keys() & theirs.added.keys())
-        if token_id not in other and ours.added[token_id] != theirs.added[token_id]
+        for token_id in sorted(ours.added.keys() | theirs.added.keys())
+        if token_id in ours.tokens
+        and ours.tokens[token_id] == theirs.tokens.get(token_id)
+        and ours.added.get(token_id) != theirs.added.get(token_id)
     ]
     if flags:
-        names = ", ".join(repr(ours.added[token_id].content) for token_id in flags[:_SHOWN])
-        difference = f"{_count(flags, 'added token')} with other flags, such as {names}"
+        difference = (
+            f"{_count(flags, 'token')} added or special in another way, such as {_name(ours, flags[0])}"
+        )
         yield Finding("added tokens", difference, "none: the target's tokenizer reads the prompts")
 
 
