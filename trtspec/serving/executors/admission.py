@@ -36,9 +36,7 @@ def admit(request: Request, limits: Limits) -> Admitted:
     if request.max_tokens < 1:
         raise Refused(f"Max tokens ({request.max_tokens}) must be at least 1")
     if len(prompt) > limits.max_input_len:
-        raise Refused(
-            f"Prompt length ({len(prompt)}) exceeds maximum input length ({limits.max_input_len})"
-        )
+        raise Refused(f"Prompt length ({len(prompt)}) exceeds maximum input length ({limits.max_input_len})")
     if len(draft) > limits.max_draft_len:
         raise Refused(
             f"Draft tokens length ({len(draft)}) exceeds maximum draft tokens length ({limits.max_draft_len})"
@@ -46,9 +44,7 @@ def admit(request: Request, limits: Limits) -> Admitted:
     _check_tokens("Input", prompt, limits.vocab_size)
     _check_tokens("Draft", draft, limits.vocab_size)
     if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
-        raise Refused(
-            f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})"
-        )
+        raise Refused(f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})")
     _check_sampling(request.sampling)
 
     draft_len = len(draft) or limits.max_draft_len

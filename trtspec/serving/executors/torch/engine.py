@@ -1,0 +1,167 @@
+"""An engine directory of the torch backend: `config.json` as plain data, `rank0.safetensors` as tensors.
+
+Keys and tensor names are those of TensorRT-LLM's engine and unified checkpoint (reference §3 and §4). What
+this backend cannot run is refused here, before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executor import Limits
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DRAFT_TOKENS_EXTERNAL = 2
+
+# What the model may say where TensorRT-LLM knows more than one way: the key, its default, the one that runs
+# here.
+ONLY: tuple[tuple[str, Any, Any], ...] = (
+    ("architecture", None, "LlamaForCausalLM"),
+    ("hidden_act", "gelu", "silu"),
+    ("position_embedding_type", "learned_absolute", "rope_gpt_neox"),
+    ("attn_bias", False, False),
+    ("mlp_bias", False, False),
+    ("qk_layernorm", False, False),
+    ("residual_mlp", False, False),
+    ("embedding_multiplier", 1.0, 1.0),
+    ("attention_multiplier", 1.0, 1.0),
+    ("residual_multiplier", 1.0, 1.0),
+    ("output_multiplier_scale", 1.0, 1.0),
+    ("quantization.quant_algo", None, None),
+    ("quantization.kv_cache_quant_algo", None, None),
+    ("mapping.world_size", 1, 1),
+    ("moe.num_experts", 0, 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """A Llama model and the limits that its engine was built with; sizes are counts of elements or tokens."""
+
+    dtype: torch.dtype
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    norm_epsilon: float
+    rotary_base: float
+    rotary_scaling: dict[str, Any] | None
+    max_num_tokens: int
+    limits: Limits
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The tensors of the checkpoint, by name."""
+        hidden, width = self.hidden_size, self.num_heads * self.head_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "transformer.vocab_embedding.weight": (self.vocab_size, hidden),
+            "transformer.ln_f.weight": (hidden,),
+            "lm_head.weight": (self.vocab_size, hidden),
+        }
+        for index in range(self.num_layers):
+            layer = f"transformer.layers.{index}"
+            shapes |= {
+                f"{layer}.input_layernorm.weight": (hidden,),
+                f"{layer}.attention.qkv.weight": (width + 2 * self.num_kv_heads * self.head_size, hidden),
+                f"{layer}.attention.dense.weight": (hidden, width),
+                f"{layer}.post_layernorm.weight": (hidden,),
+                f"{layer}.mlp.fc.weight": (self.intermediate_size, hidden),
+                f"{layer}.mlp.gate.weight": (self.intermediate_size, hidden),
+                f"{layer}.mlp.proj.weight": (hidden, self.intermediate_size),
+            }
+        return shapes
+
+
+def read_config(engine_dir: Path) -> EngineConfig:
+    """Raises `EngineLoadError` for a file that is missing or broken and a model that cannot run here."""
+    path = engine_dir / "config.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        model, build = _Section(path, document["pretrained_config"]), _Section(path, document["build_config"])
+    except FileNotFoundError:
+        raise EngineLoadError(path, "no such file; is this an engine directory?") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EngineLoadError(path, f"not an engine's config.json ({error!r})") from error
+
+    for key, default, supported in ONLY:
+        if (found := model.get(key, default)) != supported:
+            raise EngineLoadError(path, f"{key} is {found!r}; the torch backend runs only {supported!r}")
+    dtype = model.get("dtype")
+    if dtype not in DTYPES:
+        raise EngineLoadError(path, f"dtype is {dtype!r}; the torch backend runs {', '.join(DTYPES)}")
+
+    hidden, heads = model.integer("hidden_size"), model.integer("num_attention_heads")
+    max_seq_len, external = build.integer("max_seq_len"), build.get("speculative_decoding_mode")
+    return EngineConfig(
+        dtype=DTYPES[dtype],
+        vocab_size=model.integer("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=model.integer("intermediate_size", 4 * hidden),
+        num_layers=model.integer("num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=model.integer("num_key_value_heads", heads),
+        head_size=model.integer("head_size", hidden // heads),
+        norm_epsilon=float(model.get("norm_epsilon", 1e-5)),
+        rotary_base=float(model.get("rotary_base", 10000.0)),
+        rotary_scaling=model.get("rotary_scaling"),
+        max_num_tokens=build.integer("max_num_tokens", 8192),
+        limits=Limits(
+            max_batch_size=build.integer("max_batch_size"),
+            # With packed input and chunked context, TensorRT-LLM's runtime takes any prompt that leaves room
+            # for one token and does not look at the build's max_input_len.
+            max_input_len=max_seq_len - 1,
+            max_seq_len=max_seq_len,
+            max_draft_len=build.integer("max_draft_len", 0) if external == DRAFT_TOKENS_EXTERNAL else 0,
+            vocab_size=model.integer("vocab_size"),
+        ),
+    )
+
+
+def read_tensors(engine_dir: Path, config: EngineConfig, device: torch.device) -> dict[str, Tensor]:
+    """Every tensor of `config.shapes()`; raises `EngineLoadError` for one that is missing or different."""
+    path = engine_dir / "rank0.safetensors"
+    tensors = {}
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            there = set(file.keys())
+            for name, shape in config.shapes().items():
+                if name not in there:
+                    raise EngineLoadError(path, f"tensor {name} is missing")
+                tensor = tensors[name] = file.get_tensor(name)
+                if tuple(tensor.shape) != shape or tensor.dtype != config.dtype:
+                    found = f"{tensor.dtype} {list(tensor.shape)}"
+                    raise EngineLoadError(path, f"tensor {name} is {found}, not {config.dtype} {list(shape)}")
+    except FileNotFoundError:
+        raise EngineLoadError(path, "no such file") from None
+    except (OSError, SafetensorError) as error:
+        raise EngineLoadError(path, f"not a whole safetensors file ({error})") from error
+    return tensors
+
+
+class _Section:
+    """One object of `config.json`; keys may be dotted paths, and null is the same as absent."""
+
+    def __init__(self, path: Path, content: dict[str, Any]) -> None:
+        self._path, self._content = path, dict(content)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value: Any = self._content
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return default if value is None else value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise EngineLoadError(self._path, f"{key} is {value!r}; it must be a whole number")
+        return value

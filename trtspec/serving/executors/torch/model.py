@@ -1,0 +1,103 @@
+"""Llama (Touvron et al. 2023, arXiv 2302.13971) over a flat batch: the new rows of many sequences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trtspec.serving.executors.torch.attention import attend
+from trtspec.serving.executors.torch.cache import Cache, Span, Window
+from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.linear import Linear
+from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations
+
+Tensors = dict[str, Tensor]
+Norm = Callable[[Tensor], Tensor]
+
+
+class Llama:
+    """Weights ready to run. The cache is written as rows pass through."""
+
+    def __init__(self, config: EngineConfig, tensors: Tensors, cache: Cache, device: torch.device) -> None:
+        self._device, self._cache = device, cache
+        self._rotations = rotations(
+            config.head_size, config.rotary_base, config.rotary_scaling, config.limits.max_seq_len, device
+        )
+        self._embedding = tensors["transformer.vocab_embedding.weight"]
+        self._layers = [Layer(config, tensors, index) for index in range(config.num_layers)]
+        self._norm = rms_norm(tensors["transformer.ln_f.weight"], config.norm_epsilon)
+        self._head = Linear(tensors["lm_head.weight"])
+
+    def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
+        """Logits `[len(wanted), vocab_size]` after the rows `wanted`, which are in order.
+
+        `token_ids` are the rows of all spans, in their order.
+        """
+        windows = [self._cache.window(span) for span in spans]
+        rotation = torch.cat([self._rotations[span.start : span.start + span.rows] for span in spans])
+        x = F.embedding(torch.tensor(token_ids, device=self._device), self._embedding)
+        for layer in self._layers:
+            x = layer.forward(x, rotation, windows)
+        if not wanted:
+            return x.new_empty(0, self._embedding.shape[0])
+        if len(wanted) < len(token_ids):
+            x = x[torch.tensor(wanted, device=self._device)]
+        return self._head(self._norm(x))
+
+
+class Layer:
+    """One decoder layer."""
+
+    def __init__(self, config: EngineConfig, tensors: Tensors, index: int) -> None:
+        def tensor(name: str) -> Tensor:
+            return tensors[f"transformer.layers.{index}.{name}.weight"]
+
+        self._index, self._head_size = index, config.head_size
+        self._heads, self._kv_heads = config.num_heads, config.num_kv_heads
+        qkv = tensor("attention.qkv")
+        turned = (config.num_heads + config.num_kv_heads) * config.head_size
+        self._turned = config.num_heads + config.num_kv_heads
+        self._qkv = Linear(torch.cat([pair_up(qkv[:turned], self._turned), qkv[turned:]]))
+        self._dense = Linear(tensor("attention.dense"))
+        self._fc_gate = Linear(torch.cat([tensor("mlp.fc"), tensor("mlp.gate")]))
+        self._proj = Linear(tensor("mlp.proj"))
+        self._input_norm = rms_norm(tensor("input_layernorm"), config.norm_epsilon)
+        self._post_norm = rms_norm(tensor("post_layernorm"), config.norm_epsilon)
+
+    def forward(self, x: Tensor, rotation: Tensor, windows: Sequence[Window]) -> Tensor:
+        x = self._attention(self._input_norm(x), rotation, windows).add_(x)
+        return self._mlp(self._post_norm(x)).add_(x)
+
+    def _attention(self, x: Tensor, rotation: Tensor, windows: Sequence[Window]) -> Tensor:
+        heads = self._qkv(x).view(x.shape[0], -1, self._head_size)
+        rotate(heads[:, : self._turned], rotation)
+        keys_values, row = heads[:, self._heads :].transpose(0, 1), 0
+        for window in windows:
+            window.new[self._index].copy_(keys_values[:, row : row + window.rows])
+            row += window.rows
+        return self._dense(attend(heads[:, : self._heads], windows, self._index))
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        fc, gate = self._fc_gate(x).chunk(2, -1)
+        return self._proj(F.silu(fc).mul_(gate))
+
+
+def rms_norm(weight: Tensor, epsilon: float) -> Norm:
+    """`x / sqrt(mean(x ** 2) + epsilon) * weight` over the last dimension."""
+    size = weight.shape[0]
+    if weight.dtype != torch.float32:
+        return lambda x: F.rms_norm(x, (size,), weight, epsilon)
+
+    # Half the time of F.rms_norm for a few rows: sqrt(|x|^2 + size * epsilon) is one hypotenuse.
+    weight = weight * math.sqrt(size)
+    floor = torch.tensor(math.sqrt(size * epsilon), device=weight.device)
+
+    def norm(x: Tensor) -> Tensor:
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return (x / length.hypot_(floor)).mul_(weight)
+
+    return norm

@@ -1,0 +1,157 @@
+"""From logits to tokens.
+
+The order of things is that of TensorRT-LLM's decoding layers: temperature, penalties, top-k, top-p. Random
+numbers are a function of (number of the draw, token id) alone: two engines that draw with the same number see
+the same noise, so that a draft proposes what its target is likely to sample (Daliri et al. 2024, "Coupling
+without communication and drafter-invariant speculative decoding", arXiv 2408.07978), and every token is still
+the target's own sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trtspec.serving.executor import SamplingConfig
+
+WORD = 2**64
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How `rows` consecutive rows of the logits become tokens; row j follows the text `history + draft[:j]`.
+
+    `number` is the number of the first row's draw, and `generated` how many tokens the request already has.
+    """
+
+    sampling: SamplingConfig
+    number: int
+    generated: int
+    end_id: int | None
+    history: list[int]
+    draft: list[int]
+
+    @property
+    def rows(self) -> int:
+        return len(self.draft) + 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the token is the one with the largest logit."""
+        return self.sampling.is_greedy and not self.changes_logits
+
+    @property
+    def changes_logits(self) -> bool:
+        sampling = self.sampling
+        return (
+            sampling.repetition_penalty not in (None, 1)
+            or bool(sampling.presence_penalty)
+            or bool(sampling.frequency_penalty)
+            or self._forbids_end
+        )
+
+    @property
+    def _forbids_end(self) -> bool:
+        return (self.sampling.min_tokens or 0) > self.generated and self.end_id not in (None, -1)
+
+    def change(self, logits: Tensor) -> None:
+        """Applies penalties and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
+        sampling = self.sampling
+        repetition, presence = sampling.repetition_penalty or 1.0, sampling.presence_penalty or 0.0
+        for row in range(self.rows):
+            text = torch.tensor(self.history + self.draft[:row], device=logits.device)
+            counts = torch.bincount(text, minlength=logits.shape[1])
+            seen, values = counts > 0, logits[row]
+            punished = torch.where(values < 0, values * repetition, values / repetition)
+            punished -= presence + (sampling.frequency_penalty or 0.0) * counts
+            logits[row] = torch.where(seen, punished, values)
+            if self._forbids_end and (sampling.min_tokens or 0) > self.generated + row:
+                logits[row, self.end_id] = float("-inf")
+
+
+def choose(logits: Tensor, choices: list[Choice]) -> list[int]:
+    """One token for each row of `logits` `[rows, vocab_size]`, the rows of all choices one after another."""
+    if all(choice.is_plain for choice in choices):
+        return _greedy(logits)
+
+    logits = logits.float()
+    heat = [_temperature(choice.sampling) for choice in choices for _ in range(choice.rows)]
+    logits = logits / torch.tensor(heat, device=logits.device)[:, None]
+    sampled: list[int] = []
+    numbers: list[int] = []
+    first = 0
+    for choice in choices:
+        if choice.changes_logits:
+            choice.change(logits[first : first + choice.rows])
+        if not choice.sampling.is_greedy:
+            sampled += range(first, first + choice.rows)
+            numbers += range(choice.number, choice.number + choice.rows)
+        first += choice.rows
+    tokens = _greedy(logits)
+    if sampled:
+        configs = [choice.sampling for choice in choices for _ in range(choice.rows)]
+        drawn = _sample(logits[sampled], [configs[row] for row in sampled], numbers)
+        for row, token in zip(sampled, drawn, strict=True):
+            tokens[row] = token
+    return tokens
+
+
+def noise(numbers: list[int], token_ids: Tensor) -> Tensor:
+    """Standard Gumbel noise, float32 `[rows, ids]`, for `token_ids` int64 `[rows or 1, ids]`.
+
+    SplitMix64 (Steele, Lea, Flood 2014): the state is the mixed number of the draw, the step the token id.
+    Integers wrap at 64 bits in PyTorch; a shift to the right brings in the sign, which the mask removes.
+    """
+    keys = [_signed(_mix(number * GOLDEN % WORD)) for number in numbers]
+    bits = token_ids * _signed(GOLDEN) + torch.tensor(keys, device=token_ids.device)[:, None]
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ _shifted(bits, shift)).mul_(_signed(factor))
+    bits = _shifted(bits ^ _shifted(bits, 31), 11)
+    uniform = bits.double().add_(0.5).mul_(2.0**-53)
+    return uniform.log_().neg_().log_().neg_().float()
+
+
+def _greedy(logits: Tensor) -> list[int]:
+    tokens: list[int] = logits.argmax(-1).tolist()
+    return tokens
+
+
+def _temperature(sampling: SamplingConfig) -> float:
+    return 1.0 if sampling.is_greedy or sampling.temperature is None else sampling.temperature
+
+
+def _sample(logits: Tensor, configs: list[SamplingConfig], numbers: list[int]) -> list[int]:
+    """The largest of logit + noise among the tokens that top-k and top-p leave (the Gumbel-max trick)."""
+    vocab_size, device = logits.shape[1], logits.device
+    top_k = [min(config.top_k or vocab_size, vocab_size) for config in configs]
+    top_p = [config.top_p or 1.0 for config in configs]
+    if min(top_k) == vocab_size and min(top_p) == 1:
+        token_ids = torch.arange(vocab_size, device=device)[None]
+        return _greedy(logits + noise(numbers, token_ids))
+
+    values, token_ids = logits.topk(max(top_k))
+    ranks = torch.arange(values.shape[1], device=device)
+    values = values.masked_fill(ranks >= torch.tensor(top_k, device=device)[:, None], float("-inf"))
+    before = values.softmax(-1).cumsum(-1).roll(1, -1)
+    before[:, 0] = 0
+    values = values.masked_fill(before >= torch.tensor(top_p, device=device)[:, None], float("-inf"))
+    winners = (values + noise(numbers, token_ids)).argmax(-1, keepdim=True)
+    return list(token_ids.gather(1, winners).flatten().tolist())
+
+
+def _mix(word: int) -> int:
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % WORD
+    word = (word ^ word >> 27) * 0x94D049BB133111EB % WORD
+    return word ^ word >> 31
+
+
+def _signed(word: int) -> int:
+    return word - WORD if word >= WORD // 2 else word
+
+
+def _shifted(bits: Tensor, places: int) -> Tensor:
+    """A shift to the right that brings in zeros."""
+    return bits.bitwise_right_shift(places).bitwise_and_(2 ** (64 - places) - 1)
