@@ -61,7 +61,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         added = {entry["id"]: _added(entry) for entry in content.get("added_tokens") or ()}
         tokens = {token_id: to_bytes(token) for token, token_id in vocabulary.items()}
         tokens |= {token_id: token.content.encode() for token_id, token in added.items()}
-        kind = str(content["model"].get("type", "BPE"))
+        kind, merges = str(content["model"].get("type", "BPE")), _merges(content["model"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"is not a tokenizer of the tokenizers library ({type(error).__name__}: {error})"
         raise ModelError(file, problem, "download the file again") from None
@@ -74,7 +74,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         tokens=tokens,
         added=added,
         stages={stage: _canonical(content.get(stage)) for stage in _STAGES},
-        merges=_merges(content["model"]),
+        merges=merges,
         named={name: ids.get(_content(settings.get(name))) for name in _NAMED},
         chat_template=_chat_template(folder, settings),
     )
@@ -129,7 +129,7 @@ def _sentence_piece(token: str) -> bytes:
 
 
 def _added(entry: Mapping[str, Any]) -> AddedToken:
-    if type(entry["id"]) is not int or not isinstance(entry["content"], str):
+    if type(entry["id"]) is not int or entry["id"] < 0 or not isinstance(entry["content"], str):
         raise ValueError(f"the added token {entry!r}")
     flags = [name for name in ("lstrip", "rstrip", "normalized", "single_word") if entry.get(name)]
     return AddedToken(entry["content"], bool(entry.get("special")), " ".join(flags))

@@ -120,4 +120,4 @@ def _fits(name: str, value: Value) -> bool:
 
 
 def _shown(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    return str(value).lower() if isinstance(value, bool) else f"{value!r:.80}"

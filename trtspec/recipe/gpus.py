@@ -52,4 +52,4 @@ def check(name: str) -> str:
     plain = name.lower().replace("nvidia", "").strip(" -_").replace("-", "_").replace(" ", "_")
     near = get_close_matches(plain, NAMES, n=1)
     repair = f"did you mean {near[0]}?" if near else None
-    raise ValueError(f"found {name!r}; known GPUs are {', '.join(NAMES)}", repair)
+    raise ValueError(f"found {name!r:.80}; known GPUs are {', '.join(NAMES)}", repair)

@@ -85,7 +85,7 @@ def _locations(loaded: LoadedRecipe) -> list[Problem]:
     for role, model in (("target", loaded.recipe.target), ("draft", loaded.recipe.draft)):
         location = loaded.model_location(model)
         if isinstance(location, str) and not _HUB_ID.match(location):
-            problem = f"found {location!r}, which is neither a folder nor a Hub id"
+            problem = f"found {location!r:.80}, which is neither a folder nor a Hub id"
             problems.append(loaded.problem(f"{role}.model", problem, "write owner/name, or ./folder"))
         if isinstance(location, Path) and model.revision:
             problem = "a folder has no revisions; only a Hub model has"

@@ -76,7 +76,7 @@ def _explain(
         return f"is longer than {context['max_length']} characters", None
     if kind == "string_pattern_mismatch":
         letters = _PATTERNS.get(context["pattern"], "text without control characters")
-        return f"found {value!r}; allowed: {letters}", None
+        return f"found {value!r:.80}; allowed: {letters}", None
     return str(entry["msg"]), None
 
 

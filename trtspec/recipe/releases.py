@@ -41,7 +41,9 @@ def check(version: str) -> str:
     """The version itself if engines can be built with it; raises ValueError(problem, repair)."""
     if version in RELEASES:
         return version
-    raise ValueError(f"found {version!r}: {_reason(version)}", f"known releases are {', '.join(RELEASES)}")
+    raise ValueError(
+        f"found {version!r:.80}: {_reason(version)}", f"known releases are {', '.join(RELEASES)}"
+    )
 
 
 def _reason(version: str) -> str:

@@ -112,7 +112,9 @@ def test_merges_are_equal_in_both_ways_of_writing_them(
         '{"model": {"vocab": 5}}',
         '{"model": {"vocab": ["ab"]}, "added_tokens": [{}]}',
         '{"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": "1", "content": "x"}]}',
+        '{"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": -1, "content": "x"}]}',
         '{"model": {"vocab": {"a": 0}}, "pre_tokenizer": 3}',
+        '{"model": {"vocab": {"a": 0}, "merges": 3}}',
         '{"model": {"vocab": {"\\ud800": 0}}}',
     ],
 )
