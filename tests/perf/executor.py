@@ -1,4 +1,4 @@
-"""Times the steps of the torch executor on random models, as JSON: `python tests/perf/executor.py [--profile]`.
+"""Times steps of the torch executor on random models, JSON out: `python tests/perf/executor.py [--profile]`.
 
 Times are microseconds, the 10th percentile of many runs, since a shared machine only ever adds to them.
 """
