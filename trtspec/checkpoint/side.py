@@ -9,8 +9,6 @@ from trtspec.checkpoint.families import family_of
 from trtspec.checkpoint.source import Source, read_source
 from trtspec.checkpoint.tokenizer import Tokenizer, read_tokenizer
 
-_STRETCHED = ("linear", "dynamic", "yarn")
-
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -22,11 +20,7 @@ class Side:
 
     @property
     def max_position(self) -> int:
-        """The longest text that the model was made for, in tokens; the factor is TensorRT-LLM's own rule."""
-        scaling = self.source.rotary_scaling or {}
-        stretched = scaling.get("rope_type", scaling.get("type")) in _STRETCHED
-        factor = float(scaling.get("factor") or 1.0) if stretched else 1.0
-        return int(self.source.max_position_embeddings * max(factor, 1.0))
+        return self.source.max_position
 
 
 def read_side(folder: Path) -> Side:

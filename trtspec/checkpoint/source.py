@@ -13,6 +13,7 @@ from trtspec.errors import ModelError
 
 T = TypeVar("T")
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+STRETCHED = ("linear", "dynamic", "yarn")  # rope scalings that add to max_position_embeddings
 REQUIRED: Any = object()
 
 
@@ -52,6 +53,14 @@ class Source:
     def parameters(self) -> int:
         """Numbers stored in the weights; a tied embedding counts once."""
         return sum(tensor.elements for tensor in self.tensors.values())
+
+    @property
+    def max_position(self) -> int:
+        """The longest text that the model was made for, in tokens; the factor is TensorRT-LLM's own rule."""
+        scaling = self.rotary_scaling or {}
+        stretched = scaling.get("rope_type", scaling.get("type")) in STRETCHED
+        factor = float(scaling.get("factor") or 1.0) if stretched else 1.0
+        return int(self.max_position_embeddings * max(factor, 1.0))
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -34,10 +34,15 @@ def plan(
         for step in made.steps:
             out.result(shlex.join(step.command) if step.command else f"# {step.name}: {step.summary}")
     else:
-        rows = [(choice.key, choice.value, choice.origin, choice.reason) for choice in made.resolved.choices]
+        choices = made.resolved.choices
+        rows = [(choice.key, _as_yaml(choice.value), choice.origin, choice.reason) for choice in choices]
         out.table(rows, header=("value", "", "from", "because"))
         out.result()
         print_steps(made)
+
+
+def _as_yaml(value: bool | int | float | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def print_steps(made: Plan) -> None:

@@ -71,12 +71,16 @@ def resolve(
         raise choose.error("engine.backend", f"found {backend!r}", f"use {' or '.join(BACKENDS)}")
     release = None
     if backend == "tensorrt_llm":
+        if recipe.hardware.gpu == gpus.NONE:
+            raise choose.error(
+                "hardware.gpu", "gpu is none, but TensorRT-LLM needs one", "use --backend torch"
+            )
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]
     _refuse_what_is_missing(choose)
     options = _options(choose, facts, backend)
-    target = _engine(choose, "target", recipe.target, facts.target, options)
-    draft = _engine(choose, "draft", recipe.draft, facts.draft, replace(options, max_draft_len=0))
+    target = _engine(choose, "target", backend, facts.target, options)
+    draft = _engine(choose, "draft", backend, facts.draft, replace(options, max_draft_len=0))
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     return Resolved(loaded, output, backend, release, model_name, target, draft, tuple(choose.choices))
 
@@ -156,20 +160,19 @@ def _options(choose: _Chooser, facts: Facts, backend: str) -> BuildOptions:
         "engine.max_batch_size", choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"
     )
     longest = {
-        role: model.source.max_position_embeddings
-        for role, model in (("target", facts.target), ("draft", facts.draft))
+        role: model.source.max_position for role, model in (("target", facts.target), ("draft", facts.draft))
     }
     shorter = min(longest, key=lambda role: longest[role])
     bounded = longest[shorter] > MAX_SEQ_LEN
     length = choose(
         "engine.max_seq_len",
         min(longest[shorter], MAX_SEQ_LEN),
-        "keeps memory for many requests" if bounded else f"max_position_embeddings of the {shorter}",
+        "keeps memory for many requests" if bounded else f"the longest text that the {shorter} was made for",
         "default" if bounded else "model",
     )
-    if length > longest[shorter]:
-        problem = f"{length} is more than the {shorter}'s max_position_embeddings, {longest[shorter]}"
-        raise choose.error("engine.max_seq_len", problem, f"at most {longest[shorter]}")
+    if length > longest["target"]:
+        problem = f"{length} is more than the target was made for, {longest['target']} tokens"
+        raise choose.error("engine.max_seq_len", problem, f"at most {longest['target']}")
     prompt = choose("engine.max_input_len", length - 1, "leaves room for one token of answer")
     if prompt >= length:
         problem = f"{prompt} leaves no room for an answer: max_seq_len is {length}"
@@ -188,12 +191,16 @@ def _num_tokens(choose: _Chooser, batch: int, drafts: int) -> int:
 
 
 def _engine(
-    choose: _Chooser, role: str, model: Model, facts: ModelFacts, options: BuildOptions
+    choose: _Chooser, role: str, backend: str, facts: ModelFacts, options: BuildOptions
 ) -> EnginePlan:
+    model: Model = getattr(choose.loaded.recipe, role)
     dtype = choose(f"{role}.dtype", facts.source.dtype, "what the model is stored in", "model")
     if dtype == "auto":
         dtype = facts.source.dtype
         choose.choices[-1] = Choice(f"{role}.dtype", dtype, "model", "auto: what the model is stored in")
+    if dtype == "float32" and backend == "tensorrt_llm":
+        problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
+        raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
     for name, value in model.build.items():
         choose.choices.append(Choice(f"{role}.build.{name}", value, "recipe", "as written"))
     return EnginePlan(facts, dtype, replace(options, extra=dict(model.build)))

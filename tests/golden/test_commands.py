@@ -1,0 +1,41 @@
+"""The command lines of a production recipe, to the letter; UPDATE_GOLDEN=1 writes them anew."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trtspec.cli.app import app
+
+RECIPE = """
+name: llama-h200
+target: {model: ./target, build: {multiple_profiles: true}}
+draft: {model: ./draft, dtype: float16, build: {gemm_plugin: float16}}
+speculation: {max_draft_len: 10}
+engine: {release: 1.1.0, max_batch_size: 4, max_input_len: 3200, max_seq_len: 4800}
+hardware: {gpu: h200}
+"""
+
+
+@pytest.mark.parametrize("command", ["plan", "plan --commands", "build --dry-run", "build --dry-run --json"])
+def test_command_lines(
+    llama_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for role in ("target", "draft"):
+        llama_folder(role, max_position_embeddings=8192)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without a trtllm-build
+    verb, *options = command.split()
+    result = CliRunner().invoke(app, [verb, "recipe.yaml", *options])
+    assert result.exit_code == 0, result.output
+
+    golden = Path(__file__).with_name("commands") / f"{command.replace(' --', '_')}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(result.stdout)
+    assert result.stdout == golden.read_text()

@@ -1,0 +1,201 @@
+"""`trtspec build` as a user runs it: a process, a recipe, two models."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+TRTSPEC = Path(sys.executable).with_name("trtspec")
+ALL = [
+    *("check pair", "copy tokenizer", "convert target", "convert draft", "build target", "build draft"),
+    *("write repository", "write manifest"),
+]
+
+
+def trtspec(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [str(TRTSPEC), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def ran(recipe: Path, *arguments: object) -> list[str]:
+    """The steps that a build runs."""
+    command = ("build", recipe, "--json", "--output", recipe.parent / "build", *arguments)
+    result = trtspec(*command)
+    assert result.returncode == 0, result.stderr
+    steps: list[str] = json.loads(result.stdout)["ran"]
+    return steps
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob(".*") if path.suffix in (".partial", ".replaced")]
+
+
+def test_a_build_and_then_nothing_to_do(pair_recipe: Path) -> None:
+    assert ran(pair_recipe) == ALL
+    assert ran(pair_recipe) == []
+    build = pair_recipe.parent / "build"
+    for path in ("target/checkpoint", "target/engine", "draft/checkpoint", "draft/engine"):
+        assert (build / path / "config.json").is_file()
+        assert load_file(build / path / "rank0.safetensors")
+    assert (build / "model_repository/speculative_llm/config.pbtxt").is_file()
+    assert json.loads((build / "tokenizer/generation_config.json").read_text())["eos_token_id"] == [1]
+
+
+def test_the_manifest_says_what_was_made_of_what_and_nothing_of_the_machine(pair_recipe: Path) -> None:
+    ran(pair_recipe)
+    build = pair_recipe.parent / "build"
+    text = (build / "manifest.json").read_text()
+    manifest = json.loads(text)
+    assert str(pair_recipe.parent) not in text
+    for name, digest in manifest["outputs"].items():
+        assert subprocess.check_output(["sha256sum", build / name], text=True).split()[0] == digest
+    source = pair_recipe.parent / "draft/model.safetensors"
+    assert manifest["models"]["draft"]["files"]["model.safetensors"] in subprocess.check_output(
+        ["sha256sum", source], text=True
+    )
+    assert manifest["values"]["speculation.max_draft_len"] == 4
+    assert set(manifest["times"]) == set(ALL[:-1])
+
+
+def test_only_what_a_change_touches_is_run(pair_recipe: Path) -> None:
+    ran(pair_recipe)
+    text = pair_recipe.read_text()
+    pair_recipe.write_text(text + "speculation: {max_draft_len: 3}\n")
+    assert ran(pair_recipe) == ["build target", "write manifest"]
+    pair_recipe.write_text(
+        text.replace("dtype: float32", "dtype: float16") + "speculation: {max_draft_len: 3}\n"
+    )
+    assert ran(pair_recipe) == ["convert draft", "build draft", "write manifest"]
+
+    weights = pair_recipe.parent / "target/model.safetensors"
+    tensors = load_file(weights)
+    tensors["model.norm.weight"] += 1
+    save_file(tensors, weights)
+    assert ran(pair_recipe) == ["convert target", "build target", "write manifest"]
+
+
+def test_convert_does_a_part_of_the_build(pair_recipe: Path) -> None:
+    result = trtspec(
+        "convert", pair_recipe, "--only", "draft", "--json", "--output", pair_recipe.parent / "build"
+    )
+    assert json.loads(result.stdout)["ran"] == ["convert draft"]
+    assert not (pair_recipe.parent / "build/target").exists()
+    assert ran(pair_recipe) == [name for name in ALL if name != "convert draft"]
+
+
+def test_a_dry_run_writes_nothing_and_knows_what_is_done(pair_recipe: Path) -> None:
+    build = pair_recipe.parent / "build"
+    command = ("build", pair_recipe, "--dry-run", "--json", "--output", build)
+    assert not any(step["done"] for step in json.loads(trtspec(*command).stdout)["steps"])
+    assert not build.exists()
+    ran(pair_recipe)
+    before = {path: path.stat().st_mtime_ns for path in build.rglob("*")}
+    assert all(step["done"] for step in json.loads(trtspec(*command).stdout)["steps"])
+    assert before == {path: path.stat().st_mtime_ns for path in build.rglob("*")}
+
+
+def test_a_build_with_nothing_to_do_is_quick(pair_recipe: Path) -> None:
+    ran(pair_recipe)
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        assert ran(pair_recipe) == []
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 1.5
+
+
+def test_killed_at_any_moment_the_next_run_ends_with_the_same_bytes(pair_recipe: Path) -> None:
+    script = Path(__file__).with_name("killed_everywhere.py")
+    command = [sys.executable, script, pair_recipe, pair_recipe.parent / "build", "7"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) > 20
+
+
+@pytest.fixture
+def slow_pair(pair_recipe: Path, llama_folder: Callable[..., Path]) -> Path:
+    """A pair whose conversion takes long enough to be interrupted."""
+    llama_folder("target", hidden_size=512, vocab_size=40_000, num_hidden_layers=1, dtype=torch.bfloat16)
+    pair_recipe.write_text(
+        pair_recipe.read_text().replace("model: ./target", "model: ./target, dtype: float32")
+    )
+    return pair_recipe
+
+
+def start_and_wait_for(recipe: Path, name: str) -> subprocess.Popen[str]:
+    """Starts a build and returns when this file or folder of it exists."""
+    build = recipe.parent / "build"
+    process = subprocess.Popen(
+        [str(TRTSPEC), "build", str(recipe), "--output", str(build)], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 30
+    while not (build / name).exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+    return process
+
+
+def test_ctrl_c(slow_pair: Path) -> None:
+    process = start_and_wait_for(slow_pair, "target/.checkpoint.partial/rank0.safetensors")
+    process.send_signal(signal.SIGINT)
+    _, talk = process.communicate(timeout=30)
+    assert process.returncode == 130, talk
+    assert "Traceback" not in talk
+    assert not leftovers(slow_pair.parent / "build")
+    assert ran(slow_pair) == ALL[2:]
+
+
+def test_two_builds_of_one_directory(slow_pair: Path) -> None:
+    process = start_and_wait_for(slow_pair, "target/.checkpoint.partial/rank0.safetensors")
+    other = trtspec("build", slow_pair, "--output", slow_pair.parent / "build")
+    assert process.wait(timeout=30) == 0
+    assert other.returncode == 1
+    assert f"another build is at work here (process {process.pid})" in other.stderr
+
+
+def test_a_full_disk(slow_pair: Path) -> None:
+    def no_large_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    build = slow_pair.parent / "build"
+    result = trtspec("build", slow_pair, "--output", build, preexec_fn=no_large_files)
+    assert result.returncode == 1
+    assert f"error: {build}/target/checkpoint: the disk is full" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not leftovers(build)
+    assert ran(slow_pair) == ALL[2:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "model.safetensors").unlink(), "holds no model.safetensors"),
+        (lambda folder: os.truncate(folder / "model.safetensors", 5000), "is cut off"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "has no architectures"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
+    ],
+)
+def test_a_model_that_is_broken_is_one_line(
+    pair_recipe: Path, damage: Callable[[Path], None], said: str
+) -> None:
+    damage(pair_recipe.parent / "draft")
+    result = trtspec("build", pair_recipe, "--output", pair_recipe.parent / "build")
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert said in errors[0]
+    assert str(pair_recipe.parent / "draft") in errors[0]
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from trtspec.checkpoint.source import read_source
+from trtspec.errors import RecipeError
+from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.resolve import Choice, Resolved, resolve
+from trtspec.recipe.loader import load
+
+Resolve = Callable[..., Resolved]
+
+
+@pytest.fixture
+def resolved(llama_folder: Callable[..., Path], tmp_path: Path) -> Resolve:
+    """Resolves a recipe of these further lines; the facts say of both models how long a text may be."""
+
+    def make(
+        *lines: str,
+        gpu: str = "h200",
+        longest: tuple[int, int] = (131072, 131072),
+        flags: Mapping[str, str | None] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Resolved:
+        models = [
+            ModelFacts(name, None, read_source(llama_folder(name, max_position_embeddings=length)), None)
+            for name, length in zip(("target", "draft"), longest, strict=True)
+        ]
+        facts = Facts(*models, versions={}, serving_code="", trtllm_build=None, gpu=None)
+        recipe = tmp_path / "recipe.yaml"
+        start = ("name: x", f"hardware: {{gpu: {gpu}}}", "target: {model: ./t}", "draft: {model: ./d}")
+        given = [line.split(":")[0] for line in lines]
+        start = tuple(line for line in start if line.split(":")[0] not in given)
+        recipe.write_text("\n".join((*start, *lines)))
+        return resolve(load(recipe), facts, flags or {}, environment or {})
+
+    return make
+
+
+def choice(resolved: Resolved, key: str) -> Choice:
+    return next(choice for choice in resolved.choices if choice.key == key)
+
+
+def test_defaults_for_a_gpu(resolved: Resolve) -> None:
+    found = resolved()
+    options = found.target.options
+    assert (found.backend, found.release and found.release.version) == ("tensorrt_llm", "1.2.1")
+    assert (options.max_batch_size, options.max_draft_len) == (16, 8)
+    assert (options.max_seq_len, options.max_input_len, options.max_num_tokens) == (8192, 8191, 8192)
+    assert found.draft.options.max_draft_len == 0
+    assert str(found.output) == "build/x"
+    assert (found.target.dtype, choice(found, "target.dtype").origin) == ("bfloat16", "model")
+    assert all(choice.reason for choice in found.choices)
+
+
+def test_defaults_for_a_laptop(resolved: Resolve) -> None:
+    found = resolved("engine: {backend: torch}", gpu="none", longest=(2048, 1024))
+    assert found.release is None
+    assert found.target.options.max_draft_len == 4
+    assert found.target.options.max_seq_len == 1024
+    assert choice(found, "engine.max_seq_len") == Choice(
+        "engine.max_seq_len", 1024, "model", "the longest text that the draft was made for"
+    )
+
+
+def test_flag_before_environment_before_recipe_before_default(resolved: Resolve) -> None:
+    recipe, environment = "engine: {backend: tensorrt_llm}", {"TRTSPEC_BACKEND": "torch"}
+    assert choice(resolved(), "engine.backend").origin == "default"
+    assert choice(resolved(recipe), "engine.backend").origin == "recipe"
+    found = choice(resolved(recipe, environment=environment), "engine.backend")
+    assert (found.value, found.origin) == ("torch", "environment")
+    flags = {"engine.backend": "tensorrt_llm", "output": None}
+    found = choice(resolved(recipe, environment=environment, flags=flags), "engine.backend")
+    assert (found.value, found.origin) == ("tensorrt_llm", "flag")
+    found = choice(resolved(environment={"TRTSPEC_OUTPUT": "/x"}, flags={"output": "y"}), "output")
+    assert (found.value, found.origin) == ("y", "flag")
+
+
+def test_max_num_tokens_covers_a_verification_of_every_request(resolved: Resolve) -> None:
+    found = resolved("engine: {max_batch_size: 1024}", "speculation: {max_draft_len: 15}")
+    assert found.target.options.max_num_tokens == 1024 * 16
+    assert choice(found, "engine.max_num_tokens").reason == "one verification of every request"
+
+
+def test_dtype_auto_is_the_models_own(resolved: Resolve) -> None:
+    found = resolved("target: {model: ./t, dtype: auto}", "draft: {model: ./d, dtype: float16}")
+    assert (found.target.dtype, choice(found, "target.dtype").origin) == ("bfloat16", "model")
+    assert (found.draft.dtype, choice(found, "draft.dtype").origin) == ("float16", "recipe")
+
+
+def test_options_of_one_engine_are_its_own(resolved: Resolve) -> None:
+    found = resolved("draft: {model: ./d, build: {gemm_plugin: bfloat16}}")
+    assert (found.target.options.extra, found.draft.options.extra) == ({}, {"gemm_plugin": "bfloat16"})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("engine: {max_input_len: 8192}", r"engine.max_input_len: 8192 leaves no room for an answer"),
+        (
+            "engine: {max_num_tokens: 143}",
+            r"143 is too few: 16 requests of 8 draft tokens and one more are 144",
+        ),
+        (
+            "target: {model: ./t, quantization: {weights: fp8, calibration: {dataset: c.jsonl}}}",
+            "does not quantize",
+        ),
+        ("serving: {layout: bls}", "serves in_process only"),
+    ],
+)
+def test_what_cannot_be_given(resolved: Resolve, line: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said) as caught:
+        resolved(line)
+    assert caught.value.problems[0].line > 0
+    assert caught.value.problems[0].repair
+
+
+def test_parallelism_is_refused(resolved: Resolve) -> None:
+    with pytest.raises(RecipeError, match="checkpoints of one rank only"):
+        resolved("hardware: {gpu: h200, count: 2}", "target: {model: ./t, parallel: {tensor: 2}}")
+
+
+def test_a_stretched_rope_makes_room(resolved: Resolve) -> None:
+    assert resolved("engine: {max_seq_len: 4096}", longest=(4096, 4096)).target.options.max_seq_len == 4096
+
+
+def test_a_text_longer_than_the_target_knows(resolved: Resolve) -> None:
+    with pytest.raises(RecipeError, match=r"max_seq_len: 4096 is more than the target was made for, 2048"):
+        resolved("engine: {max_seq_len: 4096}", longest=(2048, 8192))
+
+
+def test_a_flag_for_tensorrt_does_not_get_around_its_limits(resolved: Resolve) -> None:
+    flags = {"engine.backend": "tensorrt_llm"}
+    with pytest.raises(RecipeError, match="gpu is none"):
+        resolved("engine: {backend: torch}", gpu="none", flags=flags)
+    with pytest.raises(RecipeError, match=r"draft\.dtype: float32 has no paged context FMHA"):
+        resolved("engine: {backend: torch}", "draft: {model: ./d, dtype: float32}", flags=flags)
