@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +35,12 @@ def test_command_lines(
     result = CliRunner().invoke(app, [verb, "recipe.yaml", *options])
     assert result.exit_code == 0, result.output
 
+    output = re.sub(
+        r'"digest": "[0-9a-f]{64}"', '"digest": "..."', result.stdout
+    )  # of trtspec's own code too
+
     golden = Path(__file__).with_name("commands") / f"{command.replace(' --', '_')}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
-        golden.write_text(result.stdout)
-    assert result.stdout == golden.read_text()
+        golden.write_text(output)
+    assert output == golden.read_text()

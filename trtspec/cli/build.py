@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from trtspec.cli.options import BackendOption, DryRunOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.output import out
-from trtspec.cli.plan import print_steps, steps_as_json
+from trtspec.cli.plan import print_steps, steps_as_json, watch
 
 if TYPE_CHECKING:
     from trtspec.plan.plan import Plan
-    from trtspec.plan.steps import Advance, Step
+    from trtspec.plan.steps import Step
 
 EXAMPLES = ("trtspec build recipe.yaml", "trtspec build recipe.yaml --dry-run")
 
@@ -28,7 +27,7 @@ def build(
     """Convert both models, build both engines and write the Triton model repository."""
     from trtspec.plan.plan import make_plan
 
-    made = make_plan(recipe, {"output": output, "engine.backend": backend}, to_run=not dry_run)
+    made = make_plan(recipe, {"output": output, "engine.backend": backend}, not dry_run, watch)
     if dry_run and json:
         out.json(steps_as_json(made))
     elif dry_run:
@@ -42,16 +41,10 @@ def run_steps(made: Plan, steps: Sequence[Step], json: bool) -> None:
     from trtspec.plan.runner import run
 
     start = monotonic()
-    ran = run(steps, made.output, made.digests, _watch)
+    ran = run(steps, made.output, made.digests, watch)
     if json:
         out.json({"output": str(made.output), "ran": ran, "seconds": round(monotonic() - start, 3)})
         return
     done = f"{len(ran)} of {len(steps)} steps run in {monotonic() - start:.1f} s" if ran else "nothing to do"
     out.status(f"{made.resolved.loaded.recipe.name}: {done}")
     out.result(str(made.output))
-
-
-@contextmanager
-def _watch(step: Step) -> Iterator[Advance]:
-    with out.progress(step.name, step.size, "B") as progress:
-        yield progress.advance

@@ -8,6 +8,7 @@ import typer
 
 from trtspec.cli.build import run_steps
 from trtspec.cli.options import JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.plan import watch
 
 EXAMPLES = ("trtspec convert recipe.yaml", "trtspec convert recipe.yaml --only draft")
 
@@ -23,6 +24,6 @@ def convert(
     """Convert the models of a recipe to TensorRT-LLM checkpoints, where `trtspec build` would have them."""
     from trtspec.plan.plan import make_plan
 
-    made = make_plan(recipe, {"output": output}, to_run=True)
+    made = make_plan(recipe, {"output": output}, True, watch)
     names = [f"convert {role}" for role in ("target", "draft") if only in (role, None)]
     run_steps(made, [step for step in made.steps if step.name in names], json)

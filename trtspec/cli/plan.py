@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,7 @@ from trtspec.cli.options import BackendOption, JsonOption, OutputOption, RecipeA
 from trtspec.cli.output import out
 
 if TYPE_CHECKING:
+    from trtspec.plan.digests import Advance
     from trtspec.plan.plan import Plan
 
 EXAMPLES = ("trtspec plan recipe.yaml", "trtspec plan recipe.yaml --commands")
@@ -27,7 +30,7 @@ def plan(
     """Show every value of a build, where it came from and why, and the steps."""
     from trtspec.plan.plan import make_plan
 
-    made = make_plan(recipe, {"output": output, "engine.backend": backend}, to_run=False)
+    made = make_plan(recipe, {"output": output, "engine.backend": backend}, False, watch)
     if json:
         out.json({"values": [asdict(choice) for choice in made.resolved.choices], **steps_as_json(made)})
     elif commands:
@@ -43,6 +46,13 @@ def plan(
 
 def _as_yaml(value: bool | int | float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def watch(label: str, size: int | None) -> Iterator[Advance]:
+    """Progress of a step, or of a long look at a file."""
+    with out.progress(label, size, "B") as progress:
+        yield progress.advance
 
 
 def print_steps(made: Plan) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from trtspec.checkpoint.tensors import read_json
 from trtspec.engine import directory, manifest, torch_builder, trtllm
 from trtspec.engine.options import BuildOptions
 from trtspec.errors import UnavailableError
+from trtspec.plan.digests import Advance
 from trtspec.plan.facts import TOKENIZER_FILES
 from trtspec.plan.records import read_records
 from trtspec.repository.spec import RepositorySpec
 
-Advance = Callable[[int], None]
 LOGS = ".trtspec/logs"
 
 

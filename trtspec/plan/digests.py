@@ -5,35 +5,39 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from trtspec.plan.atomic import write_atomically
 
 CHUNK = 4 << 20
+LARGE = 1 << 30
+
+Advance = Callable[[int], None]
+# Entered, with a label and a size in bytes, around work that takes a while; what it yields hears of bytes
+# done.
+Watch = Callable[[str, int | None], AbstractContextManager[Advance]]
 
 
 class FileDigests:
     """Digests by device, inode, size and modification time, in a small file; two hard links are one file."""
 
-    def __init__(self, store: Path) -> None:
-        self._store = store
-        try:
-            self._known: dict[str, str] = json.loads(store.read_text())
-        except (FileNotFoundError, ValueError):
-            self._known = {}
+    def __init__(self, store: Path, watch: Watch) -> None:
+        self._store, self._watch = store, watch
+        self._known: dict[str, str] = _read(store)
 
-    def of(self, file: Path, advance: Callable[[int], None] = lambda _: None) -> str:
-        """The digest in hexadecimal; `advance` hears of the bytes read for it."""
+    def of(self, file: Path) -> str:
+        """The digest in hexadecimal."""
         stat = file.stat()
         key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
         if key not in self._known:
-            sha = hashlib.sha256()
-            with file.open("rb") as stream:
-                while chunk := stream.read(CHUNK):
-                    sha.update(chunk)
-                    advance(len(chunk))
-            self._known[key] = sha.hexdigest()
+            with (
+                self._watch(f"read {file.name}", stat.st_size)
+                if stat.st_size >= LARGE
+                else _unseen() as advance
+            ):
+                self._known[key] = _sha256(file, advance)
         return self._known[key]
 
     def of_tree(self, path: Path) -> dict[str, str]:
@@ -46,6 +50,27 @@ class FileDigests:
 
     def save(self) -> None:
         write_atomically(self._store, json.dumps(self._known, indent=0))
+
+
+def _read(store: Path) -> dict[str, str]:
+    try:
+        known = json.loads(store.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _sha256(file: Path, advance: Advance) -> str:
+    sha = hashlib.sha256()
+    with file.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            sha.update(chunk)
+            advance(len(chunk))
+    return sha.hexdigest()
+
+
+def _unseen() -> AbstractContextManager[Advance]:
+    return nullcontext(lambda _: None)
 
 
 def digest_of(value: Any) -> str:

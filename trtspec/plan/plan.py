@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.plan.digests import FileDigests
+from trtspec.plan.digests import FileDigests, Watch
 from trtspec.plan.facts import Facts, gather
 from trtspec.plan.records import FOLDER, has_records
 from trtspec.plan.resolve import Resolved, build_folder, resolve
@@ -34,11 +34,11 @@ class Plan:
         return pending(self.steps, self.output, self.digests)
 
 
-def make_plan(recipe: Path, flags: Mapping[str, str | None], to_run: bool) -> Plan:
+def make_plan(recipe: Path, flags: Mapping[str, str | None], to_run: bool, watch: Watch) -> Plan:
     """Reads the recipe and the world. Only a plan to run reads the weights of a pair that was never built."""
     loaded = load(recipe)
     output = build_folder(loaded, flags, os.environ)
-    digests = FileDigests(output / FOLDER / "digests.json")
+    digests = FileDigests(output / FOLDER / "digests.json", watch)
     facts = gather(loaded, digests if to_run or has_records(output) else None)
     resolved = resolve(loaded, facts, flags, os.environ)
     return Plan(facts, resolved, make_steps(resolved, facts), digests)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from time import monotonic
 
 from trtspec.errors import UnavailableError
 from trtspec.plan.atomic import publish, remove, remove_leftovers, temporary
-from trtspec.plan.digests import FileDigests, digest_of
+from trtspec.plan.digests import Advance, FileDigests, Watch, digest_of
 from trtspec.plan.lock import locked
 from trtspec.plan.records import FOLDER, Record, read_records, write_records
-from trtspec.plan.steps import Advance, Step
+from trtspec.plan.steps import Step
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-# Entered around each step that is run; what it yields hears of the bytes that are done.
-Watch = Callable[[Step], AbstractContextManager[Advance]]
 
 
 def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Watch) -> list[str]:
@@ -37,10 +33,10 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Watch) 
                 continue
             if records.pop(step.name, None):
                 write_records(build, records)
-            with watch(step) as advance:
-                start = monotonic()
+            start = monotonic()
+            with watch(step.name, step.size) as advance:
                 _make(step, build, advance)
-                files = _files(step, build, digests)
+            files = _files(step, build, digests)
             seconds = round(monotonic() - start, 3)
             records[step.name] = Record(str(step.digest), _inputs(step, records), files, seconds)
             write_records(build, records)

@@ -12,13 +12,11 @@ from trtspec.checkpoint import convert
 from trtspec.engine import manifest, torch_builder, trtllm
 from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.plan import actions
-from trtspec.plan.digests import digest_of
+from trtspec.plan.digests import Advance, digest_of
 from trtspec.plan.facts import TOKENIZER_FILES, Facts, ModelFacts
 from trtspec.plan.resolve import EnginePlan, Resolved
 from trtspec.recipe import gpus
 from trtspec.repository.spec import RepositorySpec
-
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trtspec.checkpoint import convert
+from trtspec.plan.digests import Advance
 from trtspec.plan.plan import make_plan
 from trtspec.plan.runner import run
-from trtspec.plan.steps import Advance, Step
 
 MOMENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "shutil.rmtree")
 
@@ -39,11 +39,11 @@ def build(recipe: Path, folder: Path, kill_at: int | None) -> None:
             moment()
 
     @contextmanager
-    def watch(step: Step) -> Iterator[Advance]:
+    def watch(label: str, size: int | None) -> Iterator[Advance]:
         yield lambda _: moment()
 
     sys.addaudithook(hook)
-    made = make_plan(recipe, {"output": str(folder)}, to_run=True)
+    made = make_plan(recipe, {"output": str(folder)}, True, watch)
     run(made.steps, made.output, made.digests, watch)
 
 

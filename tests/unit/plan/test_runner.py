@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from trtspec.errors import EngineError, UnavailableError
-from trtspec.plan.digests import FileDigests
+from trtspec.plan.digests import Advance, FileDigests
 from trtspec.plan.runner import pending, run
-from trtspec.plan.steps import Advance, Step
+from trtspec.plan.steps import Step
 
 
 class Kitchen:
@@ -48,14 +48,19 @@ class Kitchen:
         ]
 
     def run(self) -> list[str]:
-        return run(self.steps, self.build, FileDigests(self.build / ".trtspec/digests.json"), self._watch)
+        return run(
+            self.steps,
+            self.build,
+            FileDigests(self.build / ".trtspec/digests.json", self._watch),
+            self._watch,
+        )
 
     def pending(self) -> set[str]:
-        return pending(self.steps, self.build, FileDigests(self.build / ".trtspec/digests.json"))
+        return pending(self.steps, self.build, FileDigests(self.build / ".trtspec/digests.json", self._watch))
 
     @contextmanager
-    def _watch(self, step: Step) -> Iterator[Advance]:
-        self.watched.append(step.name)
+    def _watch(self, label: str, size: int | None) -> Iterator[Advance]:
+        self.watched.append(label)
         yield lambda _: None
 
     @property
