@@ -1,121 +1,141 @@
-"""The Hub's client against a server on this machine that answers as the Hub does."""
+"""`fetch` in a process of its own, against a Hub on the loopback interface."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from hashlib import sha256
+import threading
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-FILES = {
-    "config.json": b"{}",
-    "model.safetensors": b"weights",
-    "evil.py": b"code",
-    "pytorch_model.bin": b"pickle",
-}
+COMMIT = "0123456789" * 4
 FETCH = """
-import json, sys
-from trtspec.checkpoint.hub import cached_folder, fetch
+import sys
+from trtspec.checkpoint.hub import fetch
 from trtspec.errors import ModelError
-for name, revision in json.loads(sys.argv[1]):
-    try:
-        folder = fetch(name, revision)
-        same = cached_folder(name, revision) == folder
-        files = sorted(path.name for path in folder.iterdir())
-        print(json.dumps({"commit": folder.name, "files": files, "cached": same}))
-    except ModelError as error:
-        print(json.dumps({"subject": error.subject, "problem": error.problem, "repair": error.repair}))
+try:
+    print(fetch(sys.argv[1], sys.argv[2] or None))
+except ModelError as error:
+    print(f"{error}; {error.repair}")
 """
 
 
-class Hub(BaseHTTPRequestHandler):
-    """`org/gated`, `org/broken`, and `org/good` with one revision; nothing else."""
+class Hub(ThreadingHTTPServer):
+    """Serves `owner/model` from a folder; knows of `owner/gated`, and of no other."""
 
-    protocol_version = "HTTP/1.1"
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder, self.asked = folder, list[str]()
 
-    def do_GET(self) -> None:
-        parts = self.path.strip("/").split("/")
-        name = "/".join(parts[2:4]) if parts[0] == "api" else "/".join(parts[:2])
-        if name == "org/gated":
-            return self.answer(403, b"", {"X-Error-Code": "GatedRepo"})
-        if name == "org/broken":
-            return self.answer(500, b"", {})
-        if name != "org/good":
-            return self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
-        if parts[0] != "api":
-            content = FILES[parts[-1]]
-            digest = sha256(content).hexdigest()
-            return self.answer(200, content, {"ETag": f'"{digest}"', "X-Repo-Commit": COMMIT})
-        if parts[-1] not in ("main", COMMIT):
-            return self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
-        siblings = [{"rfilename": file} for file in FILES]
-        return self.answer(200, json.dumps({"id": name, "sha": COMMIT, "siblings": siblings}).encode(), {})
 
-    do_HEAD = do_GET
+class Handler(BaseHTTPRequestHandler):
+    server: Hub
 
-    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+    def do_HEAD(self) -> None:
+        self.server.asked.append(self.path)
+        if self.path.startswith("/api/models/owner/gated"):
+            self._send(403, b"{}", {"X-Error-Code": "GatedRepo"})
+        elif self.path in (f"/api/models/owner/model/revision/{name}" for name in ("main", "v1", COMMIT)):
+            files = [{"rfilename": path.name} for path in self.server.folder.iterdir()]
+            self._send(200, json.dumps({"id": "owner/model", "sha": COMMIT, "siblings": files}).encode())
+        elif self.path.startswith("/api/models/owner/model/revision/"):
+            self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
+        elif self.path.startswith(f"/owner/model/resolve/{COMMIT}/"):
+            content = (self.server.folder / Path(self.path).name).read_bytes()
+            etag = hashlib.sha256(content).hexdigest()
+            self._send(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
+        else:
+            self._send(401, b"{}", {"X-Error-Code": "RepoNotFound"})
+
+    do_GET = do_HEAD
+
+    def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for header, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(header, value)
+        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(body)
+            self.wfile.write(content)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *arguments: object) -> None:
         pass
 
 
 @pytest.fixture
-def endpoint() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+def hub(llama_folder: Callable[..., Path]) -> Iterator[Hub]:
+    folder = llama_folder("published")
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+    (folder / "modeling.py").write_text("raise SystemExit")
+    with Hub(folder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
-def fetch(endpoint: str, home: Path, *models: tuple[str, str | None]) -> list[dict[str, object]]:
-    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    environment |= {
-        "HF_ENDPOINT": endpoint,
-        "HF_HOME": str(home),
-        "HF_HUB_OFFLINE": "0",
-        "HF_HUB_DISABLE_XET": "1",
-    }
-    command = [sys.executable, "-c", FETCH, json.dumps(models)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+@pytest.fixture
+def fetch(hub: Hub, tmp_path: Path) -> Callable[..., str]:
+    """Calls `fetch` in a process of its own, for huggingface_hub reads its environment once."""
+
+    def call(model: str, revision: str = "", **environment: str) -> str:
+        settings = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path / "home")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        quiet = {"HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        return subprocess.run(
+            [sys.executable, "-c", FETCH, model, revision],
+            env={**inherited, **quiet, **settings, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout.strip()
+
+    return call
 
 
-def test_a_snapshot_holds_nothing_that_could_run(endpoint: str, tmp_path: Path) -> None:
-    whole = {"commit": COMMIT, "files": ["config.json", "model.safetensors"], "cached": True}
-    assert fetch(endpoint, tmp_path, ("org/good", None), ("org/good", COMMIT)) == [whole, whole]
+def test_a_snapshot_has_what_a_build_needs_and_nothing_that_runs(hub: Hub, fetch: Callable[..., str]) -> None:
+    folder = Path(fetch("owner/model"))
+    assert folder.name == COMMIT
+    names = {path.name for path in folder.iterdir()}
+    assert names == {path.name for path in hub.folder.iterdir()} - {"pytorch_model.bin", "modeling.py"}
+    assert fetch("owner/model", "v1") == str(folder)
 
 
-def test_each_failure_says_what_to_do(endpoint: str, tmp_path: Path) -> None:
-    models = [("org/gated", None), ("org/none", None), ("org/good", "v9"), ("org/broken", None)]
-    gated, none, revision, broken = fetch(endpoint, tmp_path, *models)
-    assert gated["problem"] == "is a gated model, and this machine has no access to it"
-    assert "https://huggingface.co/org/gated" in str(gated["repair"])
-    assert "is neither a folder nor a model of the Hugging Face Hub" in str(none["problem"])
-    assert "./org/none" in str(none["repair"])
-    assert revision["problem"] == "has no revision v9"
-    assert broken["subject"] == "org/broken"
+def test_a_pinned_commit_needs_no_network_once_it_is_whole(hub: Hub, fetch: Callable[..., str]) -> None:
+    folder = fetch("owner/model", COMMIT)
+    hub.asked.clear()
+    assert fetch("owner/model", COMMIT) == folder
+    assert hub.asked == []
+    (Path(folder) / "model.safetensors").unlink()
+    assert fetch("owner/model", COMMIT) == folder
+    assert (Path(folder) / "model.safetensors").is_file()
 
 
-def test_no_network(tmp_path: Path) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-        (answer,) = fetch(f"http://127.0.0.1:{port}", tmp_path, ("org/good", None))
-    assert answer["problem"] == "is not on this machine, and the Hub cannot be reached"
+@pytest.mark.parametrize(
+    ("model", "revision", "environment", "said"),
+    [
+        (
+            "owner/private",
+            "",
+            {},
+            "neither a folder nor a model of the Hugging Face Hub that this machine may see",
+        ),
+        ("owner/private", "", {}, "hf auth login"),
+        ("owner/gated", "", {}, "accept its terms at https://huggingface.co/owner/gated"),
+        ("owner/model", "v2", {}, "has no revision v2"),
+        ("a/b/c", "", {}, "neither a folder nor the name of a model"),
+        ("owner/model", "", {"HF_HUB_OFFLINE": "1"}, "is not on this machine, and the Hub cannot be reached"),
+        ("owner/model", COMMIT, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "the Hub cannot be reached"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_clear_error(
+    fetch: Callable[..., str], model: str, revision: str, environment: dict[str, str], said: str
+) -> None:
+    output = fetch(model, revision, **environment)
+    assert output.startswith(f"{model}: ")
+    assert said in output
