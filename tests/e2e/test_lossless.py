@@ -1,0 +1,201 @@
+"""Speculation changes the speed, never the text: on the tiny pair and prompts that it was not trained on."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from trtspec.serving.completion import NO_END, CompletionRequest
+from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.tokenizer import Tokenizer
+
+TINY = Path(__file__).parents[2] / "recipes" / "tiny"
+NUM_PROMPTS = 200
+MAX_TOKENS = 16
+NEAR_TIE = 2.0**-4  # logits differ by this or less: a few ulp of bfloat16 at the size that these logits have
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A loaded pair behind a coordinator, on the loop that it belongs to."""
+
+    loop: asyncio.AbstractEventLoop
+    coordinator: Coordinator
+    tokenizer: Tokenizer
+
+    def complete(self, requests: Sequence[CompletionRequest], concurrency: int) -> list[list[int]]:
+        """The token ids of each completion, in the order of the requests."""
+        return self.loop.run_until_complete(self._complete(requests, concurrency))
+
+    async def _complete(self, requests: Sequence[CompletionRequest], concurrency: int) -> list[list[int]]:
+        gate = asyncio.Semaphore(concurrency)
+
+        async def one(request: CompletionRequest) -> list[int]:
+            async with gate:
+                return (await self.coordinator.complete(request)).token_ids
+
+        return list(await asyncio.gather(*(one(request) for request in requests)))
+
+
+def build(folder: Path, dtype: str) -> Path:
+    recipe = folder / "recipe.yaml"
+    text = (TINY / "recipe.yaml").read_text()
+    for model in ("target", "draft"):
+        text = text.replace(f"./{model}", str(TINY / model))
+    recipe.write_text(text.replace("dtype: float32", f"dtype: {dtype}"))
+    command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(folder / "build")]
+    subprocess.run(command, check=True)
+    return folder / "build"
+
+
+def load(folder: Path) -> Iterator[Pair]:
+    loop = asyncio.new_event_loop()
+    turns = Turns()
+    draft = TorchExecutor(folder / "draft" / "engine", turns=turns)
+    target = TorchExecutor(folder / "target" / "engine", turns=turns)
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    yield Pair(loop, Coordinator(target, draft, tokenizer), tokenizer)
+    target.shutdown()
+    draft.shutdown()
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def float32_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    yield from load(build(tmp_path_factory.mktemp("float32"), "float32"))
+
+
+@pytest.fixture(scope="module")
+def bfloat16_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    yield from load(build(tmp_path_factory.mktemp("bfloat16"), "bfloat16"))
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[str]:
+    """Beginnings of 40 to 400 characters, cut evenly from the held-out files."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    files = [library / line for line in (TINY / "heldout.txt").read_text().split()]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    cuts = []
+    for number in range(NUM_PROMPTS):
+        text = texts[number % len(texts)]
+        start = (number * 7919) % max(1, len(text) - 400)
+        cuts.append(text[start : start + 40 + (number * 53) % 361])
+    return cuts
+
+
+def greedy(prompt: str, num_draft_tokens: int) -> CompletionRequest:
+    return CompletionRequest(prompt=prompt, max_tokens=MAX_TOKENS, num_draft_tokens=num_draft_tokens)
+
+
+@pytest.fixture(scope="module")
+def plain_text(float32_pair: Pair, prompts: list[str]) -> list[list[int]]:
+    return float32_pair.complete([greedy(prompt, 0) for prompt in prompts], concurrency=1)
+
+
+@pytest.mark.parametrize("concurrency", [1, 16])
+@pytest.mark.parametrize("num_draft_tokens", range(1, 9))
+def test_greedy_text_is_the_target_alone(
+    float32_pair: Pair,
+    prompts: list[str],
+    plain_text: list[list[int]],
+    num_draft_tokens: int,
+    concurrency: int,
+) -> None:
+    requests = [greedy(prompt, num_draft_tokens) for prompt in prompts]
+    assert float32_pair.complete(requests, concurrency) == plain_text
+
+
+def test_greedy_text_is_what_transformers_generates(
+    prompts: list[str], plain_text: list[list[int]], float32_pair: Pair
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(TINY / "target", dtype=torch.float32)
+    for prompt, expected in list(zip(prompts, plain_text, strict=True))[::10]:
+        ids = torch.tensor([float32_pair.tokenizer.encode(prompt)])
+        output = model.generate(ids, max_new_tokens=MAX_TOKENS, do_sample=False)[0, ids.shape[1] :].tolist()
+        end = model.generation_config.eos_token_id
+        assert [token for token in output if token != end] == expected
+
+
+def test_a_bfloat16_difference_starts_at_a_near_tie(bfloat16_pair: Pair, prompts: list[str]) -> None:
+    """Other batch shapes round otherwise; that may decide only between tokens the target holds for equal."""
+    model = AutoModelForCausalLM.from_pretrained(TINY / "target", dtype=torch.bfloat16)
+    plain = bfloat16_pair.complete([greedy(prompt, 0) for prompt in prompts], concurrency=1)
+    for concurrency in (1, 16):
+        texts = bfloat16_pair.complete([greedy(prompt, 4) for prompt in prompts], concurrency)
+        for prompt, expected, found in zip(prompts, plain, texts, strict=True):
+            if expected == found:
+                continue
+            same = next(i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b)
+            ids = torch.tensor([bfloat16_pair.tokenizer.encode(prompt) + expected[:same]])
+            with torch.inference_mode():
+                logits = model(ids).logits[0, -1].float()
+            first, second = logits.topk(2).values.tolist()
+            assert first - second <= NEAR_TIE, (prompt, same, first, second)
+            assert {expected[same], found[same]} <= set(logits.topk(3).indices.tolist())
+
+
+def sampled(prompt: str, seed: int, num_draft_tokens: int, max_tokens: int) -> CompletionRequest:
+    sampling = SamplingConfig(temperature=0.8, top_k=20, seed=seed)
+    return CompletionRequest(
+        prompt=prompt,
+        max_tokens=max_tokens,
+        num_draft_tokens=num_draft_tokens,
+        sampling=sampling,
+        end_id=NO_END,
+    )
+
+
+def test_a_seed_gives_the_same_text_with_and_without_a_draft(float32_pair: Pair, prompts: list[str]) -> None:
+    alone = [sampled(prompt, 7, 0, MAX_TOKENS) for prompt in prompts[:40]]
+    with_draft = [sampled(prompt, 7, 4, MAX_TOKENS) for prompt in prompts[:40]]
+    assert float32_pair.complete(with_draft, 16) == float32_pair.complete(alone, 1)
+
+
+def first_tokens(pair: Pair, prompt: str, seeds: range, num_draft_tokens: int) -> list[tuple[int, ...]]:
+    requests = [sampled(prompt, seed, num_draft_tokens, max_tokens=4) for seed in seeds]
+    return [tuple(tokens[:2]) for tokens in pair.complete(requests, 16)]
+
+
+def same_distribution(one: list[tuple[int, ...]], other: list[tuple[int, ...]]) -> float:
+    """The p-value of Pearson's chi-square test of two samples; outcomes seen under 10 times are pooled."""
+    both = Counter(one) + Counter(other)
+    common = [outcome for outcome, count in both.items() if count >= 10]
+    counts = [
+        Counter(outcome if outcome in common else None for outcome in sample) for sample in (one, other)
+    ]
+    table = torch.tensor([[count[outcome] for outcome in [*common, None]] for count in counts])
+    table = table[:, table.sum(0) > 0].double()
+    expected = table.sum(1, keepdim=True) * table.sum(0, keepdim=True) / table.sum()
+    statistic = ((table - expected) ** 2 / expected).sum()
+    freedom = torch.tensor(table.shape[1] - 1.0, dtype=torch.float64)
+    return float(torch.special.gammaincc(freedom / 2, statistic / 2))
+
+
+@pytest.mark.parametrize("number", [3, 11, 42])
+def test_sampled_tokens_have_the_distribution_of_the_target(
+    float32_pair: Pair, prompts: list[str], number: int
+) -> None:
+    """Other seeds on either side, so that nothing but the distribution can make them agree."""
+    alone = first_tokens(float32_pair, prompts[number], range(1000), 0)
+    with_draft = first_tokens(float32_pair, prompts[number], range(1_000_000, 1_001_000), 3)
+    assert same_distribution(alone, with_draft) > 1e-3
+
+
+def test_the_distribution_test_sees_a_difference() -> None:
+    fair = [(i % 4,) for i in range(1000)]
+    loaded = [(i % 4 if i % 5 else 0,) for i in range(1000)]
+    assert same_distribution(fair, loaded) < 1e-3

@@ -1,0 +1,198 @@
+"""The tiny pair, measured: speculation against the target alone, and both against transformers.
+
+    python tests/perf/pair.py [--prompts 12] [--tokens 96] [--draft-tokens 4] [--dtype float32]
+
+Everything runs in one process on the same threads, and every prompt goes through all four ways before the next one, so
+that each ratio is of runs made side by side. A ratio's interval is the 5th to 95th percentile of its bootstrap over
+prompts. JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from trtspec.serving.completion import NO_END, Completion, CompletionRequest
+from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.tokenizer import Tokenizer
+
+TINY = Path(__file__).parents[2] / "recipes" / "tiny"
+Run = Callable[[list[int]], list[int]]
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory() as folder:
+        build = built(Path(folder), options.dtype)
+        tokenizer = Tokenizer.load(build / "tokenizer")
+        warm_up, *prompts = (tokenizer.encode(text) for text in heldout(options.prompts + 1))
+        spoken: list[Completion] = []
+        # Each way has engines of its own, so that none finds a prompt in its cache.
+        ways = {
+            "plain": ours(build, tokenizer, options.tokens, 0, []),
+            "speculative": ours(build, tokenizer, options.tokens, options.draft_tokens, spoken),
+            **theirs(options.tokens, getattr(torch, options.dtype)),
+        }
+        for run in ways.values():
+            run(warm_up)
+        seconds, same = measure(ways, prompts)
+    result = {
+        "machine": machine(),
+        "prompts": options.prompts,
+        "tokens": options.tokens,
+        "num_draft_tokens": options.draft_tokens,
+        "dtype": options.dtype,
+        "tokens_per_second": {
+            way: round(options.tokens * options.prompts / sum(times), 1) for way, times in seconds.items()
+        },
+        "ratios": {
+            f"{way} / {base}": ratio(seconds[way], seconds[base])
+            for way, base in (
+                ("speculative", "plain"),
+                ("plain", "transformers"),
+                ("speculative", "transformers_assisted"),
+            )
+        },
+        "same_text": same,
+        "draft_acceptance_rate": rate(spoken, "draft_acceptance_rate"),
+        "mean_acceptance_length": rate(spoken, "mean_acceptance_length"),
+    }
+    json.dump(result, sys.stdout, indent=2)
+    print()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--draft-tokens", type=int, default=4)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    return parser.parse_args()
+
+
+def built(folder: Path, dtype: str) -> Path:
+    recipe = folder / "recipe.yaml"
+    text = (TINY / "recipe.yaml").read_text().replace("dtype: float32", f"dtype: {dtype}")
+    for model in ("target", "draft"):
+        text = text.replace(f"./{model}", str(TINY / model))
+    recipe.write_text(text)
+    command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(folder / "build")]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return folder / "build"
+
+
+def heldout(count: int) -> list[str]:
+    """Beginnings of 300 characters, from the middle of files that the pair was not trained on."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    names = (TINY / "heldout.txt").read_text().split()
+    texts = [(library / names[number % len(names)]).read_text(encoding="utf-8") for number in range(count)]
+    return [text[len(text) // 2 :][:300] for text in texts]
+
+
+def ours(
+    build: Path, tokenizer: Tokenizer, tokens: int, num_draft_tokens: int, spoken: list[Completion]
+) -> Run:
+    loop, turns = asyncio.new_event_loop(), Turns()
+    draft = TorchExecutor(build / "draft" / "engine", turns=turns)
+    target = TorchExecutor(build / "target" / "engine", turns=turns)
+    coordinator = Coordinator(target, draft, tokenizer)
+
+    def run(prompt: list[int]) -> list[int]:
+        request = CompletionRequest(
+            prompt_token_ids=prompt, max_tokens=tokens, num_draft_tokens=num_draft_tokens, end_id=NO_END
+        )
+        delta = loop.run_until_complete(coordinator.complete(request))
+        assert delta.completion is not None
+        spoken.append(delta.completion)
+        return delta.token_ids
+
+    return run
+
+
+def theirs(tokens: int, dtype: torch.dtype) -> dict[str, Run]:
+    """transformers' `generate` with its own defaults, but for an end token that never comes."""
+    target, draft = (
+        AutoModelForCausalLM.from_pretrained(TINY / name, dtype=dtype) for name in ("target", "draft")
+    )
+    for model in (target, draft):
+        model.generation_config.eos_token_id = None
+
+    def run(prompt: list[int], **assistant: object) -> list[int]:
+        ids = torch.tensor([prompt])
+        output = target.generate(ids, max_new_tokens=tokens, do_sample=False, pad_token_id=0, **assistant)
+        return list(output[0, len(prompt) :].tolist())
+
+    return {"transformers": run, "transformers_assisted": lambda prompt: run(prompt, assistant_model=draft)}
+
+
+def measure(ways: dict[str, Run], prompts: list[list[int]]) -> tuple[dict[str, list[float]], bool]:
+    """Seconds of each way for each prompt, and whether all of them said the same."""
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    same = True
+    for number, prompt in enumerate(prompts):
+        texts = []
+        for way, run in ways.items():
+            start = time.perf_counter()
+            texts.append(run(prompt))
+            seconds[way].append(time.perf_counter() - start)
+        same &= all(text == texts[0] for text in texts)
+        print(f"prompt {number + 1}/{len(prompts)}", file=sys.stderr)
+    return seconds, same
+
+
+def ratio(fast: list[float], slow: list[float]) -> dict[str, float]:
+    """How many times as many tokens per second, with its bootstrap interval."""
+    pairs, choose = list(zip(fast, slow, strict=True)), random.Random(0)
+    again = sorted(
+        sum(b for _, b in sample) / sum(a for a, _ in sample)
+        for sample in (choose.choices(pairs, k=len(pairs)) for _ in range(1000))
+    )
+    return {
+        "ratio": round(sum(slow) / sum(fast), 2),
+        "low": round(again[50], 2),
+        "high": round(again[949], 2),
+    }
+
+
+def rate(completions: list[Completion], name: str) -> float:
+    return round(statistics.mean(getattr(completion.speculation, name) for completion in completions), 3)
+
+
+def machine() -> dict[str, object]:
+    name = next(
+        (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor(),
+    )
+    return {
+        "cpu": name,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m trtspec` is the command `trtspec`."""
+
+from trtspec.cli.app import main
+
+main()
