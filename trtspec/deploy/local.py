@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from trtspec.deploy.ports import Ports, check_free
 from trtspec.deploy.wheel import TritonWheel
-from trtspec.errors import ServerError
+from trtspec.errors import ServerError, UnavailableError
 
 # What is in flight gets this long to end when the server is told to.
 DRAIN_S = 10
@@ -78,12 +80,10 @@ class LocalServer:
             raise ServerError("tritonserver", how, f"the reason is in {self._deployment.log}")
 
     def stop(self) -> None:
-        """Lets the requests in flight end, but not for ever; nothing of the server is left afterwards."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_KILL_AFTER_S)
-        self.kill()
+        """Tells the server to end when the requests in flight have, and waits; for ever it does not."""
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_AFTER_S)
 
     def kill(self) -> None:
         """The server and the processes that it has started."""
@@ -96,10 +96,14 @@ class LocalServer:
 def serve(deployment: Deployment, wheel: TritonWheel) -> Iterator[LocalServer]:
     """Starts a server, which may not be ready yet, and stops it at the end.
 
-    Raises `UnavailableError` before anything starts when a port is taken.
+    Raises `UnavailableError` before anything starts when a port is taken, or a path cannot be served from.
     """
+    for path in (deployment.repository.resolve(), wheel.backends):
+        _check_path(path)
     check_free(deployment.host, deployment.ports)
-    command = [sys.executable, "-m", "trtspec.deploy.leash", str(os.getpid()), *_command(deployment, wheel)]
+    memory = f"trtspec_{uuid.uuid4().hex}_"
+    command = [sys.executable, "-m", "trtspec.deploy.leash", str(os.getpid())]
+    command += _command(deployment, wheel, memory)
     with deployment.log.open("wb") as log:
         process = subprocess.Popen(  # noqa: S603
             command,
@@ -112,10 +116,12 @@ def serve(deployment: Deployment, wheel: TritonWheel) -> Iterator[LocalServer]:
     server = LocalServer(deployment, process)
     try:
         yield server
-    except BaseException:
+        server.stop()
+    finally:
         server.kill()
-        raise
-    server.stop()
+        # A server that is killed leaves what it shared with its processes.
+        for region in Path("/dev/shm").glob(f"{memory}*"):  # noqa: S108
+            region.unlink(missing_ok=True)
 
 
 def last_lines(log: Path, count: int = 12) -> list[str]:
@@ -124,13 +130,22 @@ def last_lines(log: Path, count: int = 12) -> list[str]:
     return [line for line in lines if line and line[0] not in "+|"][-count:]
 
 
-def _command(deployment: Deployment, wheel: TritonWheel) -> list[str]:
+def _check_path(path: Path) -> None:
+    """The Python backend starts its processes with these paths, unquoted, in a line for the shell."""
+    if shlex.quote(str(path)) != str(path):
+        repair = "have the build, and TRTSPEC_CACHE, in folders with plain names"
+        raise UnavailableError(path, "Triton cannot serve from a path with special characters", repair)
+
+
+def _command(deployment: Deployment, wheel: TritonWheel, memory: str) -> list[str]:
+    """`memory` begins the names of the shared memory that the server makes."""
     host, ports = deployment.host, deployment.ports
     command = [
         str(wheel.server),
         f"--model-repository={deployment.repository.resolve()}",
         f"--backend-directory={wheel.backends}",
         f"--backend-config=python,stub-timeout-seconds={deployment.start_s:.0f}",
+        f"--backend-config=python,shm-region-prefix-name={memory}",
         "--disable-auto-complete-config",
         f"--exit-timeout-secs={DRAIN_S}",
         f"--http-address={host}",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from typing import TypeVar
 
-from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import RequestError, ServingError
 from trtspec.serving.stats import Stats
@@ -39,6 +39,7 @@ class Service:
         self._thread.start()
         try:
             self._pair = self._call(_on_loop(load))
+            self._call(_warm_up(self._pair))
             self._coordinator = Coordinator(self._pair.target, self._pair.draft, self._pair.tokenizer)
         except BaseException:
             self._end_loop()
@@ -102,3 +103,9 @@ class Service:
 
 async def _on_loop(work: Callable[[], T]) -> T:
     return work()
+
+
+async def _warm_up(pair: Pair) -> None:
+    """The first use of an engine is slow; this one counts nowhere, and finds an engine that cannot run."""
+    request = CompletionRequest(prompt_token_ids=[0], max_tokens=8, end_id=NO_END)
+    await Coordinator(pair.target, pair.draft, pair.tokenizer).complete(request)

@@ -1,0 +1,197 @@
+"""The tiny pair, built and deployed by the command line as a user would."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("pytriton")
+
+from trtspec.deploy.client import Client
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "tiny" / "recipe.yaml"
+TRTSPEC = Path(sys.prefix, "bin", "trtspec")
+DEADLINE_S = 90.0
+
+
+def wait_until(happens: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:
+    """What `happens` returns as soon as it is true."""
+    deadline = time.monotonic() + seconds
+    while not (result := happens()):
+        assert time.monotonic() < deadline, f"not in {seconds:g} s: {what}"
+        time.sleep(0.05)
+    return result
+
+
+def free_ports() -> tuple[int, int, int]:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = tuple(listener.getsockname()[1] for listener in listeners)
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+@dataclass
+class Deploy:
+    """A `trtspec deploy` in the foreground of its own process; what it says is in the file `said`."""
+
+    process: subprocess.Popen
+    said: Path
+    ports: tuple[int, int, int]
+    model: str = "speculative_llm"
+
+    @property
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, self.said.read_text()
+        return "is ready" in self.said.read_text()
+
+    @property
+    def grpc_url(self) -> str:
+        return f"127.0.0.1:{self.ports[1]}"
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def server_pids(self) -> set[int]:
+        """The tritonserver that serves this build, and its children."""
+        repository = f"--http-port={self.ports[0]}"
+        found = set()
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                line = (folder / "cmdline").read_text().split("\0")
+            except OSError:
+                continue
+            if repository in line:
+                found.add(int(folder.name))
+                children = folder / "task" / folder.name / "children"
+                found |= {int(pid) for pid in children.read_text().split()}
+        return found
+
+    # The server as a client sees it.
+
+    def request(self, method: str, path: str, body: bytes | None = None, port: int = 0) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports[port], timeout=60)
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def post(self, body: bytes | dict[str, Any], verb: str = "generate") -> tuple[int, Any]:
+        """Status and the answer's JSON; a list of them for `generate_stream`."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        status, text = self.request("POST", f"/v2/models/{self.model}/{verb}", raw)
+        if verb == "generate":
+            return status, json.loads(text)
+        return status, [json.loads(event.removeprefix("data: ")) for event in text.split("\n\n") if event]
+
+    def generate(self, prompt: str, **values: Any) -> str:
+        status, answer = self.post({"text_input": prompt, **values})
+        assert status == 200, answer
+        return answer["text_output"]
+
+    def stream(self, prompt: str, **values: Any) -> list[dict[str, Any]]:
+        status, events = self.post({"text_input": prompt, "stream": True, **values}, "generate_stream")
+        assert status == 200, events
+        return events
+
+    def client(self) -> Client:
+        return Client(self.grpc_url, self.model)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum over all label sets that have `labels`."""
+        _, text = self.request("GET", "/metrics", port=2)
+        rows = re.findall(rf"^trtspec:{name}{{(.*)}} (\S+)$", text, re.MULTILINE)
+        assert rows, f"no metric {name}"
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(float(value) for given, value in rows if all(label in given for label in wanted))
+
+
+class Deployer:
+    """Starts `trtspec deploy`, and sees to it that nothing of it is left."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._started = folder, []
+
+    def __call__(self, build: Path, *options: str, recipe: Path = RECIPE, ports=None) -> Deploy:
+        ports = ports or free_ports()
+        names = ("--http-port", "--grpc-port", "--metrics-port")
+        flags = [str(word) for pair in zip(names, ports, strict=True) for word in pair]
+        said = self._folder / f"deploy-{len(self._started)}.log"
+        with said.open("wb") as file:
+            process = subprocess.Popen(
+                [TRTSPEC, "deploy", recipe, "--output", build, *flags, *options],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        deploy = Deploy(process, said, ports)
+        self._started.append(deploy)
+        return deploy
+
+    def end_all(self) -> None:
+        for deploy in self._started:
+            deploy.process.kill()
+            deploy.process.wait()
+            wait_until(lambda deploy=deploy: not deploy.server_pids(), "the end of a server")
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[..., Any]:
+    return wait_until
+
+
+@pytest.fixture(scope="session")
+def tiny_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A build directory of the tiny recipe; not to be changed."""
+    folder = tmp_path_factory.mktemp("tiny") / "build"
+    subprocess.run([TRTSPEC, "build", RECIPE, "--output", folder], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(tiny_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy]:
+    """The one server that tests share; it must be healthy, and stop cleanly, after all of them."""
+    deployer = Deployer(tmp_path_factory.mktemp("server"))
+    try:
+        deploy = deployer(tiny_build)
+        wait_until(lambda: deploy.is_ready, "the server ready")
+        yield deploy
+        wait_until(lambda: deploy.metric("num_requests_running") == 0, "an idle server")
+        assert deploy.stop() == 0, deploy.said.read_text()
+        assert "Traceback" not in (tiny_build / "tritonserver.log").read_text()
+    finally:
+        deployer.end_all()
+
+
+@pytest.fixture
+def deployer(tmp_path: Path) -> Iterator[Deployer]:
+    """For tests that need a server of their own."""
+    deployer = Deployer(tmp_path)
+    yield deployer
+    deployer.end_all()
+
+
+@pytest.fixture
+def build_copy(tiny_build: Path, tmp_path: Path) -> Path:
+    """A build that was moved, and may be changed."""
+    folder = tmp_path / "moved"
+    shutil.copytree(tiny_build, folder, ignore=shutil.ignore_patterns("tritonserver.log"))
+    return folder

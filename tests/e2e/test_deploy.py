@@ -1,0 +1,132 @@
+"""`trtspec deploy`: how it starts, stops and fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+
+
+def test_two_servers_at_once_one_of_a_build_that_was_moved(server, deployer, build_copy, until):
+    other = deployer(build_copy)
+    until(lambda: other.is_ready, "the other server ready")
+
+    assert other.generate("import ", max_tokens=8) == server.generate("import ", max_tokens=8)
+
+    assert other.stop(signal.SIGINT) == 0
+    assert other.said.read_text().splitlines()[-1] == "stopped"
+    assert not other.server_pids()
+    assert server.generate("import ", max_tokens=2)
+    # Serving leaves the build as it was.
+    changed = subprocess.run(
+        ["diff", "-rq", "--exclude=tritonserver.log", _build_of(server), build_copy],
+        capture_output=True,
+        text=True,
+    )
+    assert changed.stdout == ""
+
+
+def test_the_repository_carries_the_code_that_serves(deployer, build_copy, until):
+    edge = build_copy / "model_repository" / "speculative_llm" / "1" / "trtspec" / "serving" / "triton"
+    responses = edge / "responses.py"
+    responses.write_text(responses.read_text().replace("chunk.text.encode()", "b'from the copy'"))
+
+    deploy = deployer(build_copy)
+    until(lambda: deploy.is_ready, "the server ready")
+
+    assert deploy.generate("import ", max_tokens=2) == "from the copy"
+
+
+def test_requests_in_flight_end_before_the_server_does(deployer, build_copy, until):
+    deploy = deployer(build_copy)
+    until(lambda: deploy.is_ready, "the server ready")
+    client = deploy.client()
+    responses = client.generate({"text_input": "class A:\n", "max_tokens": 200, "end_id": -1, "stream": True})
+    texts = [next(responses)["text_output"]]
+
+    deploy.process.send_signal(signal.SIGTERM)
+    texts += [response["text_output"] for response in responses]
+    client.close()
+
+    assert len("".join(texts)) > 200
+    assert deploy.process.wait(60) == 0
+    assert not deploy.server_pids()
+
+
+def test_a_killed_deploy_leaves_no_server(deployer, build_copy, until):
+    deploy = deployer(build_copy)
+    until(lambda: deploy.is_ready, "the server ready")
+    assert len(deploy.server_pids()) > 1
+
+    deploy.process.kill()
+
+    until(lambda: not deploy.server_pids(), "the end of the server and of its children")
+
+
+def test_a_server_that_dies_is_an_error_with_its_last_lines(deployer, build_copy, until):
+    deploy = deployer(build_copy)
+    until(lambda: deploy.is_ready, "the server ready")
+
+    os.kill(min(deploy.server_pids()), signal.SIGKILL)
+
+    assert deploy.process.wait(30) == 1
+    said = deploy.said.read_text()
+    assert "error: tritonserver: was killed by SIGKILL" in said
+    assert "Started HTTPService" in said
+    until(lambda: not deploy.server_pids(), "the end of the server's children")
+
+
+def test_ctrl_c_before_it_is_ready_is_130(deployer, build_copy, until):
+    deploy = deployer(build_copy)
+    until(deploy.server_pids, "a tritonserver")
+
+    assert deploy.stop(signal.SIGINT) == 130
+    assert not deploy.server_pids()
+
+
+def test_a_taken_port_is_an_error_before_anything_starts(deployer, build_copy):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        deploy = deployer(build_copy, "--grpc-port", str(port))
+
+        assert deploy.process.wait(30) == 1
+
+    said = deploy.said.read_text()
+    assert f"error: 127.0.0.1:{port}: the port is in use" in said
+    assert "--grpc-port" in said
+    assert not (build_copy / "tritonserver.log").exists()
+
+
+def test_what_was_not_built_names_the_build(deployer, tmp_path):
+    deploy = deployer(tmp_path / "nothing")
+
+    assert deploy.process.wait(30) == 1
+    said = deploy.said.read_text()
+    assert "there is no build here" in said
+    assert "trtspec build" in said
+
+
+def test_a_path_that_the_python_backend_would_break_on_is_refused(deployer, build_copy):
+    deploy = deployer(build_copy.rename(build_copy.with_name("my build")))
+
+    assert deploy.process.wait(30) == 1
+    said = deploy.said.read_text()
+    assert "my build/model_repository: Triton cannot serve from a path with special" in said
+
+
+def test_an_engine_that_does_not_load_is_named(deployer, build_copy):
+    (build_copy / "target" / "engine" / "rank0.safetensors").write_bytes(b"broken")
+
+    deploy = deployer(build_copy)
+
+    assert deploy.process.wait(60) == 1
+    said = deploy.said.read_text()
+    assert "rank0.safetensors" in said
+    assert "Traceback" not in said
+    assert not deploy.server_pids()
+
+
+def _build_of(server) -> str:
+    words = server.process.args
+    return str(words[words.index("--output") + 1])

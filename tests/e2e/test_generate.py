@@ -1,0 +1,158 @@
+"""What clients get from a real Triton over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+PROMPT = "def read_lines(path):\n    "
+
+
+def test_generate_answers_once_and_the_same_with_and_without_drafts(server):
+    plain = server.generate(PROMPT, max_tokens=40, num_draft_tokens=0)
+
+    assert len(plain) > 40
+    assert {server.generate(PROMPT, max_tokens=40, num_draft_tokens=k) for k in (1, 4, 8)} == {plain}
+    assert server.generate(PROMPT, max_tokens=40) == plain
+
+
+def test_a_stream_comes_in_pieces_that_are_the_text(server):
+    events = server.stream(PROMPT, max_tokens=40, return_perf_metrics=True, return_num_output_tokens=True)
+
+    assert len(events) > 3
+    assert "".join(event["text_output"] for event in events) == server.generate(PROMPT, max_tokens=40)
+    *before, last = events
+    assert last["num_output_tokens"] == 40
+    assert 0 < last["total_accepted_draft_tokens"] <= last["total_draft_tokens"]
+    rate = last["total_accepted_draft_tokens"] / last["total_draft_tokens"]
+    assert last["acceptance_rate"] == pytest.approx(rate)
+    assert all("acceptance_rate" not in event for event in before)
+
+
+def test_counts_come_when_asked_for(server):
+    _, bare = server.post({"text_input": PROMPT, "max_tokens": 4})
+    _, full = server.post(
+        {"text_input": PROMPT, "max_tokens": 4, "return_num_input_tokens": True, "return_perf_metrics": True}
+    )
+
+    assert bare.keys() == {"model_name", "model_version", "text_output"}
+    assert full["num_input_tokens"] > 3
+    assert full.keys() - bare.keys() == {
+        "num_input_tokens",
+        "acceptance_rate",
+        "total_accepted_draft_tokens",
+        "total_draft_tokens",
+    }
+
+
+def test_grpc_streams_the_same_text(server):
+    client = server.client()
+    responses = list(client.generate({"text_input": PROMPT, "max_tokens": 40, "stream": True}))
+    client.close()
+
+    assert len(responses) > 3
+    assert "".join(each["text_output"] for each in responses) == server.generate(PROMPT, max_tokens=40)
+
+
+def test_nvidias_usual_curl_body_is_understood(server):
+    body = {
+        "text_input": PROMPT,
+        "max_tokens": 20,
+        "bad_words": "",
+        "stop_words": "",
+        "pad_id": 2,
+        "end_id": -1,
+    }
+
+    status, answer = server.post(body)
+
+    assert status == 200, answer
+    assert answer["text_output"] == server.generate(PROMPT, max_tokens=20, end_id=-1)
+
+
+def test_the_openai_front_ends_tensors_are_understood(server):
+    client = server.client()
+    values = {
+        "text_input": PROMPT,
+        "stream": True,
+        "max_tokens": 12,
+        "stop_words": ["\n\n"],
+        "top_p": 1.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "seed": 2**64 - 1,
+        "temperature": 0.0,
+        "exclude_input_in_output": True,
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+    }
+    responses = list(client.generate(values))
+    client.close()
+
+    assert sum(each.get("num_output_tokens", 0) for each in responses) == 12
+    assert all(isinstance(each["text_output"], str) for each in responses)
+
+
+def test_the_prompt_comes_back_when_asked_for(server):
+    text = server.generate(PROMPT, max_tokens=10)
+
+    assert server.generate(PROMPT, max_tokens=10, exclude_input_in_output=False) == PROMPT + text
+    events = server.stream(PROMPT, max_tokens=10, exclude_input_in_output=False)
+    assert "".join(event["text_output"] for event in events) == PROMPT + text
+
+
+def test_a_stop_word_ends_the_text_before_it(server):
+    text = server.generate(PROMPT, max_tokens=60)
+    word = text[20:24]
+
+    assert server.generate(PROMPT, max_tokens=60, stop_words=[word]) == text[: text.index(word)]
+
+
+def test_a_seed_fixes_a_sampled_text(server):
+    def sampled(seed: int) -> str:
+        return server.generate(PROMPT, max_tokens=40, temperature=1.0, seed=seed)
+
+    assert sampled(7) == sampled(7)
+    assert len({sampled(seed) for seed in range(5)}) > 1
+
+
+def test_many_clients_at_once_each_get_their_own_text(server):
+    prompts = [f"def function_{i}(value, other_{i}):\n    " for i in range(24)]
+    alone = [server.generate(prompt, max_tokens=24) for prompt in prompts]
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        together = list(pool.map(lambda prompt: server.stream(prompt, max_tokens=24), prompts))
+
+    assert ["".join(event["text_output"] for event in events) for events in together] == alone
+
+
+def test_metrics_count_what_the_responses_say(server, until):
+    names = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens")
+
+    def counts() -> list[float]:
+        return [server.metric(name) for name in names]
+
+    def grows_by_what_was_said() -> bool:
+        # An earlier request may still have been on its way to the metrics: then the next try tells.
+        before = counts()
+        _, answer = server.post({"text_input": PROMPT, "max_tokens": 40, "return_perf_metrics": True})
+        said = [answer["total_draft_tokens"], answer["total_accepted_draft_tokens"]]
+        after = until(lambda: (now := counts()) != before and now, "other counts than before")
+        return [new - old for new, old in zip(after, before, strict=True)] == said
+
+    until(grows_by_what_was_said, "counts that grow by what the response said")
+    per_position = server.metric("spec_decode_num_accepted_tokens_per_pos")
+    assert per_position == server.metric("spec_decode_num_accepted_tokens")
+    assert server.metric("spec_decode_num_drafts", model=server.model) > 0
+
+
+def test_the_printed_curl_line_works_as_it_is(server):
+    (line,) = [line for line in server.said.read_text().splitlines() if line.startswith("curl ")]
+
+    said = subprocess.run(line, shell=True, capture_output=True, text=True, check=True).stdout
+
+    events = [json.loads(event.removeprefix("data: ")) for event in said.split("\n\n") if event]
+    assert "".join(event["text_output"] for event in events) == server.generate("def fib(", max_tokens=64)
