@@ -16,7 +16,7 @@ from trtspec.checkpoint.tensors import DOWNLOAD_AGAIN, Tensor
 from trtspec.checkpoint.writer import Chunk, Entry, write_safetensors
 from trtspec.errors import TensorError, UnavailableError
 
-CHUNK = 16 << 20
+CHUNK = 2 << 20  # bytes; the casts of a piece this small stay in the processor's cache
 FORMAT = 1  # of what is written: raised when the same source and dtype give other bytes
 FORMAT = 1  # of what is written: raised when the same source and dtype give other bytes
 

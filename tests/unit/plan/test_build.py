@@ -119,7 +119,7 @@ def test_a_build_with_nothing_to_do_is_quick(pair_recipe: Path) -> None:
 
 def test_killed_at_any_moment_the_next_run_ends_with_the_same_bytes(pair_recipe: Path) -> None:
     script = Path(__file__).with_name("killed_everywhere.py")
-    command = [sys.executable, script, pair_recipe, pair_recipe.parent / "build", "7"]
+    command = [sys.executable, script, pair_recipe, pair_recipe.parent / "build", "11"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) > 20
