@@ -101,17 +101,20 @@ class ScriptedExecutor:
 
     def _step(self) -> None:
         self._tick = None
-        for request_id in list(self._flight)[: self.limits.max_batch_size]:
-            flight = self._flight.get(request_id)
-            if flight is None:
-                continue
-            reason = flight.step(self.next_token)
-            if reason is not FinishReason.NOT_FINISHED:
-                del self._flight[request_id]
-            if flight.request.streaming or reason is not FinishReason.NOT_FINISHED:
-                final = reason is not FinishReason.NOT_FINISHED
-                flight.listener(Response(request_id, flight.unsent(), final, reason))
-        self._wake()
+        try:
+            for request_id in list(self._flight)[: self.limits.max_batch_size]:
+                if request_id in self._flight:
+                    self._advance(request_id, self._flight[request_id])
+        finally:  # A listener that raises must not stop the others.
+            self._wake()
+
+    def _advance(self, request_id: int, flight: _Flight) -> None:
+        reason = flight.step(self.next_token)
+        final = reason is not FinishReason.NOT_FINISHED
+        if final:
+            del self._flight[request_id]
+        if flight.request.streaming or final:
+            flight.listener(Response(request_id, flight.unsent(), final, reason))
 
 
 class _Flight:

@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.executors.torch.cache import Span
 from trtspec.serving.executors.torch.executor import TorchExecutor
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
-from engine_dir import tiny_llama, write_engine
 
 LENGTH = 200
 MODELS = {

@@ -45,4 +45,5 @@ class Turns:
             try:
                 player.step()
             finally:  # A listener that raises must not stop the others.
-                self.wake()
+                if any(player.has_work for player in self._players):
+                    self.wake()

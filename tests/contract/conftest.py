@@ -1,0 +1,139 @@
+"""The executors under contract, and how to ask them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+
+from tests.fakes.engine_dir import tiny_llama, write_engine
+from tests.fakes.scripted_executor import ScriptedExecutor, babble
+from trtspec.serving.executor import Executor, Limits, Request, Response
+from trtspec.serving.executors.torch.executor import TorchExecutor
+
+LIMITS = {"max_batch_size": 4, "max_seq_len": 128, "max_draft_len": 6}
+VOCAB_SIZE = 96
+Continuation = Callable[[Sequence[int], int], list[int]]
+
+
+class Subject(Protocol):
+    """One kind of executor, with what it should say, found out by other means."""
+
+    def load(self, **limits: int) -> Executor:
+        """A fresh executor; keywords replace `LIMITS`. A prompt may have max_seq_len - 1 tokens."""
+        ...
+
+    def next_token(self, sequence: Sequence[int]) -> int: ...
+
+
+class Scripted:
+    """The executor without a model of the coordinator's tests."""
+
+    def __init__(self) -> None:
+        self.next_token = babble(VOCAB_SIZE)
+
+    def load(self, **limits: int) -> Executor:
+        values = LIMITS | limits
+        return ScriptedExecutor(
+            Limits(**values, max_input_len=values["max_seq_len"] - 1, vocab_size=VOCAB_SIZE), self.next_token
+        )
+
+
+class Torch:
+    """The torch executor; what it should say comes from transformers, without a cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model, self._folder = tiny_llama(vocab_size=VOCAB_SIZE), folder
+        self._cached = cache(self._next_token)
+
+    def load(self, **limits: int) -> TorchExecutor:
+        name = "-".join(f"{key}{value}" for key, value in limits.items()) or "plain"
+        return TorchExecutor(write_engine(self._folder / name, self.model, **(LIMITS | limits)))
+
+    def next_token(self, sequence: Sequence[int]) -> int:
+        return self._cached(tuple(sequence))
+
+    def logits(self, sequence: Sequence[int]) -> torch.Tensor:
+        """After each token of the sequence: `[tokens, vocab]`."""
+        with torch.inference_mode():
+            return self.model(torch.tensor([list(sequence)])).logits[0]
+
+    def _next_token(self, sequence: tuple[int, ...]) -> int:
+        return int(self.logits(sequence)[-1].argmax())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def torch_subject(tmp_path_factory: pytest.TempPathFactory) -> Torch:
+    return Torch(tmp_path_factory.mktemp("engines"))
+
+
+@pytest.fixture(params=["torch", "scripted"])
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return request.getfixturevalue("torch_subject") if request.param == "torch" else Scripted()
+
+
+@pytest.fixture
+def continuation(subject: Subject) -> Continuation:
+    """The next `count` tokens that the executor's model says after a prompt."""
+    return partial(_continue, subject)
+
+
+@pytest.fixture
+def continuation_of(torch_subject: Torch) -> Continuation:
+    """The same of the torch executor's model."""
+    return partial(_continue, torch_subject)
+
+
+def _continue(subject: Subject, prompt: Sequence[int], count: int) -> list[int]:
+    text = list(prompt)
+    for _ in range(count):
+        text.append(subject.next_token(text))
+    return text[len(prompt) :]
+
+
+Responses = Coroutine[Any, Any, list[Response]]
+
+
+async def ask(executor: Executor, request: Request) -> list[Response]:
+    """All responses to one request, of which the last is final."""
+    responses: list[Response] = []
+    finished = asyncio.get_running_loop().create_future()
+
+    def listen(response: Response) -> None:
+        assert not finished.done(), "a response after the final one"
+        responses.append(response)
+        if response.is_final:
+            finished.set_result(None)
+
+    request_id = executor.enqueue_request(request, listen)
+    assert responses == [], "a response before enqueue_request returned"
+    await asyncio.wait_for(finished, 20)
+    assert {response.request_id for response in responses} == {request_id}
+    return responses
+
+
+@pytest.fixture(name="ask")
+def ask_fixture() -> Callable[[Executor, Request], Responses]:
+    return ask
+
+
+@pytest.fixture
+def answers() -> Callable[..., list[Response]]:
+    """Enqueues all requests at once and returns the final response of each; none of them streams."""
+
+    async def gather(executor: Executor, *requests: Request) -> list[Response]:
+        heard = await asyncio.gather(*(ask(executor, request) for request in requests))
+        assert [len(responses) for responses in heard] == [1] * len(requests)
+        return [responses[0] for responses in heard]
+
+    return lambda executor, *requests: asyncio.run(gather(executor, *requests))

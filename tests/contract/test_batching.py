@@ -1,0 +1,155 @@
+"""Many requests in flight: each is served as if alone, in the order in which they came; cancellation."""
+
+import asyncio
+import random
+
+from trtspec.serving.executor import FinishReason, Request
+
+PROMPT = [11, 22, 33, 44]
+
+
+def test_in_flight_equals_one_by_one(subject, continuation, answers):
+    dice, requests = random.Random(3), []
+    for index in range(24):
+        prompt = [dice.randrange(96) for _ in range(dice.randrange(1, 60))]
+        draft = continuation(prompt, 6)[: index % 7] if index % 2 else []
+        if draft and index % 3 == 0:
+            draft[len(draft) // 2] = 95
+        requests.append(Request(prompt, dice.randrange(1, 20), draft_token_ids=draft))
+    together = answers(subject.load(), *requests)
+    executor = subject.load()
+    for request, response in zip(requests, together, strict=True):
+        [alone] = answers(executor, request)
+        assert (alone.token_ids, alone.finish_reason) == (response.token_ids, response.finish_reason)
+        text = continuation(request.input_token_ids, len(response.token_ids))
+        assert response.token_ids == text
+
+
+def test_more_requests_than_the_batch_are_served_in_order(subject, ask):
+    async def main():
+        executor, finished = subject.load(), []
+
+        async def one(index: int) -> None:
+            [response] = await ask(executor, Request([index + 1, 50], 10))
+            assert len(response.token_ids) == 10
+            finished.append(index)
+
+        await asyncio.gather(*(one(index) for index in range(14)))
+        return finished
+
+    assert asyncio.run(main()) == list(range(14))
+
+
+def test_no_more_than_the_batch_runs_at_once(subject):
+    async def main():
+        executor, heard = subject.load(), []
+        for index in range(6):
+            request = Request([index + 1, 50], 30, streaming=True)
+            executor.enqueue_request(request, lambda response, index=index: heard.append(index))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+            if len(heard) >= 40:
+                break
+        executor.shutdown()
+        return set(heard[:40])
+
+    assert asyncio.run(main()) == {0, 1, 2, 3}
+
+
+def test_cancel_in_the_middle(subject, continuation, ask):
+    async def main():
+        executor, heard = subject.load(), []
+        cancelled = asyncio.get_running_loop().create_future()
+
+        def listen(response):
+            heard.append(response)
+            if len(heard) == 3:
+                executor.cancel_request(response.request_id)
+            if response.is_final:
+                cancelled.set_result(None)
+
+        other = asyncio.create_task(ask(executor, Request([7, 7, 1], 40)))
+        executor.enqueue_request(Request(PROMPT, 40, streaming=True), listen)
+        await asyncio.wait_for(cancelled, 20)
+        return heard, (await other)[0]
+
+    heard, other = asyncio.run(main())
+    assert heard[-1].finish_reason is FinishReason.CANCELLED
+    assert [response.is_final for response in heard] == [False] * (len(heard) - 1) + [True]
+    told = [token for response in heard for token in response.token_ids]
+    assert len(heard) == 4
+    assert told == continuation(PROMPT, len(told))
+    assert other.token_ids == continuation([7, 7, 1], 40)
+
+
+def test_cancel_while_waiting(subject, continuation, ask):
+    async def main():
+        executor, heard = subject.load(max_batch_size=1), []
+        first = asyncio.create_task(ask(executor, Request(PROMPT, 10)))
+        await asyncio.sleep(0)
+        request_id = executor.enqueue_request(Request([1, 2], 10), heard.append)
+        executor.cancel_request(request_id)
+        last = await ask(executor, Request([3, 4], 10))
+        return heard, (await first)[0], last[0]
+
+    heard, first, last = asyncio.run(main())
+    assert [(r.token_ids, r.is_final, r.finish_reason) for r in heard] == [([], True, FinishReason.CANCELLED)]
+    assert first.token_ids == continuation(PROMPT, 10)
+    assert last.token_ids == continuation([3, 4], 10)
+
+
+def test_cancelling_what_is_finished_or_unknown_is_nothing(subject, continuation, ask):
+    async def main():
+        executor = subject.load()
+        [response] = await ask(executor, Request(PROMPT, 3))
+        executor.cancel_request(response.request_id)
+        executor.cancel_request(12345)
+        return await ask(executor, Request(PROMPT, 5))
+
+    [response] = asyncio.run(main())
+    assert response.token_ids == continuation(PROMPT, 5)
+
+
+def test_shutdown_cancels_all(subject, ask):
+    async def main():
+        executor = subject.load(max_batch_size=2)
+        tasks = [asyncio.create_task(ask(executor, Request([i + 1], 100))) for i in range(4)]
+        await asyncio.sleep(0)
+        executor.shutdown()
+        return [responses[-1] for responses in await asyncio.gather(*tasks)]
+
+    for response in asyncio.run(main()):
+        assert (response.is_final, response.finish_reason) == (True, FinishReason.CANCELLED)
+
+
+def test_a_request_enqueued_by_a_listener_is_served(subject, continuation):
+    """A coordinator may send the next round from within the answer to the last."""
+
+    async def main():
+        executor, done = subject.load(), asyncio.get_running_loop().create_future()
+
+        def listen(response):
+            executor.enqueue_request(Request(PROMPT + response.token_ids, 5), done.set_result)
+
+        executor.enqueue_request(Request(PROMPT, 5), listen)
+        return await asyncio.wait_for(done, 20)
+
+    assert asyncio.run(main()).token_ids == continuation(PROMPT, 10)[5:]
+
+
+def test_a_listener_that_fails_harms_no_other(subject, continuation, ask):
+    async def main():
+        loop, errors = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        executor = subject.load()
+
+        def listen(response):
+            raise KeyError("listener")
+
+        executor.enqueue_request(Request([1, 2], 5), listen)
+        [response] = await ask(executor, Request(PROMPT, 12))
+        return response, errors
+
+    response, errors = asyncio.run(main())
+    assert response.token_ids == continuation(PROMPT, 12)
+    assert [type(error) for error in errors] == [KeyError]

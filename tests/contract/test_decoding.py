@@ -1,0 +1,82 @@
+"""A request without a draft is ordinary decoding (§6.5 rules 4 and 8)."""
+
+import asyncio
+
+import pytest
+import torch
+
+from trtspec.serving.executor import FinishReason, Request
+
+PROMPT = [5, 17, 33, 60]
+
+
+def test_says_what_the_model_says(subject, continuation, answers):
+    [response] = answers(subject.load(), Request(PROMPT, 20))
+    assert response.token_ids == continuation(PROMPT, 20)
+    assert (response.is_final, response.finish_reason, response.error) == (True, FinishReason.LENGTH, None)
+
+
+def test_greedy_text_is_that_of_transformers_generate(torch_subject, answers):
+    for prompt in (PROMPT, [1], list(range(40))):
+        ids = torch.tensor([prompt])
+        generated = torch_subject.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False
+        )
+        [response] = answers(torch_subject.load(), Request(prompt, 24))
+        assert response.token_ids == generated[0, len(prompt) :].tolist()
+
+
+def test_the_end_token_is_not_in_the_output(subject, continuation, answers):
+    text = continuation(PROMPT, 30)
+    for token in set(text):
+        [response] = answers(subject.load(), Request(PROMPT, 30, end_id=token))
+        assert response.token_ids == text[: text.index(token)]
+        assert response.finish_reason is FinishReason.END_ID
+
+
+@pytest.mark.parametrize("end_id", [None, -1])
+def test_without_an_end_token_nothing_ends_the_text(subject, continuation, answers, end_id):
+    [response] = answers(subject.load(), Request(PROMPT, 12, end_id=end_id))
+    assert response.token_ids == continuation(PROMPT, 12)
+
+
+def test_an_end_token_that_would_come_after_the_last(subject, continuation, answers):
+    text = continuation(PROMPT, 30)
+    position = next(i for i in range(2, 30) if text[i] not in text[:i])
+    [response] = answers(subject.load(), Request(PROMPT, position, end_id=text[position]))
+    assert (response.token_ids, response.finish_reason) == (text[:position], FinishReason.LENGTH)
+
+
+def test_streaming_tells_each_token_once(subject, continuation, ask):
+    async def main():
+        return await ask(subject.load(), Request(PROMPT, 8, streaming=True))
+
+    responses = asyncio.run(main())
+    assert [response.token_ids for response in responses] == [[token] for token in continuation(PROMPT, 8)]
+    assert [response.is_final for response in responses] == [False] * 7 + [True]
+    assert [response.finish_reason for response in responses[:-1]] == [FinishReason.NOT_FINISHED] * 7
+
+
+def test_a_stream_that_meets_the_end_token_closes_with_nothing_new(subject, continuation, ask):
+    text = continuation(PROMPT, 30)
+    position = next(i for i in range(2, 30) if text[i] not in text[:i])
+
+    async def main():
+        return await ask(subject.load(), Request(PROMPT, 30, end_id=text[position], streaming=True))
+
+    responses = asyncio.run(main())
+    assert [response.token_ids for response in responses] == [[token] for token in text[:position]] + [[]]
+    assert responses[-1].finish_reason is FinishReason.END_ID
+
+
+def test_an_engine_without_the_mode_decodes(subject, continuation, answers):
+    [response] = answers(subject.load(max_draft_len=0), Request(PROMPT, 9))
+    assert response.token_ids == continuation(PROMPT, 9)
+
+
+def test_one_engine_is_baseline_and_verifier(subject, continuation, answers):
+    executor, text = subject.load(), continuation(PROMPT, 9)
+    plain, verified = answers(
+        executor, Request(PROMPT, 9), Request(PROMPT, 4, draft_token_ids=text[:3], end_id=None)
+    )
+    assert (plain.token_ids, verified.token_ids) == (text, text[:4])
