@@ -72,7 +72,7 @@ def _examine(loaded: LoadedRecipe) -> Report:
 
 def _print(report: Report) -> None:
     recipe, sides = report.loaded.recipe, report.sides
-    out.result(f"{recipe.name}: {recipe.engine.backend} backend, gpu {recipe.hardware.gpu}")
+    out.result(f"{recipe.name}: {recipe.backend} backend, gpu {recipe.hardware.gpu}")
     facts = {role: _facts(side) for role, side in sides.items()}
     if facts:
         out.result()

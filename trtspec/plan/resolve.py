@@ -66,7 +66,8 @@ def resolve(
     choose = _Chooser(loaded, flags, environment)
     recipe = loaded.recipe
     output = _choose_output(choose)
-    backend = choose("engine.backend", recipe.engine.backend, "what serves in production")
+    suits = "what serves in production" if recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
+    backend = choose("engine.backend", recipe.backend, suits)
     if backend not in BACKENDS:
         raise choose.error("engine.backend", f"found {backend!r}", f"use {' or '.join(BACKENDS)}")
     release = None

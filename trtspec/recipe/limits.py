@@ -30,7 +30,7 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _hardware(recipe: Recipe) -> Iterator[Finding]:
-    if recipe.engine.backend == "tensorrt_llm" and recipe.hardware.gpu == gpus.NONE:
+    if recipe.backend == "tensorrt_llm" and recipe.hardware.gpu == gpus.NONE:
         problem = "gpu is none, but TensorRT-LLM engines need a GPU"
         yield "engine.backend", problem, "write backend: torch, or name a GPU in hardware.gpu"
 
@@ -75,7 +75,7 @@ def _serving(recipe: Recipe) -> Iterator[Finding]:
 
 def _parallel(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
     ranks, hardware = _ranks(model), recipe.hardware
-    if recipe.engine.backend == "torch" and ranks > 1:
+    if recipe.backend == "torch" and ranks > 1:
         yield (
             f"{role}.parallel",
             f"{ranks} ranks, but the torch backend runs on one device",
@@ -87,7 +87,7 @@ def _parallel(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
 
 
 def _precision(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
-    quantization, on_tensorrt = model.quantization, recipe.engine.backend == "tensorrt_llm"
+    quantization, on_tensorrt = model.quantization, recipe.backend == "tensorrt_llm"
     if quantization.kv_cache == "fp8" and quantization.weights != "fp8":
         # The builder would switch paged context FMHA off, without which a target verifies nothing.
         problem = "an fp8 KV cache needs fp8 weights"

@@ -16,6 +16,7 @@ from trtspec.recipe import gpus, releases
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 BuildOption = bool | int | float | Text
+Backend = Literal["tensorrt_llm", "torch"]
 GpuName = Annotated[
     str, AfterValidator(gpus.check), WithJsonSchema({"type": "string", "enum": list(gpus.NAMES)})
 ]
@@ -99,8 +100,9 @@ class Speculation(Section):
 class Engine(Section):
     """What both engines are built with and for."""
 
-    backend: Literal["tensorrt_llm", "torch"] = Field(
-        default="tensorrt_llm", description="What builds and runs the engines."
+    backend: Backend | None = Field(
+        default=None,
+        description="What builds and runs the engines; torch if left out on a machine without a GPU.",
     )
     release: ReleaseName | None = Field(
         default=None, description="TensorRT-LLM release that builds and serves; 1.2.1 if left out."
@@ -149,6 +151,11 @@ class Recipe(Section):
     speculation: Speculation = Field(default=Speculation(), description="How the two models work together.")
     engine: Engine = Field(default=Engine(), description="What both engines are built with and for.")
     serving: Serving = Field(default=Serving(), description="The Triton model in front of the pair.")
+
+    @property
+    def backend(self) -> Backend:
+        """`engine.backend`, or what suits the hardware."""
+        return self.engine.backend or ("torch" if self.hardware.gpu == gpus.NONE else "tensorrt_llm")
 
 
 def json_schema() -> dict[str, Any]:

@@ -23,14 +23,13 @@ speculation:
   max_draft_len: 8                          # tokens that the draft may propose in one round (K)
 
 engine:
-  backend: tensorrt_llm                     # or torch: no TensorRT-LLM needed, on a CPU or one GPU
+  # backend: tensorrt_llm                   # or torch: no TensorRT-LLM needed, on a CPU or one GPU
   # release: 1.2.1                          # TensorRT-LLM release
   max_batch_size: 16                        # requests in flight at once
-  max_input_len: 4096                       # longest prompt, in tokens
   max_seq_len: 8192                         # prompt and answer together, in tokens
 
 hardware:
-  gpu: h100                                 # `none` for a machine without a GPU, with backend: torch
+  gpu: h100                                 # none for a machine without a GPU; the backend is then torch
   count: 1
 
 serving:

@@ -48,7 +48,12 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "problem", "repair"),
     [
-        ({"hardware": {"gpu": "none"}}, "engine.backend", "need a GPU", "write backend: torch"),
+        (
+            {"engine": {"backend": "tensorrt_llm"}, "hardware": {"gpu": "none"}},
+            "engine.backend",
+            "need a GPU",
+            "write backend: torch",
+        ),
         (
             {"engine": {"max_input_len": 64, "max_seq_len": 64}},
             "engine.max_input_len",
@@ -185,3 +190,11 @@ def test_build_options_that_may(option: str, value: Any) -> None:
 
 def test_a_build_option_is_found_with_its_key() -> None:
     assert list(found(draft={"build": {"max_batch_size": 3}})) == ["draft.build.max_batch_size"]
+
+
+@pytest.mark.parametrize(("gpu", "backend"), [("none", "torch"), ("h100", "tensorrt_llm")])
+def test_a_backend_that_is_left_out_suits_the_hardware(gpu: str, backend: str) -> None:
+    recipe = Recipe.model_validate(
+        {"name": "a", "target": {"model": "t"}, "draft": {"model": "d"}, "hardware": {"gpu": gpu}}
+    )
+    assert recipe.backend == backend

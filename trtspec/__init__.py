@@ -1,0 +1,1 @@
+"""trtspec: speculative decoding on NVIDIA's stack, from one recipe."""
