@@ -51,7 +51,7 @@ def test_valid_recipes_keep_every_value(write_recipe: Callable[..., Path], text:
 def test_the_recipe_of_the_repository_is_valid() -> None:
     tiny = Path(__file__).parents[3] / "recipes/tiny/recipe.yaml"
     loaded = load(tiny)
-    assert loaded.recipe.engine.backend == "torch"
+    assert loaded.recipe.backend == "torch"
     assert loaded.model_location(loaded.recipe.target) == tiny.parent / "target"
 
 
