@@ -39,7 +39,7 @@ def p_value(tokens: list[int], probabilities: torch.Tensor) -> float:
     expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
     there = expected > 0
     statistic = ((observed - expected)[there] ** 2 / expected[there]).sum()
-    freedom = torch.tensor((there.sum() - 1) / 2, dtype=torch.float64)
+    freedom = (there.sum() - 1).double() / 2
     return float(torch.special.gammaincc(freedom, statistic / 2))
 
 

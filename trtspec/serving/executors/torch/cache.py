@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.window import Batch, Heads, Single, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,49 +23,37 @@ class Span:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What one span writes and sees, layer by layer: views into the cache.
-
-    new:    `[2 * kv_heads, rows, head_size]`, keys before values
-    keys:   `[kv_heads, head_size, end]`
-    values: `[kv_heads, end, head_size]`
-    mask:   `[rows, end]`, 0 where a row may look and -inf where not; None for a single row, which sees all
-    """
-
-    rows: int
-    new: tuple[Tensor, ...]
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
-    mask: Tensor | None
-
-
 class Cache:
-    """`[layers, slots, 2 * kv_heads, max_seq_len, head_size]` in the model's dtype.
+    """`[layers, slots, 2 * kv_heads, max_seq_len, head_size]` in the model's dtype, keys before values.
 
     On a CPU, memory that no sequence has reached is never touched and so costs nothing.
     """
 
     def __init__(self, config: EngineConfig, slots: int, device: torch.device) -> None:
-        self._kv_heads = config.num_kv_heads
-        shape = (config.num_layers, slots, 2 * self._kv_heads, config.limits.max_seq_len, config.head_size)
-        self._store = torch.empty(shape, dtype=config.dtype, device=device)
+        self._heads = Heads(config.num_kv_heads, config.num_heads // config.num_kv_heads)
+        shape = (config.num_layers, slots, 2 * self._heads.keys, config.limits.max_seq_len, config.head_size)
+        self._store = _zeros(shape, config.dtype, device)
 
-    def window(self, span: Span) -> Window:
-        sequence = self._store[:, span.slot, :, : span.start + span.rows]
-        return Window(
-            span.rows,
-            sequence[:, :, span.start :].unbind(0),
-            sequence[:, : self._kv_heads].transpose(2, 3).unbind(0),
-            sequence[:, self._kv_heads :].unbind(0),
-            self._causal(span) if span.rows > 1 else None,
-        )
+    def windows(self, spans: Sequence[Span]) -> list[Window]:
+        """What each run of spans with the same number of rows writes and sees, in the order of the spans."""
+        windows: list[Window] = []
+        for rows, run in groupby(spans, key=lambda span: span.rows):
+            group = list(run)
+            slots, starts = [span.slot for span in group], [span.start for span in group]
+            if len(group) == 1:
+                windows.append(Single(self._store[:, slots[0]], self._heads, starts[0], rows))
+            else:
+                windows.append(Batch(self._store, self._heads, slots, starts, rows))
+        return windows
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Makes the first `length` positions of one slot those of another."""
         self._store[:, target, :, :length] = self._store[:, source, :, :length]
 
-    def _causal(self, span: Span) -> Tensor:
-        shape = (span.rows, span.start + span.rows)
-        mask = torch.full(shape, float("-inf"), dtype=self._store.dtype, device=self._store.device)
-        return mask.triu_(span.start + 1)
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, since a masked position may hold anything but NaN; on a CPU NumPy's, which are not written."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    flat = torch.from_numpy(np.zeros(np.prod(shape) * dtype.itemsize, np.uint8))
+    return flat.view(dtype).view(shape)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trtspec.serving.executors.torch.attention import attend
-from trtspec.serving.executors.torch.cache import Cache, Span, Window
+from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import EngineConfig
 from trtspec.serving.executors.torch.linear import Linear
 from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations
+from trtspec.serving.executors.torch.window import Window
 
 Tensors = dict[str, Tensor]
 Norm = Callable[[Tensor], Tensor]
@@ -37,7 +37,7 @@ class Llama:
 
         `token_ids` are the rows of all spans, in their order.
         """
-        windows = [self._cache.window(span) for span in spans]
+        windows = self._cache.windows(spans)
         rotation = torch.cat([self._rotations[span.start : span.start + span.rows] for span in spans])
         x = F.embedding(torch.tensor(token_ids, device=self._device), self._embedding)
         for layer in self._layers:
@@ -75,11 +75,12 @@ class Layer:
     def _attention(self, x: Tensor, rotation: Tensor, windows: Sequence[Window]) -> Tensor:
         heads = self._qkv(x).view(x.shape[0], -1, self._head_size)
         rotate(heads[:, : self._turned], rotation)
-        keys_values, row = heads[:, self._heads :].transpose(0, 1), 0
-        for window in windows:
-            window.new[self._index].copy_(keys_values[:, row : row + window.rows])
-            row += window.rows
-        return self._dense(attend(heads[:, : self._heads], windows, self._index))
+        sizes = [window.rows for window in windows]
+        mixed = []
+        for window, part in zip(windows, torch.split(heads, sizes), strict=True):
+            window.write(self._index, part[:, self._heads :])
+            mixed.append(window.attend(self._index, part[:, : self._heads]))
+        return self._dense(torch.cat(mixed) if len(mixed) > 1 else mixed[0])
 
     def _mlp(self, x: Tensor) -> Tensor:
         fc, gate = self._fc_gate(x).chunk(2, -1)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from trtspec.serving.executors.torch.sequence import Sequence
 
+# The most rows of a prompt in one step: bounds the attention mask, and how long others wait for a token.
+CHUNK = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -22,16 +25,19 @@ class Work:
 
 
 def schedule(running: Iterable[Sequence], max_num_tokens: int) -> list[Work]:
-    """Each sequence that decodes gets its row; prompts share the rest in chunks, first come, first served."""
+    """Each sequence that decodes gets its row; prompts share the rest in chunks, first come, first served.
+
+    The result is in the order of rows: sequences with as many rows each go through attention together.
+    """
     running, budget, works = list(running), max_num_tokens, []
     for decoding in (True, False):
         for sequence in running:
             if sequence.is_decoding is decoding and budget:
-                work = _work(sequence, budget)
+                work = _work(sequence, min(budget, CHUNK))
                 budget -= work.rows
                 if work.rows:
                     works.append(work)
-    return works
+    return sorted(works, key=lambda work: work.rows)
 
 
 def _work(sequence: Sequence, budget: int) -> Work:
