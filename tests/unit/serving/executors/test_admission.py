@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from trtspec.serving.executor import Limits, Request
+from trtspec.serving.executors.admission import Refused, admit
+
+LIMITS = Limits(max_batch_size=2, max_input_len=20, max_seq_len=24, max_draft_len=4, vocab_size=50)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "draft", "max_tokens", "kept", "room"),
+    [
+        (10, 0, 5, 0, 5),
+        (10, 0, 100, 0, 24 - 10 - 4),  # the longest draft keeps its room
+        (10, 4, 100, 4, 24 - 10 - 4),
+        (10, 2, 100, 2, 24 - 10 - 2),
+        (18, 4, 5, 2, 24 - 18 - 2),  # prompt and draft over max_input_len
+        (20, 4, 3, 0, 3),
+    ],
+)
+def test_what_is_left_of_a_request(prompt, draft, max_tokens, kept, room):
+    admitted = admit(Request([1] * prompt, max_tokens, draft_token_ids=[2] * draft), LIMITS)
+    assert (len(admitted.prompt), len(admitted.draft), admitted.max_tokens) == (prompt, kept, room)
+
+
+def test_no_room_for_a_single_token():
+    with pytest.raises(Refused, match="no room"):
+        admit(Request([1] * 20, 3), LIMITS)
+
+
+def test_the_request_keeps_its_own_lists():
+    tokens = [1, 2, 3]
+    admit(Request(tokens, 3), LIMITS).prompt.append(4)
+    assert tokens == [1, 2, 3]
