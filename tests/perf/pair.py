@@ -2,9 +2,9 @@
 
     python tests/perf/pair.py [--prompts 12] [--tokens 96] [--draft-tokens 4] [--dtype float32]
 
-Everything runs in one process on the same threads, and every prompt goes through all four ways before the next one, so
-that each ratio is of runs made side by side. A ratio's interval is the 5th to 95th percentile of its bootstrap over
-prompts. JSON on stdout.
+Everything runs in one process on the same threads, and every prompt goes through all four ways before the
+next one, so that each ratio is of runs made side by side. A ratio's interval is the 5th to 95th percentile of
+its bootstrap over prompts. JSON on stdout.
 """
 
 from __future__ import annotations
@@ -180,10 +180,8 @@ def rate(completions: list[Completion], name: str) -> float:
 
 
 def machine() -> dict[str, object]:
-    name = next(
-        (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
-        platform.processor(),
-    )
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     return {
         "cpu": name,
         "cores": os.cpu_count(),

@@ -1,0 +1,92 @@
+"""Every measurement of the project, each in a process of its own; JSON on stdout, the bars on stderr.
+
+The exit status is 1 when a bar is missed, so that a slower coordinator does not go unnoticed.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+TINY = HERE.parents[1] / "recipes" / "tiny" / "recipe.yaml"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A number that the project promises; `at_least` or else at most."""
+
+    name: str
+    measured: float
+    bar: float
+    at_least: bool
+
+    @property
+    def is_met(self) -> bool:
+        return self.measured >= self.bar if self.at_least else self.measured <= self.bar
+
+
+def main() -> int:
+    results: dict[str, Any] = {"commands_s": commands()}
+    for script in ("pair", "coordinator", "triton_overhead", "executor"):
+        print(f"{script} ...", file=sys.stderr)
+        done = subprocess.run([sys.executable, HERE / f"{script}.py"], check=True, stdout=subprocess.PIPE)
+        results[script] = json.loads(done.stdout)
+    bars = list(promised(results))
+    results["bars"] = [{**asdict(bar), "is_met": bar.is_met} for bar in bars]
+    json.dump(results, sys.stdout, indent=2)
+    print()
+    for bar in bars:
+        verdict, sign = "met   " if bar.is_met else "MISSED", ">=" if bar.at_least else "<="
+        print(f"{verdict}  {bar.name}: {bar.measured} ({sign} {bar.bar})", file=sys.stderr)
+    return 0 if all(bar.is_met for bar in bars) else 1
+
+
+def promised(results: dict[str, Any]) -> list[Bar]:
+    ratios = {name: found["ratio"] for name, found in results["pair"]["ratios"].items()}
+    rounds, times = results["triton_overhead"], results["commands_s"]
+    return [
+        Bar("the four ways say the same", float(results["pair"]["same_text"]), 1, True),
+        Bar("speculative / plain, tokens/s", ratios["speculative / plain"], 1.4, True),
+        Bar("plain / transformers", ratios["plain / transformers"], 2.5, True),
+        Bar("speculative / transformers assisted", ratios["speculative / transformers_assisted"], 4, True),
+        *(
+            Bar(f"us a round inside Triton, {name}", round(rounds[name]["us_a_round"], 1), 300, False)
+            for name in rounds
+            if name.startswith("1 streams")
+        ),
+        Bar("trtspec --help, s", times["trtspec --help"], 0.25, False),
+        Bar("a build with nothing to do, s", times["trtspec build, nothing to do"], 1.5, False),
+    ]
+
+
+def commands() -> dict[str, float]:
+    """Median seconds of a whole process, of seven."""
+    trtspec = [sys.executable, "-m", "trtspec"]
+    with tempfile.TemporaryDirectory() as folder:
+        build = [*trtspec, "build", str(TINY), "--output", f"{folder}/build"]
+        subprocess.run(build, check=True, capture_output=True)
+        return {
+            "trtspec --help": seconds([*trtspec, "--help"]),
+            "trtspec build, nothing to do": seconds(build),
+        }
+
+
+def seconds(command: list[str]) -> float:
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+    return round(statistics.median(times), 3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
