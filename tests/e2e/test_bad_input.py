@@ -14,7 +14,7 @@ from trtspec.errors import ServerError
 
 PROMPT = "import os\n"
 
-# What is sent, and what the line must name; the server is ours down to the tensors' types, which are Triton's.
+# What is sent, and what the line must name.
 REFUSED = {
     "no text": ({"max_tokens": 4}, ["text_input is missing"]),
     "empty text": ({"text_input": ""}, ["text_input is empty"]),

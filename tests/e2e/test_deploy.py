@@ -79,7 +79,7 @@ def test_a_server_that_dies_is_an_error_with_its_last_lines(deployer, build_copy
 
 def test_ctrl_c_before_it_is_ready_is_130(deployer, build_copy, until):
     deploy = deployer(build_copy)
-    until(deploy.server_pids, "a tritonserver")
+    until(lambda: deploy.is_ready or deploy.server_pids(), "a tritonserver")
 
     assert deploy.stop(signal.SIGINT) == 130
     assert not deploy.server_pids()

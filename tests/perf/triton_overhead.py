@@ -76,7 +76,9 @@ def _run(url: str, model: str, streams: int, stream: bool, tokens: int) -> tuple
         answers = list(pool.map(lambda _: _one(url, model, stream, tokens), range(streams)))
         seconds = time.perf_counter() - begin
     rounds = sum(_rounds(answer) for answer in answers)
-    return round(seconds / rounds * 1e6, 1), round(mean(_ideal_s(answer) / answer["s"] for answer in answers), 3)
+    return round(seconds / rounds * 1e6, 1), round(
+        mean(_ideal_s(answer) / answer["s"] for answer in answers), 3
+    )
 
 
 def _one(url: str, model: str, stream: bool, tokens: int) -> dict[str, Any]:

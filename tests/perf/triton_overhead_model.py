@@ -1,4 +1,4 @@
-"""The Triton edge over engines that only take time; `triton_overhead.py` puts it where `model.py` would be."""
+"""The Triton edge over engines that only take time; `triton_overhead.py` serves it as `model.py`."""
 
 import sys
 from collections.abc import Mapping

@@ -44,7 +44,7 @@ def find_wheel() -> TritonWheel:
     server = root / "bin" / "tritonserver"
     if not server.is_file():
         raise UnavailableError(server, "no such file in the installed nvidia-pytriton", _INSTALL)
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    python = _python_version()
     stub = root / "python_backend_stubs" / python / "triton_python_backend_stub"
     if not stub.is_file():
         known = ", ".join(sorted(folder.name for folder in stub.parents[1].iterdir()))
@@ -52,6 +52,10 @@ def find_wheel() -> TritonWheel:
         raise UnavailableError("nvidia-pytriton", problem, "use one of these")
     libraries = (str(package.parent / "nvidia_pytriton.libs"), sysconfig.get_config_var("LIBDIR"))
     return TritonWheel(server, _backends(root / "backends", stub), libraries)
+
+
+def _python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _backends(source: Path, stub: Path) -> Path:

@@ -38,9 +38,7 @@ def load(parameters: Mapping[str, str], folder: Path) -> Pair:
 
     backend = parameters.get("engine_backend")
     if backend != "torch":
-        raise EngineLoadError(
-            "engine_backend", f"{backend!r} is not a backend that can be served in process: torch"
-        )
+        raise EngineLoadError("engine_backend", f"{backend!r} cannot be served in process, only torch")
     import torch
 
     from trtspec.serving.executors.torch.executor import TorchExecutor

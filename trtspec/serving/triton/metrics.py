@@ -11,7 +11,7 @@ from trtspec.serving.stats import Stats
 
 
 class Metrics:
-    """Triton's side of `Stats`. A change is a message to the server, so `update` sends only what has changed."""
+    """Triton's side of `Stats`. A change costs a message to the server, so `update` sends no others."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._labels = dict(labels)

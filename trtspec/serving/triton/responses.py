@@ -15,7 +15,7 @@ from trtspec.serving.triton.tensors import OUTPUTS, Datatype
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request has no answer, in one line; `is_clients` tells a bad request from a fault of the server."""
+    """Why a request has no answer, in one line; `is_clients` tells a bad request from a server's fault."""
 
     message: str
     is_clients: bool

@@ -1,0 +1,76 @@
+"""The tritonserver of the wheel, made ready for this Python."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trtspec.deploy import wheel as rooms
+from trtspec.deploy.wheel import find_wheel
+from trtspec.errors import UnavailableError
+
+pytest.importorskip("pytriton")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_backend_has_the_stub_of_this_python(cache):
+    wheel = find_wheel()
+
+    python = wheel.backends / "python"
+    assert wheel.backends.is_relative_to(cache)
+    assert {file.name for file in python.iterdir()} == {
+        "libtriton_python.so",
+        "triton_python_backend_stub",
+        "triton_python_backend_utils.py",
+    }
+    assert os.access(python / "triton_python_backend_stub", os.X_OK)
+
+
+def test_the_libraries_of_server_and_stub_are_found(cache):
+    wheel = find_wheel()
+
+    for executable in (wheel.server, wheel.backends / "python" / "triton_python_backend_stub"):
+        said = subprocess.run(
+            ["ldd", executable], env=wheel.environment(), capture_output=True, text=True, check=True
+        ).stdout
+        assert "not found" not in said
+        assert "=>" in said
+
+
+def test_the_backend_is_made_once(cache):
+    first = find_wheel().backends
+    mark = (first / "python" / "libtriton_python.so").stat().st_ino
+
+    assert find_wheel().backends == first
+    assert (first / "python" / "libtriton_python.so").stat().st_ino == mark
+    assert [folder.name for folder in first.parent.iterdir()] == [first.name]
+
+
+def test_this_environments_python_comes_first(cache):
+    environment = find_wheel().environment()
+
+    assert environment["PATH"].split(":")[0] == os.path.join(sys.prefix, "bin")
+    assert os.environ["PATH"] in environment["PATH"]
+
+
+def test_a_missing_wheel_names_the_install(monkeypatch):
+    monkeypatch.setattr(rooms, "find_spec", lambda name: None)
+
+    with pytest.raises(UnavailableError, match="nvidia-pytriton: not installed") as caught:
+        find_wheel()
+    assert "pip install 'trtspec[triton]'" in caught.value.repair
+
+
+def test_a_python_that_the_wheel_does_not_know_is_named(cache, monkeypatch):
+    monkeypatch.setattr(rooms, "_python_version", lambda: "3.99")
+
+    with pytest.raises(UnavailableError, match=r"no Python backend for Python 3\.99, only for .*3\.11"):
+        find_wheel()

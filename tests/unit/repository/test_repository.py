@@ -1,0 +1,113 @@
+"""The generated repository, read back by Triton's own message and by a bare Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from trtspec.repository import RepositorySpec, write_repository
+from trtspec.repository.config import config_text
+
+ROOT = Path(__file__).parents[3]
+CHECKED_IN = ROOT / "model_repository" / "speculative_llm"
+
+
+@pytest.fixture
+def model(tmp_path):
+    write_repository(tmp_path / "repository", RepositorySpec())
+    return tmp_path / "repository" / "speculative_llm"
+
+
+def test_triton_reads_the_config():
+    config = text_format.Parse(config_text(RepositorySpec(model_name="pair")), pb.ModelConfig())
+
+    assert (config.name, config.backend, config.max_batch_size) == ("pair", "python", 1)
+    assert config.model_transaction_policy.decoupled
+    assert [(group.count, group.kind) for group in config.instance_group] == [
+        (1, pb.ModelInstanceGroup.KIND_CPU)
+    ]
+    assert [tensor.name for tensor in config.input if not tensor.optional] == ["text_input"]
+    assert {key: value.string_value for key, value in config.parameters.items()} == {
+        "engine_backend": "torch",
+        "target_engine_dir": "../../target/engine",
+        "draft_engine_dir": "../../draft/engine",
+        "tokenizer_dir": "../../tokenizer",
+    }
+
+
+def test_tensors_are_nvidias():
+    """Names, types and dimensions of `tensorrt_llm_bls` and of the OpenAI front end, both of 25.03."""
+    config = text_format.Parse(config_text(RepositorySpec()), pb.ModelConfig())
+    tensors = {
+        tensor.name: (pb.DataType.Name(tensor.data_type).removeprefix("TYPE_"), list(tensor.dims))
+        for tensor in [*config.input, *config.output]
+    }
+    nvidias = {
+        "STRING [1]": "text_input guided_decoding_guide guided_decoding_guide_type text_output",
+        "STRING [-1]": "stop_words bad_words",
+        "INT32 [1]": "max_tokens num_draft_tokens end_id pad_id top_k min_tokens beam_width "
+        "num_return_sequences num_input_tokens num_output_tokens total_accepted_draft_tokens "
+        "total_draft_tokens",
+        "FP32 [1]": "top_p temperature length_penalty repetition_penalty presence_penalty frequency_penalty "
+        "acceptance_rate",
+        "UINT64 [1]": "seed",
+        "BOOL [1]": "stream exclude_input_in_output use_draft_logits return_log_probs return_context_logits "
+        "return_generation_logits return_perf_metrics return_num_input_tokens return_num_output_tokens",
+    }
+    expected = {name: kind for kind, names in nvidias.items() for name in names.split()}
+
+    assert {name: f"{datatype} {dims}" for name, (datatype, dims) in tensors.items()} == expected
+
+
+def test_the_checked_in_repository_is_in_step(model):
+    assert (model / "config.pbtxt").read_bytes() == (CHECKED_IN / "config.pbtxt").read_bytes()
+    assert (model / "1" / "model.py").read_bytes() == (CHECKED_IN / "1" / "model.py").read_bytes()
+
+
+def test_the_edge_is_part_of_the_package():
+    """A wheel has it although its source is outside of the package."""
+    edge = files("trtspec.repository") / "triton_model.py"
+
+    assert edge.read_bytes() == (CHECKED_IN / "1" / "model.py").read_bytes()
+
+
+def test_the_same_spec_gives_the_same_bytes(model, tmp_path):
+    write_repository(tmp_path / "again", RepositorySpec())
+
+    assert _contents(model) == _contents(tmp_path / "again" / "speculative_llm")
+    assert not [path for path in _contents(model) if "__pycache__" in path]
+
+
+def test_an_occupied_place_is_not_overwritten(model):
+    with pytest.raises(FileExistsError):
+        write_repository(model.parent, RepositorySpec())
+
+
+@pytest.mark.parametrize("cwd", [ROOT, ROOT / "tests"], ids=["where trtspec lies", "elsewhere"])
+def test_the_copy_wins_over_an_installed_trtspec(model, cwd):
+    """As Triton's stub imports: the environment's packages, and the working folder, come first."""
+    script = (
+        "import importlib.util, sys, types\n"
+        "sys.modules['triton_python_backend_utils'] = types.ModuleType('triton_python_backend_utils')\n"
+        f"sys.path.append({str(model / '1')!r})\n"
+        f"spec = importlib.util.spec_from_file_location('model', {str(model / '1' / 'model.py')!r})\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "loaded = [module for name, module in sys.modules.items() if name.startswith('trtspec')]\n"
+        "print(*(module.__file__ for module in loaded), sep='\\n')\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], cwd=cwd, capture_output=True, text=True, check=True)
+
+    loaded = said.stdout.split()
+    assert len(loaded) > 10
+    assert [path for path in loaded if not path.startswith(str(model))] == []
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

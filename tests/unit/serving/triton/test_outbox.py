@@ -1,0 +1,121 @@
+"""The sending thread: order, coalescing, faults, clients that leave."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from trtspec.serving.completion import Completion, EndReason
+from trtspec.serving.speculation import Speculation
+from trtspec.serving.triton.outbox import Sender
+from trtspec.serving.triton.responses import Chunk
+
+DONE = Completion(EndReason.LENGTH, 1, 1, Speculation())
+SECONDS = 10
+
+
+class FakeClient:
+    """Hears chunks; a send blocks until `may_send` is set."""
+
+    def __init__(self) -> None:
+        self.heard: list[Chunk] = []
+        self.is_sending, self.may_send, self.is_served = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
+        self.may_send.set()
+        self.left, self.fails = False, False
+
+    def send(self, chunk: Chunk) -> None:
+        self.is_sending.set()
+        assert self.may_send.wait(SECONDS)
+        if self.fails:
+            raise RuntimeError("Triton has had enough")
+        self.heard.append(chunk)
+        if chunk.is_last:
+            self.is_served.set()
+
+    def has_left(self) -> bool:
+        return self.left
+
+
+@pytest.fixture
+def ticks():
+    return threading.Semaphore(0)
+
+
+@pytest.fixture
+def sender(ticks):
+    sender = Sender(ticks.release, tick_s=0.01)
+    yield sender
+    sender.close()
+
+
+def test_chunks_arrive_in_order(sender):
+    client = FakeClient()
+    outbox = sender.open(client, lambda: None)
+
+    for text in "abc":
+        outbox.put(Chunk(text))
+    outbox.put(Chunk("d", DONE))
+
+    assert client.is_served.wait(SECONDS)
+    assert "".join(chunk.text for chunk in client.heard) == "abcd"
+    assert [chunk.is_last for chunk in client.heard[:-1]] == [False] * (len(client.heard) - 1)
+    assert client.heard[-1].completion is DONE
+
+
+def test_what_comes_during_a_send_goes_out_together(sender):
+    client = FakeClient()
+    client.may_send.clear()
+    outbox = sender.open(client, lambda: None)
+    outbox.put(Chunk("first"))
+    assert client.is_sending.wait(SECONDS)
+
+    for text in ("a", "b", "c"):
+        outbox.put(Chunk(text))
+    outbox.put(Chunk("d", DONE))
+    client.may_send.set()
+
+    assert client.is_served.wait(SECONDS)
+    assert client.heard == [Chunk("first"), Chunk("abcd", DONE)]
+
+
+def test_a_refused_send_ends_that_request_alone(sender, caplog):
+    bad, good, gone = FakeClient(), FakeClient(), threading.Event()
+    bad.fails = True
+    broken = sender.open(bad, gone.set)
+
+    with caplog.at_level(logging.CRITICAL):
+        broken.put(Chunk("a"))
+        assert gone.wait(SECONDS)
+        broken.put(Chunk("b", DONE))
+        sender.open(good, lambda: None).put(Chunk("c", DONE))
+        assert good.is_served.wait(SECONDS)
+
+    assert bad.heard == []
+
+
+def test_a_client_that_leaves_is_noticed_once(sender, ticks):
+    client, leaves = FakeClient(), []
+    sender.open(client, lambda: leaves.append(1))
+    client.left = True
+
+    # Two ticks to come after the one that may be under way.
+    for _ in range(3):
+        assert ticks.acquire(timeout=SECONDS)
+
+    assert leaves == [1]
+
+
+def test_close_sends_what_waits():
+    client = FakeClient()
+    sender = Sender(lambda: None, tick_s=60)
+    sender.open(client, lambda: None).put(Chunk("a", DONE))
+
+    sender.close()
+
+    assert client.heard == [Chunk("a", DONE)]

@@ -1,0 +1,136 @@
+"""Tensors to plain Python, and everything that a client can get wrong about them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.errors import RequestError, ServingError
+from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.triton.requests import Wanted, explain, read
+from trtspec.serving.triton.tensors import INPUTS, Datatype
+
+DTYPES = {
+    Datatype.STRING: np.object_,
+    Datatype.BOOL: np.bool_,
+    Datatype.INT32: np.int32,
+    Datatype.UINT64: np.uint64,
+    Datatype.FP32: np.float32,
+}
+BY_NAME = {tensor.name: tensor for tensor in INPUTS}
+
+
+def tensors(**values):
+    """As Triton would hand them over."""
+    return {
+        name: np.array([value if isinstance(value, list) else [value]], dtype=DTYPES[BY_NAME[name].datatype])
+        for name, value in values.items()
+    }
+
+
+def refusal(**values) -> str:
+    with pytest.raises(RequestError) as caught:
+        read(tensors(**values))
+    return explain(caught.value)
+
+
+def test_a_prompt_alone_has_defaults():
+    assert read(tensors(text_input="é".encode())) == (CompletionRequest("é"), Wanted())
+
+
+def test_every_input_reaches_its_place():
+    completion, wanted = read(
+        tensors(
+            text_input=b"a",
+            max_tokens=7,
+            num_draft_tokens=0,
+            stream=True,
+            stop_words=[b"x", "é".encode()],
+            exclude_input_in_output=False,
+            end_id=-1,
+            top_k=3,
+            top_p=0.5,
+            temperature=0.25,
+            repetition_penalty=1.5,
+            presence_penalty=-1.0,
+            frequency_penalty=2.0,
+            min_tokens=4,
+            seed=2**64 - 1,
+            return_perf_metrics=True,
+            return_num_input_tokens=True,
+            return_num_output_tokens=True,
+            pad_id=3,
+            length_penalty=9.0,
+        )
+    )
+
+    sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4)
+    assert completion == CompletionRequest("a", None, 7, 0, ("x", "é"), sampling, -1)
+    assert wanted == Wanted(True, "a", True, True, True)
+
+
+def test_values_are_plain_python():
+    completion, wanted = read(tensors(text_input=b"a", max_tokens=7, temperature=0.5, seed=1, stream=True))
+
+    kinds = [type(value) for value in (completion.max_tokens, completion.sampling.temperature, wanted.stream)]
+    assert kinds == [int, float, bool]
+
+
+def test_what_asks_for_nothing_is_accepted():
+    neutral = {tensor.name: tensor.only[0] for tensor in INPUTS if tensor.only}
+    neutral = {name: value.encode() if isinstance(value, str) else value for name, value in neutral.items()}
+
+    assert read(tensors(text_input=b"a", stop_words=[b""], **neutral)) == (CompletionRequest("a"), Wanted())
+
+
+def test_what_is_not_implemented_is_refused():
+    assert refusal(text_input=b"a", beam_width=4) == (
+        "beam_width is 4; it must be 1, since anything else is not implemented"
+    )
+    assert refusal(text_input=b"a", bad_words=[b"", b"os"]).startswith('bad_words is "os"; it must be ""')
+    assert refusal(text_input=b"a", return_log_probs=True).startswith(
+        "return_log_probs is true; it must be false"
+    )
+
+
+def test_a_missing_text_is_named():
+    assert refusal(max_tokens=3) == "text_input is missing; it must be given"
+
+
+def test_bytes_that_are_not_utf8_are_placed():
+    assert refusal(text_input=b"ab\xff") == "text_input is not UTF-8 at byte 2; it must be valid UTF-8"
+    assert refusal(text_input=b"a", stop_words=[b"\x80"]).startswith("stop_words is not UTF-8 at byte 0")
+
+
+def test_a_shape_that_is_not_a_scalar_is_named():
+    with pytest.raises(RequestError) as caught:
+        read({"text_input": np.empty((1, 0), dtype=np.object_)})
+    assert explain(caught.value) == "text_input is of shape [1, 0]; it must be of shape [1, 1]"
+
+
+@pytest.mark.parametrize("where", ["tensor", "parameter"])
+def test_an_unknown_name_has_its_nearest(where):
+    given = tensors(text_input=b"a")
+    sent = ({**given, "max_token": given["text_input"]}, []) if where == "tensor" else (given, ["max_token"])
+    with pytest.raises(ServingError) as caught:
+        read(*sent)
+    assert str(caught.value) == "max_token is not an input of this model; did you mean max_tokens?"
+
+
+def test_tritons_own_parameters_are_let_through():
+    assert read(tensors(text_input=b"a"), ["triton_enable_empty_final_response"])[0] == CompletionRequest("a")
+
+
+def test_an_input_sent_as_a_parameter_is_refused():
+    with pytest.raises(RequestError) as caught:
+        read(tensors(text_input=b"a"), ["max_tokens"])
+    assert explain(caught.value) == "max_tokens is a parameter; it must be an input of type INT32"
+
+
+def test_the_coordinators_names_become_the_clients():
+    assert (
+        explain(RequestError("stop", "65 strings", "at most 64"))
+        == "stop_words is 65 strings; it must be at most 64"
+    )
+    assert len(explain(RequestError("prompt", "x" * 10_000, "short"))) < 140

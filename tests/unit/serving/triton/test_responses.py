@@ -1,0 +1,40 @@
+"""Plain types to tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trtspec.serving.completion import Completion, EndReason
+from trtspec.serving.speculation import Speculation
+from trtspec.serving.triton.requests import Wanted
+from trtspec.serving.triton.responses import Chunk, arrays
+
+EVERYTHING = Wanted(perf_metrics=True, num_input_tokens=True, num_output_tokens=True)
+DONE = Completion(EndReason.LENGTH, 5, 9, Speculation(2, 8, 6, [2, 2, 1, 1]))
+
+
+def test_a_piece_of_text_is_all_there_is():
+    (text,) = arrays(Chunk("é"), EVERYTHING).values()
+
+    assert text.shape == (1, 1)
+    assert text.dtype == np.object_
+    assert text[0, 0] == "é".encode()
+
+
+def test_the_last_has_the_counts_that_are_wanted():
+    made = arrays(Chunk("", DONE), EVERYTHING)
+
+    assert {name: array[0, 0] for name, array in made.items()} == {
+        "text_output": b"",
+        "num_input_tokens": 5,
+        "num_output_tokens": 9,
+        "acceptance_rate": 0.75,
+        "total_accepted_draft_tokens": 6,
+        "total_draft_tokens": 8,
+    }
+    assert {array.dtype for array in made.values()} == {np.dtype("O"), np.dtype("int32"), np.dtype("float32")}
+    assert {array.shape for array in made.values()} == {(1, 1)}
+
+
+def test_nothing_comes_that_was_not_asked_for():
+    assert arrays(Chunk("a", DONE), Wanted()).keys() == {"text_output"}

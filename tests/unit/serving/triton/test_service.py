@@ -1,0 +1,188 @@
+"""The loop behind the edge, with scripted engines and clients that listen."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+
+import pytest
+
+from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble
+from trtspec.serving.completion import NO_END, CompletionRequest
+from trtspec.serving.errors import EngineFailure, EngineLoadError
+from trtspec.serving.executor import Limits
+from trtspec.serving.stats import Stats
+from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.requests import Wanted
+from trtspec.serving.triton.responses import Chunk, Failure
+from trtspec.serving.triton.service import Service
+
+LIMITS = Limits(max_batch_size=8, max_input_len=256, max_seq_len=600, max_draft_len=4, vocab_size=300)
+ENDLESS = CompletionRequest("hello", max_tokens=400, end_id=NO_END)
+SECONDS = 20
+
+
+class ListeningClient:
+    def __init__(self) -> None:
+        self.heard: list[Chunk] = []
+        self.is_streaming, self.is_over = threading.Event(), threading.Event()
+        self.left = False
+
+    def send(self, chunk: Chunk) -> None:
+        self.heard.append(chunk)
+        self.is_streaming.set()
+        if chunk.is_last:
+            self.is_over.set()
+
+    def has_left(self) -> bool:
+        return self.left
+
+    def text(self) -> str:
+        assert self.is_over.wait(SECONDS)
+        return "".join(chunk.text for chunk in self.heard)
+
+    def failure(self) -> Failure | None:
+        assert self.is_over.wait(SECONDS)
+        return self.heard[-1].failure
+
+
+@pytest.fixture
+def serve(tokenizer):
+    """Starts services over scripted engines, `delay` seconds a step, and closes them."""
+    started: list[Service] = []
+
+    def start(delay: float = 0.0, tick=lambda stats: None, fails=lambda request: None):
+        language = babble(LIMITS.vocab_size)
+        target = ScriptedExecutor(LIMITS, language, delay, fails)
+        draft = ScriptedExecutor(LIMITS, agreeing(language, LIMITS.vocab_size, 0.7), delay)
+        service = Service(lambda: Pair(target, draft, tokenizer), tick, tick_s=0.01)
+        started.append(service)
+        return service, target
+
+    yield start
+    for service in started:
+        service.close()
+
+
+def ask(service: Service, request: CompletionRequest, wanted: Wanted | None = None) -> ListeningClient:
+    client = ListeningClient()
+    service.submit(request, wanted or Wanted(), client)
+    return client
+
+
+def test_one_answer_or_a_stream_are_the_same_text(serve):
+    service, _ = serve(delay=0.001)
+    whole, streamed = ask(service, ENDLESS), ask(service, ENDLESS, Wanted(stream=True))
+
+    assert whole.text() == streamed.text() != ""
+    assert len(whole.heard) == 1
+    assert len(streamed.heard) > 1
+    assert all(chunk.text for chunk in streamed.heard[:-1])
+    assert whole.heard[0].completion.num_output_tokens == 400
+
+
+def test_the_prompt_comes_first_when_it_is_wanted(serve):
+    service, _ = serve()
+    bare = ask(service, ENDLESS).text()
+
+    assert ask(service, ENDLESS, Wanted(prefix="hello")).text() == "hello" + bare
+    assert ask(service, ENDLESS, Wanted(prefix="hello", stream=True)).text() == "hello" + bare
+
+
+def test_many_requests_run_at_once(serve):
+    service, target = serve(delay=0.002)
+    clients = [ask(service, CompletionRequest(f"hello {i}", max_tokens=40, end_id=NO_END)) for i in range(8)]
+
+    texts = [client.text() for client in clients]
+
+    prompts = [tuple(request.input_token_ids[:8]) for request in target.requests]
+    turns = sum(before != after for before, after in itertools.pairwise(prompts))
+    assert turns > 40
+    assert len(set(texts)) == 8
+
+
+def test_a_bad_request_is_the_clients(serve):
+    service, _ = serve()
+
+    assert ask(service, CompletionRequest("hello", max_tokens=0)).failure() == Failure(
+        "max_tokens is 0; it must be at least 1", is_clients=True
+    )
+    assert ask(service, CompletionRequest("hello", max_tokens=3, end_id=NO_END)).failure() is None
+
+
+def test_an_engines_failure_is_the_servers(serve):
+    service, _ = serve(fails=lambda request: "out of memory" if len(request.input_token_ids) == 5 else None)
+
+    failed = ask(service, CompletionRequest("wrong", max_tokens=4, end_id=NO_END))
+
+    assert failed.failure() == Failure("out of memory", is_clients=False)
+    assert ask(service, CompletionRequest("rightly", max_tokens=4, end_id=NO_END)).failure() is None
+
+
+def test_a_defect_is_one_line_and_a_trace_in_the_log(serve, caplog):
+    def defect(request):
+        if len(request.input_token_ids) == 5:
+            raise ZeroDivisionError("secret/path.py")
+
+    service, _ = serve(fails=defect)
+    with caplog.at_level(logging.ERROR):
+        failure = ask(service, CompletionRequest("wrong", max_tokens=4, end_id=NO_END)).failure()
+
+    assert not failure.is_clients
+    assert "secret" not in failure.message
+    assert "ZeroDivisionError" in caplog.text
+    assert ask(service, CompletionRequest("rightly", max_tokens=4, end_id=NO_END)).failure() is None
+
+
+def test_a_client_that_leaves_frees_the_engines(serve):
+    seen: list[int] = []
+    idle = threading.Event()
+
+    def watch(stats: Stats) -> None:
+        seen.append(stats.active_requests)
+        if 1 in seen and not stats.active_requests:
+            idle.set()
+
+    service, target = serve(delay=0.01, tick=watch)
+    client = ask(service, ENDLESS, Wanted(stream=True))
+    assert client.is_streaming.wait(SECONDS)
+
+    client.left = True
+
+    assert client.failure() == Failure("the request was cancelled", is_clients=False)
+    assert idle.wait(SECONDS)
+    assert len(target.requests) < 100
+
+
+def test_closing_tells_those_who_wait(serve, tokenizer):
+    target = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), delay=0.01)
+    service = Service(lambda: Pair(target, None, tokenizer), lambda stats: None)
+    client = ask(service, ENDLESS, Wanted(stream=True))
+    assert client.is_streaming.wait(SECONDS)
+
+    service.close()
+
+    assert client.failure() == Failure("the request was cancelled", is_clients=False)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]
+
+
+def test_the_warm_up_counts_nowhere(serve):
+    told = threading.Event()
+    first: list[Stats] = []
+    serve(tick=lambda stats: (first.append(stats), told.set()))
+
+    assert told.wait(SECONDS)
+    assert first[0] == Stats()
+
+
+def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer):
+    def missing() -> Pair:
+        raise EngineLoadError("config.json", "no such file")
+
+    with pytest.raises(EngineLoadError, match="no such file"):
+        Service(missing, lambda stats: None)
+    broken = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), fails=lambda request: "no kernel")
+    with pytest.raises(EngineFailure, match="no kernel"):
+        Service(lambda: Pair(broken, None, tokenizer), lambda stats: None)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]
