@@ -79,7 +79,7 @@ def test_the_openai_front_ends_tensors_are_understood(server):
         "text_input": PROMPT,
         "stream": True,
         "max_tokens": 12,
-        "stop_words": ["\n\n"],
+        "stop_words": ["never said"],
         "top_p": 1.0,
         "frequency_penalty": 0.0,
         "presence_penalty": 0.0,
@@ -130,20 +130,18 @@ def test_many_clients_at_once_each_get_their_own_text(server):
 
 
 def test_metrics_count_what_the_responses_say(server, until):
-    names = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens")
+    readings: list[list[float]] = []
 
     def counts() -> list[float]:
-        return [server.metric(name) for name in names]
+        readings.append([server.metric(f"spec_decode_num_{name}_tokens") for name in ("draft", "accepted")])
+        return readings[-1]
 
-    def grows_by_what_was_said() -> bool:
-        # An earlier request may still have been on its way to the metrics: then the next try tells.
-        before = counts()
-        _, answer = server.post({"text_input": PROMPT, "max_tokens": 40, "return_perf_metrics": True})
-        said = [answer["total_draft_tokens"], answer["total_accepted_draft_tokens"]]
-        after = until(lambda: (now := counts()) != before and now, "other counts than before")
-        return [new - old for new, old in zip(after, before, strict=True)] == said
+    # What earlier requests did may still be on its way to the metrics, which are told 20 times a second.
+    before = until(lambda: [counts()] * 8 == readings[-8:] and readings[-1], "counts that stay")
+    _, answer = server.post({"text_input": PROMPT, "max_tokens": 40, "return_perf_metrics": True})
+    said = [answer["total_draft_tokens"], answer["total_accepted_draft_tokens"]]
 
-    until(grows_by_what_was_said, "counts that grow by what the response said")
+    until(lambda: counts() == [old + new for old, new in zip(before, said, strict=True)], "the new counts")
     per_position = server.metric("spec_decode_num_accepted_tokens_per_pos")
     assert per_position == server.metric("spec_decode_num_accepted_tokens")
     assert server.metric("spec_decode_num_drafts", model=server.model) > 0
