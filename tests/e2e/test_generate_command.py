@@ -1,0 +1,103 @@
+"""`trtspec generate` against a real server, and without one."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+PROMPT = "def read_lines(path):\n    "
+COMMAND = (str(Path(sys.prefix, "bin", "trtspec")), "generate")
+
+
+def generate(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True)
+
+
+def test_text_is_data_and_speed_is_talk(server):
+    said = generate("--url", server.grpc_url, "--max-tokens", "30", PROMPT)
+
+    assert said.returncode == 0
+    assert said.stdout == server.generate(PROMPT, max_tokens=30) + "\n"
+    assert re.fullmatch(r"30 tokens, \d+ tokens/s, \d+ of \d+ draft tokens accepted \(\d+%\)\n", said.stderr)
+
+
+def test_without_a_stream_the_text_is_the_same(server):
+    words = ("--url", server.grpc_url, "--max-tokens", "30", PROMPT)
+
+    assert generate("--no-stream", *words).stdout == generate(*words).stdout
+
+
+def test_the_target_alone_drafts_nothing(server):
+    said = generate("--url", server.grpc_url, "--max-tokens", "8", "--num-draft-tokens", "0", PROMPT)
+
+    assert "nothing drafted" in said.stderr
+
+
+def test_json_has_all_of_it(server):
+    said = json.loads(generate("--url", server.grpc_url, "--max-tokens", "30", "--json", PROMPT).stdout)
+
+    assert said["text"] == server.generate(PROMPT, max_tokens=30)
+    assert said["num_output_tokens"] == 30
+    assert 0 < said["first_text_s"] <= said["seconds"]
+    rate = said["total_accepted_draft_tokens"] / said["total_draft_tokens"]
+    assert abs(said["acceptance_rate"] - rate) < 1e-6
+
+
+def test_options_reach_the_server(server):
+    text = server.generate(PROMPT, max_tokens=30, temperature=1.0, top_k=20, top_p=0.9, seed=3)
+    words = ("--temperature", "1", "--top-k", "20", "--top-p", "0.9", "--seed", "3")
+
+    assert generate("--url", server.grpc_url, "--max-tokens", "30", *words, PROMPT).stdout == text + "\n"
+    stop = text[5:8]
+    said = generate("--url", server.grpc_url, "--max-tokens", "30", *words, "--stop", stop, PROMPT)
+    assert said.stdout == text[: text.index(stop)] + "\n"
+
+
+def test_ctrl_c_ends_the_request(server, until):
+    words = ("--url", server.grpc_url, "--max-tokens", "900", "--temperature", "1", "--num-draft-tokens", "1")
+    process = subprocess.Popen([*COMMAND, *words, PROMPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.read(1)
+
+    process.send_signal(signal.SIGINT)
+
+    _, talk = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in talk
+    until(lambda: server.metric("num_requests_running") == 0, "no request running")
+
+
+def test_no_server_is_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+    said = generate("--url", f"127.0.0.1:{port}", PROMPT)
+
+    assert said.returncode == 1
+    assert said.stderr.startswith(f"error: 127.0.0.1:{port}: no Triton server answers")
+    assert "trtspec deploy" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_another_model_is_named(server):
+    said = generate("--url", server.grpc_url, "--model-name", "other", PROMPT)
+
+    assert said.returncode == 1
+    assert "has no model other that is ready" in said.stderr
+
+
+def test_a_refusal_is_the_servers_line(server):
+    said = generate("--url", server.grpc_url, "--num-draft-tokens", "9", PROMPT)
+
+    assert said.returncode == 1
+    line = "num_draft_tokens is 9; it must be 0 to 8, the target engine's max_draft_len"
+    assert f"error: {server.grpc_url}: {line}" in said.stderr
+
+
+def test_wrong_usage_is_2():
+    assert generate().returncode == 2
+    assert generate("--max-tokens", "0", PROMPT).returncode == 2
