@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executors.torch.engine import EngineConfig
-from trtspec.serving.executors.torch.window import Batch, Heads, Single, Window
+from trtspec.serving.executors.torch.window import Batch, Single, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Cache:
     """
 
     def __init__(self, config: EngineConfig, slots: int, device: torch.device) -> None:
-        self._heads = Heads(config.num_kv_heads, config.num_heads // config.num_kv_heads)
-        shape = (config.num_layers, slots, 2 * self._heads.keys, config.limits.max_seq_len, config.head_size)
+        self._kv_heads = config.num_kv_heads
+        shape = (config.num_layers, slots, 2 * self._kv_heads, config.limits.max_seq_len, config.head_size)
         self._store = _zeros(shape, config.dtype, device)
 
     def windows(self, spans: Sequence[Span]) -> list[Window]:
@@ -41,9 +41,9 @@ class Cache:
             group = list(run)
             slots, starts = [span.slot for span in group], [span.start for span in group]
             if len(group) == 1:
-                windows.append(Single(self._store[:, slots[0]], self._heads, starts[0], rows))
+                windows.append(Single(self._store[:, slots[0]], self._kv_heads, starts[0], rows))
             else:
-                windows.append(Batch(self._store, self._heads, slots, starts, rows))
+                windows.append(Batch(self._store, self._kv_heads, slots, starts, rows))
         return windows
 
     def copy(self, source: int, target: int, length: int) -> None:

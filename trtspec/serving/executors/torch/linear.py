@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Elements of a weight from which oneDNN's fixed cost of about 15 us a call is worth it.
+# Elements of a weight from which oneDNN's fixed 15 us a call are worth it, for several rows and for one.
 PACK_FROM = 2**16
+PACK_ONE_ROW_FROM = 2**18
 
 
 class Linear:
@@ -17,20 +18,19 @@ class Linear:
 
     In float32 on a CPU, oneDNN with a weight that it has laid out for itself once is up to 4 times faster
     than `F.linear` from the second row on, so that the verification of a draft costs little more than one
-    token. The layout is the same for every number of rows.
+    token. The layout is the same for every number of rows. Weights of middling size are kept in both forms.
     """
 
     def __init__(self, weight: Tensor) -> None:
-        self._packed = weight.numel() >= PACK_FROM and _can_pack(weight.device.type, weight.dtype)
-        self._weight = (
-            torch.ops.mkldnn._reorder_linear_weight(weight) if self._packed else weight.contiguous()
-        )
+        pack = weight.numel() >= PACK_FROM and _can_pack(weight.device.type, weight.dtype)
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight) if pack else None
+        self._plain = None if pack and weight.numel() >= PACK_ONE_ROW_FROM else weight.contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
         """`x` is `[rows, in]`; returns `[rows, out]`."""
-        if not self._packed:
-            return F.linear(x, self._weight)
-        result: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, None, "none", [], "")
+        if self._plain is not None and (self._packed is None or x.shape[0] == 1):
+            return F.linear(x, self._plain)
+        result: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._packed, None, "none", [], "")
         return result
 
 

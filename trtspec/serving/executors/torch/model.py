@@ -56,12 +56,10 @@ class Layer:
         def tensor(name: str) -> Tensor:
             return tensors[f"transformer.layers.{index}.{name}.weight"]
 
-        self._index, self._head_size = index, config.head_size
-        self._heads, self._kv_heads = config.num_heads, config.num_kv_heads
-        qkv = tensor("attention.qkv")
-        turned = (config.num_heads + config.num_kv_heads) * config.head_size
+        self._index, self._head_size, self._heads = index, config.head_size, config.num_heads
         self._turned = config.num_heads + config.num_kv_heads
-        self._qkv = Linear(torch.cat([pair_up(qkv[:turned], self._turned), qkv[turned:]]))
+        qkv, border = tensor("attention.qkv"), self._turned * config.head_size
+        self._qkv = Linear(torch.cat([pair_up(qkv[:border], self._turned), qkv[border:]]))
         self._dense = Linear(tensor("attention.dense"))
         self._fc_gate = Linear(torch.cat([tensor("mlp.fc"), tensor("mlp.gate")]))
         self._proj = Linear(tensor("mlp.proj"))
@@ -75,12 +73,14 @@ class Layer:
     def _attention(self, x: Tensor, rotation: Tensor, windows: Sequence[Window]) -> Tensor:
         heads = self._qkv(x).view(x.shape[0], -1, self._head_size)
         rotate(heads[:, : self._turned], rotation)
-        sizes = [window.rows for window in windows]
-        mixed = []
-        for window, part in zip(windows, torch.split(heads, sizes), strict=True):
-            window.write(self._index, part[:, self._heads :])
-            mixed.append(window.attend(self._index, part[:, : self._heads]))
-        return self._dense(torch.cat(mixed) if len(mixed) > 1 else mixed[0])
+        if len(windows) == 1:
+            return self._dense(self._mix(windows[0], heads))
+        parts = torch.split(heads, [window.rows for window in windows])
+        return self._dense(torch.cat([self._mix(*pair) for pair in zip(windows, parts, strict=True)]))
+
+    def _mix(self, window: Window, heads: Tensor) -> Tensor:
+        window.write(self._index, heads[:, self._heads :])
+        return window.attend(self._index, heads[:, : self._heads])
 
     def _mlp(self, x: Tensor) -> Tensor:
         fc, gate = self._fc_gate(x).chunk(2, -1)

@@ -1,25 +1,13 @@
-"""What the new rows of one sequence, or of several with as many rows each, write to the cache and see of it.
-
-Grouped-query attention: the heads of a group share their keys, so here they are rows of one product.
-"""
+"""What the new rows of a sequence, or of several with as many rows each, write to the cache and see of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """How many heads keys and values have each, and how many heads of queries share one of them."""
-
-    keys: int
-    group: int
 
 
 class Window(Protocol):
@@ -39,12 +27,12 @@ class Window(Protocol):
 class Single:
     """One sequence, `[layers, 2 * kv_heads, max_seq_len, head_size]`: all that it touches is a view."""
 
-    def __init__(self, sequence: Tensor, heads: Heads, start: int, rows: int) -> None:
-        self.rows, kv_heads = rows, heads.keys
+    def __init__(self, sequence: Tensor, kv_heads: int, start: int, rows: int) -> None:
+        self.rows = rows
         seen = sequence[:, None, :, : start + rows]
         self._new = seen[:, 0, :, start:].transpose(1, 2).unbind(0)
         self._keys, self._values = seen[:, :, :kv_heads].unbind(0), seen[:, :, kv_heads:].unbind(0)
-        self._mask = _mask([start], rows, heads.group, sequence)
+        self._mask = _mask([start], rows, sequence)
 
     def write(self, layer: int, keys_values: Tensor) -> None:
         self._new[layer].copy_(keys_values)
@@ -60,16 +48,16 @@ class Batch:
     """
 
     def __init__(
-        self, store: Tensor, heads: Heads, slots: Sequence[int], starts: Sequence[int], rows: int
+        self, store: Tensor, kv_heads: int, slots: Sequence[int], starts: Sequence[int], rows: int
     ) -> None:
-        self.rows, self._kv_heads, end = rows * len(slots), heads.keys, max(starts) + rows
+        self.rows, self._kv_heads, end = rows * len(slots), kv_heads, max(starts) + rows
         device = store.device
         self._slots = torch.tensor(slots, device=device)
         positions = torch.tensor(starts, device=device)[:, None] + torch.arange(rows, device=device)
-        kinds = torch.arange(2 * heads.keys, device=device)
-        self._place = (self._slots.repeat_interleave(rows)[:, None], kinds, positions.view(-1, 1))
+        heads = torch.arange(2 * kv_heads, device=device)
+        self._place = (self._slots.repeat_interleave(rows)[:, None], heads, positions.view(-1, 1))
         self._layers, self._seen = store.unbind(0), store[:, :, :, :end].unbind(0)
-        self._mask = _mask(starts, rows, heads.group, store)
+        self._mask = _mask(starts, rows, store)
 
     def write(self, layer: int, keys_values: Tensor) -> None:
         self._layers[layer].index_put_(self._place, keys_values)
@@ -79,26 +67,22 @@ class Batch:
         return _attend(queries, seen[:, : self._kv_heads], seen[:, self._kv_heads :], self._mask)
 
 
-def _mask(starts: Sequence[int], rows: int, group: int, like: Tensor) -> Tensor | None:
-    """0 where a row may look and -inf where not, or None where all may look anywhere.
+def _mask(starts: Sequence[int], rows: int, like: Tensor) -> Tensor | None:
+    """`[sequences, 1, rows, end]` in the dtype of `like`: 0 where a row may look and -inf where not.
 
-    `[sequences, 1, rows * group, end]` in the dtype of `like`, the heads of a group beside each other.
+    None where every row may look anywhere.
     """
     if rows == 1 and len(set(starts)) == 1:
         return None
-    device, end = like.device, max(starts) + rows
-    last = torch.tensor(starts, device=device)[:, None] + torch.arange(rows, device=device)
-    hidden = torch.arange(end, device=device) > last.repeat_interleave(group, 1)[:, None, :, None]
-    return torch.zeros(hidden.shape, dtype=like.dtype, device=device).masked_fill_(hidden, float("-inf"))
+    last = torch.tensor([[start + row for row in range(rows)] for start in starts], device=like.device)
+    hidden = torch.arange(max(starts) + rows, device=like.device) > last[:, None, :, None]
+    return torch.zeros_like(hidden, dtype=like.dtype).masked_fill_(hidden, float("-inf"))
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """`keys` and `values` are `[sequences, kv_heads, end, head_size]`, `queries` the rows of all."""
     total, heads, head_size = queries.shape
-    sequences, kv_heads = keys.shape[:2]
-    rows, group = total // sequences, heads // kv_heads
-    grouped = queries.view(sequences, rows, kv_heads, group, head_size).transpose(1, 2)
-    grouped = grouped.reshape(sequences, kv_heads, rows * group, head_size)
-    mixed = F.scaled_dot_product_attention(grouped, keys, values, mask)
-    mixed = mixed.view(sequences, kv_heads, rows, group * head_size).transpose(1, 2)
-    return mixed.reshape(total, heads * head_size)
+    sequences = keys.shape[0]
+    queries = queries.view(sequences, total // sequences, heads, head_size).transpose(1, 2)
+    mixed = F.scaled_dot_product_attention(queries, keys, values, mask, enable_gqa=True)
+    return mixed.transpose(1, 2).reshape(total, heads * head_size)
