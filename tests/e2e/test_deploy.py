@@ -122,7 +122,11 @@ def test_an_engine_that_does_not_load_is_named(deployer, build_copy):
 
     assert deploy.process.wait(60) == 1
     said = deploy.said.read_text()
-    assert "rank0.safetensors" in said
+    (error,) = [
+        line for line in said.splitlines() if line.startswith("error: speculative_llm: did not load: ")
+    ]
+    assert f"{build_copy}/target/engine/rank0.safetensors: " in error
+    assert "\\n" not in error
     assert "Traceback" not in said
     assert not deploy.server_pids()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -22,6 +23,13 @@ from trtspec.errors import ServerError, UnavailableError
 # What is in flight gets this long to end when the server is told to.
 DRAIN_S = 10
 _KILL_AFTER_S = DRAIN_S + 5
+
+# What the model said; Triton writes line ends as two characters, and a trace after the second.
+_LOAD_FAILURE = re.compile(
+    r"failed to load '[^']*' version \d+: \w+: (?:TritonModelException: )?(.+?)(?:\\n|\"\n)"
+)
+    r"failed to load '[^']*' version \d+: \w+: (?:TritonModelException: )?(.+?)(?:\\n|\"\n)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +79,13 @@ class LocalServer:
     def check_running(self) -> None:
         """Raises `ServerError` when the server has ended by itself."""
         status = self._process.poll()
-        if status is not None:
-            how = (
-                f"was killed by {signal.Signals(-status).name}"
-                if status < 0
-                else f"ended with status {status}"
-            )
-            raise ServerError("tritonserver", how, f"the reason is in {self._deployment.log}")
+        if status is None:
+            return
+        log = self._deployment.log
+        if failure := _LOAD_FAILURE.search(log.read_text(encoding="utf-8", errors="replace")):
+            raise ServerError(self._deployment.model_name, f"did not load: {failure[1]}", f"its log is {log}")
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        raise ServerError("tritonserver", how, f"its log is {log}")
 
     def stop(self) -> None:
         """Tells the server to end when the requests in flight have, and waits; for ever it does not."""
