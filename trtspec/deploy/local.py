@@ -28,8 +28,6 @@ _KILL_AFTER_S = DRAIN_S + 5
 _LOAD_FAILURE = re.compile(
     r"failed to load '[^']*' version \d+: \w+: (?:TritonModelException: )?(.+?)(?:\\n|\"\n)"
 )
-    r"failed to load '[^']*' version \d+: \w+: (?:TritonModelException: )?(.+?)(?:\\n|\"\n)"
-)
 
 
 @dataclass(frozen=True, slots=True)
