@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executors.torch.engine import EngineConfig
-from trtspec.serving.executors.torch.window import Batch, Single, Window
+from trtspec.serving.executors.torch.scheduler import CHUNK
+from trtspec.serving.executors.torch.window import Batch, Causal, Single, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Cache:
         self._kv_heads = config.num_kv_heads
         shape = (config.num_layers, slots, 2 * self._kv_heads, config.limits.max_seq_len, config.head_size)
         self._store = _zeros(shape, config.dtype, device)
+        self._causal = Causal(CHUNK, config.limits.max_seq_len, config.dtype, device)
 
     def windows(self, spans: Sequence[Span]) -> list[Window]:
         """What each run of spans with the same number of rows writes and sees, in the order of the spans."""
@@ -41,9 +43,11 @@ class Cache:
             group = list(run)
             slots, starts = [span.slot for span in group], [span.start for span in group]
             if len(group) == 1:
-                windows.append(Single(self._store[:, slots[0]], self._kv_heads, starts[0], rows))
+                windows.append(
+                    Single(self._store[:, slots[0]], self._kv_heads, starts[0], rows, self._causal)
+                )
             else:
-                windows.append(Batch(self._store, self._kv_heads, slots, starts, rows))
+                windows.append(Batch(self._store, self._kv_heads, slots, starts, rows, self._causal))
         return windows
 
     def copy(self, source: int, target: int, length: int) -> None:

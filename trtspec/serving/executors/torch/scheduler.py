@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trtspec.serving.executors.torch.sequence import Sequence
 
-# The most rows of a prompt in one step: bounds the attention mask, and how long others wait for a token.
+# The most rows of one sequence in one step: bounds the table of masks, and how long others wait for a token.
 CHUNK = 512
 
 

@@ -24,15 +24,32 @@ class Window(Protocol):
         ...
 
 
+class Causal:
+    """Masks, cut from one table that shows `rows` consecutive positions in the middle of their past and future."""
+
+    def __init__(self, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._length = length
+        table = torch.full((rows, length + rows), float("-inf"), dtype=dtype, device=device)
+        self._table = table.triu_(length + 1)
+
+    def mask(self, starts: Sequence[int], rows: int) -> Tensor | None:
+        """`[sequences, 1, rows, end]`: 0 where a row may look and -inf where not; None where all see all."""
+        if rows == 1 and len(set(starts)) == 1:
+            return None
+        end = max(starts) + rows
+        parts = [self._table[:rows, self._length - start : self._length - start + end] for start in starts]
+        return parts[0][None, None] if len(parts) == 1 else torch.stack(parts)[:, None]
+
+
 class Single:
     """One sequence, `[layers, 2 * kv_heads, max_seq_len, head_size]`: all that it touches is a view."""
 
-    def __init__(self, sequence: Tensor, kv_heads: int, start: int, rows: int) -> None:
+    def __init__(self, sequence: Tensor, kv_heads: int, start: int, rows: int, causal: Causal) -> None:
         self.rows = rows
         seen = sequence[:, None, :, : start + rows]
         self._new = seen[:, 0, :, start:].transpose(1, 2).unbind(0)
         self._keys, self._values = seen[:, :, :kv_heads].unbind(0), seen[:, :, kv_heads:].unbind(0)
-        self._mask = _mask([start], rows, sequence)
+        self._mask = causal.mask([start], rows)
 
     def write(self, layer: int, keys_values: Tensor) -> None:
         self._new[layer].copy_(keys_values)
@@ -48,7 +65,13 @@ class Batch:
     """
 
     def __init__(
-        self, store: Tensor, kv_heads: int, slots: Sequence[int], starts: Sequence[int], rows: int
+        self,
+        store: Tensor,
+        kv_heads: int,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        rows: int,
+        causal: Causal,
     ) -> None:
         self.rows, self._kv_heads, end = rows * len(slots), kv_heads, max(starts) + rows
         device = store.device
@@ -57,7 +80,7 @@ class Batch:
         heads = torch.arange(2 * kv_heads, device=device)
         self._place = (self._slots.repeat_interleave(rows)[:, None], heads, positions.view(-1, 1))
         self._layers, self._seen = store.unbind(0), store[:, :, :, :end].unbind(0)
-        self._mask = _mask(starts, rows, store)
+        self._mask = causal.mask(starts, rows)
 
     def write(self, layer: int, keys_values: Tensor) -> None:
         self._layers[layer].index_put_(self._place, keys_values)
@@ -65,18 +88,6 @@ class Batch:
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         seen = self._seen[layer].index_select(0, self._slots)
         return _attend(queries, seen[:, : self._kv_heads], seen[:, self._kv_heads :], self._mask)
-
-
-def _mask(starts: Sequence[int], rows: int, like: Tensor) -> Tensor | None:
-    """`[sequences, 1, rows, end]` in the dtype of `like`: 0 where a row may look and -inf where not.
-
-    None where every row may look anywhere.
-    """
-    if rows == 1 and len(set(starts)) == 1:
-        return None
-    last = torch.tensor([[start + row for row in range(rows)] for start in starts], device=like.device)
-    hidden = torch.arange(max(starts) + rows, device=like.device) > last[:, None, :, None]
-    return torch.zeros_like(hidden, dtype=like.dtype).masked_fill_(hidden, float("-inf"))
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
