@@ -25,7 +25,7 @@ class Window(Protocol):
 
 
 class Causal:
-    """Masks, cut from one table that shows `rows` consecutive positions in the middle of their past and future."""
+    """Masks, cut from one table: `rows` consecutive positions between all their past and all their future."""
 
     def __init__(self, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
         self._length = length
