@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,12 +10,11 @@ from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import EngineConfig
-from trtspec.serving.executors.torch.linear import Linear
+from trtspec.serving.executors.torch.linear import Linear, NormedLinear
 from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations
 from trtspec.serving.executors.torch.window import Window
 
 Tensors = dict[str, Tensor]
-Norm = Callable[[Tensor], Tensor]
 
 
 class Llama:
@@ -29,8 +27,9 @@ class Llama:
         )
         self._embedding = tensors["transformer.vocab_embedding.weight"]
         self._layers = [Layer(config, tensors, index) for index in range(config.num_layers)]
-        self._norm = rms_norm(tensors["transformer.ln_f.weight"], config.norm_epsilon)
-        self._head = Linear(tensors["lm_head.weight"])
+        self._head = NormedLinear(
+            tensors["transformer.ln_f.weight"], tensors["lm_head.weight"], config.norm_epsilon
+        )
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
         """Logits `[len(wanted), vocab_size]` after the rows `wanted`, which are in order.
@@ -46,7 +45,7 @@ class Llama:
             return x.new_empty(0, self._embedding.shape[0])
         if len(wanted) < len(token_ids):
             x = x[torch.tensor(wanted, device=self._device)]
-        return self._head(self._norm(x))
+        return self._head(x)
 
 
 class Layer:
@@ -59,16 +58,16 @@ class Layer:
         self._index, self._head_size, self._heads = index, config.head_size, config.num_heads
         self._turned = config.num_heads + config.num_kv_heads
         qkv, border = tensor("attention.qkv"), self._turned * config.head_size
-        self._qkv = Linear(torch.cat([pair_up(qkv[:border], self._turned), qkv[border:]]))
+        qkv = torch.cat([pair_up(qkv[:border], self._turned), qkv[border:]])
+        self._qkv = NormedLinear(tensor("input_layernorm"), qkv, config.norm_epsilon)
         self._dense = Linear(tensor("attention.dense"))
-        self._fc_gate = Linear(torch.cat([tensor("mlp.fc"), tensor("mlp.gate")]))
+        fc_gate = torch.cat([tensor("mlp.fc"), tensor("mlp.gate")])
+        self._fc_gate = NormedLinear(tensor("post_layernorm"), fc_gate, config.norm_epsilon)
         self._proj = Linear(tensor("mlp.proj"))
-        self._input_norm = rms_norm(tensor("input_layernorm"), config.norm_epsilon)
-        self._post_norm = rms_norm(tensor("post_layernorm"), config.norm_epsilon)
 
     def forward(self, x: Tensor, rotation: Tensor, windows: Sequence[Window]) -> Tensor:
-        x = self._attention(self._input_norm(x), rotation, windows).add_(x)
-        return self._mlp(self._post_norm(x)).add_(x)
+        x = self._attention(x, rotation, windows).add_(x)
+        return self._mlp(x).add_(x)
 
     def _attention(self, x: Tensor, rotation: Tensor, windows: Sequence[Window]) -> Tensor:
         heads = self._qkv(x).view(x.shape[0], -1, self._head_size)
@@ -85,20 +84,3 @@ class Layer:
     def _mlp(self, x: Tensor) -> Tensor:
         fc, gate = self._fc_gate(x).chunk(2, -1)
         return self._proj(F.silu(fc).mul_(gate))
-
-
-def rms_norm(weight: Tensor, epsilon: float) -> Norm:
-    """`x / sqrt(mean(x ** 2) + epsilon) * weight` over the last dimension."""
-    size = weight.shape[0]
-    if weight.dtype != torch.float32:
-        return lambda x: F.rms_norm(x, (size,), weight, epsilon)
-
-    # Half the time of F.rms_norm for a few rows: sqrt(|x|^2 + size * epsilon) is one hypotenuse.
-    weight = weight * math.sqrt(size)
-    floor = torch.tensor(math.sqrt(size * epsilon), device=weight.device)
-
-    def norm(x: Tensor) -> Tensor:
-        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return (x / length.hypot_(floor)).mul_(weight)
-
-    return norm
