@@ -1,8 +1,8 @@
 """Every failure that trtspec knows, as data.
 
 An exception names the thing that is wrong, what is wrong with it and, where trtspec knows one, the repair.
-`trtspec/cli/errors.py` is the only place that turns one into text for a person. `trtspec.serving` is copied into
-generated model repositories and has exceptions of its own.
+`trtspec/cli/errors.py` is the only place that turns one into text for a person. `trtspec.serving` is copied
+into generated model repositories and has exceptions of its own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ModelError(TrtspecError):
 
 
 class TensorError(ModelError):
-    """One tensor, or the safetensors file that should hold it, is not what the model's configuration demands."""
+    """One tensor, or the file that should hold it, is not what the model's configuration demands."""
 
 
 class EngineError(TrtspecError):
@@ -73,4 +73,4 @@ class ServerError(TrtspecError):
 
 
 class UnavailableError(TrtspecError):
-    """Something that has to be installed, present or reachable is not: a package, a GPU, a port, disk space."""
+    """Something that must be installed, present or reachable is not: a package, a GPU, a port, disk space."""

@@ -54,6 +54,7 @@ class Resolved:
     backend: str
     release: releases.Release | None
     model_name: str
+    num_draft_tokens: int
     target: EnginePlan
     draft: EnginePlan
     choices: tuple[Choice, ...]
@@ -82,8 +83,11 @@ def resolve(
     options = _options(choose, facts, backend)
     target = _engine(choose, "target", backend, facts.target, options)
     draft = _engine(choose, "draft", backend, facts.draft, replace(options, max_draft_len=0))
+    num_draft_tokens = _num_draft_tokens(choose, options.max_draft_len)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
-    return Resolved(loaded, output, backend, release, model_name, target, draft, tuple(choose.choices))
+    return Resolved(
+        loaded, output, backend, release, model_name, num_draft_tokens, target, draft, tuple(choose.choices)
+    )
 
 
 def build_folder(
@@ -179,6 +183,14 @@ def _options(choose: _Chooser, facts: Facts, backend: str) -> BuildOptions:
         problem = f"{prompt} leaves no room for an answer: max_seq_len is {length}"
         raise choose.error("engine.max_input_len", problem, f"at most {length - 1}")
     return BuildOptions(batch, prompt, length, _num_tokens(choose, batch, drafts), drafts)
+
+
+def _num_draft_tokens(choose: _Chooser, longest: int) -> int:
+    asked: int = choose("speculation.num_draft_tokens", longest, "as many as the target verifies")
+    if asked > longest:
+        problem = f"{asked} is more than the target verifies: max_draft_len is {longest}"
+        raise choose.error("speculation.num_draft_tokens", problem, f"at most {longest}")
+    return asked
 
 
 def _num_tokens(choose: _Chooser, batch: int, drafts: int) -> int:

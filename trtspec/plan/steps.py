@@ -144,7 +144,11 @@ def _obstacle(resolved: Resolved, facts: Facts) -> TrtspecError | None:
 
 
 def _repository(resolved: Resolved, facts: Facts) -> Step:
-    spec = RepositorySpec(model_name=resolved.model_name, backend=resolved.backend)
+    spec = RepositorySpec(
+        model_name=resolved.model_name,
+        backend=resolved.backend,
+        num_draft_tokens=resolved.num_draft_tokens,
+    )
     return Step(
         name="write repository",
         summary=f"the Triton model {resolved.model_name}",

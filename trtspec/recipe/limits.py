@@ -44,6 +44,10 @@ def _lengths(recipe: Recipe) -> Iterator[Finding]:
     if longest_draft and text and longest_draft >= text:
         problem = f"a draft of {longest_draft} tokens never fits into max_seq_len, which is {text}"
         yield "speculation.max_draft_len", problem, f"at most {text - 1}"
+    asked = recipe.speculation.num_draft_tokens
+    if asked and longest_draft and asked > longest_draft:
+        problem = f"{asked} is more than the target verifies: max_draft_len is {longest_draft}"
+        yield "speculation.num_draft_tokens", problem, f"at most {longest_draft}"
     if not step:
         return
     if step < _TOKENS_PER_BLOCK:

@@ -93,7 +93,10 @@ class Speculation(Section):
     max_draft_len: Positive | None = Field(
         default=None,
         le=64,
-        description="The longest draft that the target can verify, and the default K of a request.",
+        description="The longest draft that the target can verify.",
+    )
+    num_draft_tokens: Positive | None = Field(
+        default=None, description="K of a request that names none; max_draft_len if left out."
     )
 
 

@@ -20,7 +20,8 @@ draft:                                      # the small model that proposes toke
   model: meta-llama/Llama-3.2-1B-Instruct
 
 speculation:
-  max_draft_len: 8                          # tokens that the draft may propose in one round (K)
+  max_draft_len: 8                          # the longest draft that the target can verify
+  # num_draft_tokens: 8                     # K of a request that names none
 
 engine:
   # backend: tensorrt_llm                   # or torch: no TensorRT-LLM needed, on a CPU or one GPU

@@ -32,6 +32,8 @@ def model_config(spec: RepositorySpec) -> pb.ModelConfig:
         "draft_engine_dir": spec.draft_engine_dir,
         "tokenizer_dir": spec.tokenizer_dir,
     }
+    if spec.num_draft_tokens is not None:
+        parameters["num_draft_tokens"] = str(spec.num_draft_tokens)
     for key, value in parameters.items():
         config.parameters[key].string_value = value
     return config

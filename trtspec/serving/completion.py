@@ -25,9 +25,9 @@ class EndReason(str, Enum):
 class CompletionRequest:
     """One prompt to be continued; exactly one of `prompt` and `prompt_token_ids` is given.
 
-    `max_tokens` is reduced to what fits the engine. `num_draft_tokens` None drafts as many tokens a round as
-    the target's engine verifies, 0 decodes with the target alone. `stop` ends the text before the first of
-    these strings. `end_id` None stands for the model's own end tokens, `NO_END` (-1) for none at all.
+    `max_tokens` is reduced to what fits the engine. `num_draft_tokens` None drafts as many a round as the
+    coordinator was told, 0 decodes with the target alone. `stop` ends the text before the first of these
+    strings. `end_id` None stands for the model's own end tokens, `NO_END` (-1) for none at all.
     """
 
     prompt: str | None = None

@@ -25,14 +25,22 @@ log = logging.getLogger(__name__)
 class Coordinator:
     """Completes text with a target and, where there is one, a draft.
 
+    `num_draft_tokens` is the K of a request that names none; None stands for the target's `max_draft_len`.
     All methods are called on the thread of one asyncio loop. `stats` may be read from any thread.
     """
 
-    def __init__(self, target: Executor, draft: Executor | None, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        target: Executor,
+        draft: Executor | None,
+        tokenizer: Tokenizer,
+        num_draft_tokens: int | None = None,
+    ) -> None:
         self.stats = Stats()
         self._target = target
         self._drafter = EngineDrafter(draft, target.limits.vocab_size) if draft is not None else None
         self._tokenizer = tokenizer
+        self._num_draft_tokens = num_draft_tokens
 
     def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
         """A `Delta` for each round; the last one has the `Completion`.
@@ -41,6 +49,8 @@ class Coordinator:
         fails. Closing the generator, or cancelling the task that iterates it, cancels what runs on both
         engines.
         """
+        if request.num_draft_tokens is None:
+            request = replace(request, num_draft_tokens=self._num_draft_tokens)
         return self._run(begin(request, self._target.limits, self._tokenizer))
 
     async def complete(self, request: CompletionRequest) -> Delta:

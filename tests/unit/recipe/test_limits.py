@@ -79,6 +79,12 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
             "at most 7",
         ),
         (
+            {"speculation": {"max_draft_len": 4, "num_draft_tokens": 5}},
+            "speculation.num_draft_tokens",
+            "max_draft_len is 4",
+            "at most 4",
+        ),
+        (
             {"hardware": {"count": 2}, "target": {"parallel": {"tensor": 2, "pipeline": 2}}},
             "target.parallel",
             "4 ranks",

@@ -65,7 +65,11 @@ class TestUnknownKeys:
             ("max_batch_size: 4", "max_batch_size", "it belongs in engine"),
             ("tensor: 4", "tensor", "it belongs in target.parallel or in draft.parallel"),
             ("serving: {speculation: 1}", "serving.speculation", "it belongs at the top level"),
-            ("speculation: {zzz: 1}", "speculation.zzz", "known keys here: mode, max_draft_len"),
+            (
+                "speculation: {zzz: 1}",
+                "speculation.zzz",
+                "known keys here: mode, max_draft_len, num_draft_tokens",
+            ),
         ],
     )
     def test_they_are_refused_with_the_nearest(

@@ -11,6 +11,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from trtspec.recipe.loader import load
 from trtspec.repository import RepositorySpec, write_repository
 from trtspec.repository.config import config_text
 
@@ -65,7 +66,12 @@ def test_tensors_are_nvidias():
     assert {name: f"{datatype} {dims}" for name, (datatype, dims) in tensors.items()} == expected
 
 
-def test_the_checked_in_repository_is_in_step(model):
+def test_the_checked_in_repository_is_in_step(tmp_path: Path) -> None:
+    """It is what the tiny recipe generates."""
+    tiny = load(CHECKED_IN.parents[1] / "recipes/tiny/recipe.yaml").recipe
+    spec = RepositorySpec(tiny.serving.model_name, num_draft_tokens=tiny.speculation.num_draft_tokens)
+    write_repository(tmp_path / "repository", spec)
+    model = tmp_path / "repository" / tiny.serving.model_name
     assert (model / "config.pbtxt").read_bytes() == (CHECKED_IN / "config.pbtxt").read_bytes()
     assert (model / "1" / "model.py").read_bytes() == (CHECKED_IN / "1" / "model.py").read_bytes()
 

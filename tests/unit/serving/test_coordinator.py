@@ -579,3 +579,18 @@ class TestSeeds:
             assert first.token_ids != second.token_ids
 
         run(main())
+
+
+def test_a_request_that_names_no_draft_length_gets_the_coordinators(run: Run, tokenizer: Tokenizer) -> None:
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, chatter(range(60, 90), 3))
+        coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer, num_draft_tokens=3)
+        silent = CompletionRequest(prompt_token_ids=[1], max_tokens=40, end_id=NO_END)
+        longest = []
+        for request in (silent, replace(silent, num_draft_tokens=2)):
+            target.requests.clear()
+            await coordinator.complete(request)
+            longest.append(max(len(sent.draft_token_ids) for sent in target.requests))
+        assert longest == [3, 2]
+
+    run(main())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
 from trtspec.serving.tokenizer import Tokenizer
@@ -13,11 +14,15 @@ from trtspec.serving.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a coordinator needs; `draft` None decodes with the target alone."""
+    """What a coordinator is made of; `draft` None decodes with the target alone."""
 
     target: Executor
     draft: Executor | None
     tokenizer: Tokenizer
+    num_draft_tokens: int | None = None
+
+    def coordinator(self) -> Coordinator:
+        return Coordinator(self.target, self.draft, self.tokenizer, self.num_draft_tokens)
 
     def shutdown(self) -> None:
         for executor in (self.draft, self.target):
@@ -48,4 +53,11 @@ def load(parameters: Mapping[str, str], folder: Path) -> Pair:
     tokenizer = Tokenizer.load(path("tokenizer_dir"))
     draft = TorchExecutor(path("draft_engine_dir"), device=device, turns=turns)
     target = TorchExecutor(path("target_engine_dir"), device=device, turns=turns)
-    return Pair(target, draft, tokenizer)
+    return Pair(target, draft, tokenizer, _number(parameters, "num_draft_tokens"))
+
+
+def _number(parameters: Mapping[str, str], key: str) -> int | None:
+    text = parameters.get(key)
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    raise EngineLoadError(key, f"{text!r} in the parameters of config.pbtxt is not a number")

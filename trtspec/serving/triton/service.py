@@ -10,7 +10,6 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import RequestError, ServingError
 from trtspec.serving.stats import Stats
 from trtspec.serving.triton.engines import Pair
@@ -40,7 +39,7 @@ class Service:
         try:
             self._pair = self._call(_on_loop(load))
             self._call(_warm_up(self._pair))
-            self._coordinator = Coordinator(self._pair.target, self._pair.draft, self._pair.tokenizer)
+            self._coordinator = self._pair.coordinator()
         except BaseException:
             self._end_loop()
             raise
@@ -108,4 +107,4 @@ async def _on_loop(work: Callable[[], T]) -> T:
 async def _warm_up(pair: Pair) -> None:
     """The first use of an engine is slow; this one counts nowhere, and finds an engine that cannot run."""
     request = CompletionRequest(prompt_token_ids=[0], max_tokens=8, end_id=NO_END)
-    await Coordinator(pair.target, pair.draft, pair.tokenizer).complete(request)
+    await pair.coordinator().complete(request)
