@@ -1,0 +1,185 @@
+"""The demo pair as a user gets it: the files, and what the two models do with text that neither has seen."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from safetensors.torch import load_file
+
+TINY = Path(__file__).parents[2] / "recipes" / "tiny"
+MODELS = ("target", "draft")
+LIMIT_BYTES = 25_000_000
+
+
+def measures() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tiny_measure", TINY / "measure.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+measure = measures()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return measure.load(TINY)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return measure.heldout_texts()
+
+
+@pytest.fixture(scope="module")
+def completions(pair, texts):
+    return measure.complete(pair, measure.prompts(pair.tokenizer, texts))
+
+
+class TestFiles:
+    def test_both_fit_into_git(self):
+        sizes = [path.stat().st_size for name in MODELS for path in (TINY / name).iterdir()]
+        assert 0 < sum(sizes) <= LIMIT_BYTES
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_llama_from_the_hub(self, name):
+        config = json.loads((TINY / name / "config.json").read_text())
+        assert config["architectures"] == ["LlamaForCausalLM"]
+        assert config["num_attention_heads"] * config["head_dim"] == config["hidden_size"]
+        assert json.loads((TINY / name / "generation_config.json").read_text())["do_sample"] is False
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_weights_are_whole_and_bfloat16(self, name):
+        from transformers import AutoModelForCausalLM
+
+        model, info = AutoModelForCausalLM.from_pretrained(TINY / name, output_loading_info=True)
+        assert not info["missing_keys"]
+        assert not info["unexpected_keys"]
+        assert model.config.tie_word_embeddings
+        weights = load_file(TINY / name / "model.safetensors").values()
+        assert {weight.dtype for weight in weights} == {torch.bfloat16}
+        assert all(weight.isfinite().all() for weight in weights)
+
+    def test_draft_is_the_smaller_by_far(self):
+        target, draft = ((TINY / name / "model.safetensors").stat().st_size for name in MODELS)
+        assert draft * 4 < target
+
+
+class TestTokenizer:
+    def test_is_one_and_the_same(self, pair):
+        target, draft = ((TINY / name / "tokenizer.json").read_bytes() for name in MODELS)
+        assert target == draft
+        assert len(pair.tokenizer) == pair.target.config.vocab_size == pair.draft.config.vocab_size
+
+    def test_end_token_is_one_for_all(self, pair):
+        ends = {model.generation_config.eos_token_id for model in (pair.target, pair.draft)}
+        assert ends == {pair.tokenizer.eos_token_id} == {pair.target.config.eos_token_id}
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "def f(x):\n    return x\n",
+            "\n\n\n\tif x:\r\n\t\t  y = 1   \n \n",
+            "héllo wörld, 你好, こんにちは, 🙂🏳️‍🌈",
+            "nul \x00, bell \x07, separators \u2028 \u3000 \xa0, " + "".join(map(chr, range(256))),
+            "a b  c   d    e 1234567 __x__ !? ,. n't",
+            "",
+        ],
+    )
+    def test_round_trip(self, pair, text):
+        ids = pair.tokenizer(text)["input_ids"]
+        assert pair.tokenizer.decode(ids) == text
+        assert pair.tokenizer.eos_token_id not in ids
+
+    def test_round_trip_of_any_characters(self, pair):
+        chance = random.Random(7)
+        planes = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+        for _ in range(200):
+            text = "".join(chance.choices(planes, k=40))
+            assert pair.tokenizer.decode(pair.tokenizer(text)["input_ids"]) == text
+
+    def test_knows_all_256_bytes(self, pair):
+        from tokenizers.pre_tokenizers import ByteLevel
+
+        assert set(ByteLevel.alphabet()) <= set(pair.tokenizer.get_vocab())
+
+    def test_decodes_piece_by_piece(self, pair):
+        text = "for word in ['naïve', '日本']:\n        print(f'{word!r:>10}')  # 🙂\n"
+        ids = pair.tokenizer(text)["input_ids"]
+        tails = (pair.tokenizer.decode(ids[:end]).rstrip("\ufffd") for end in range(len(ids) + 1))
+        assert all(text.startswith(tail) for tail in tails)
+
+    def test_line_ends_and_indentations_stand_alone(self, pair):
+        """A prompt that stops after a line's end must tokenise as the beginning of the same text does."""
+        text = "def f(x):\n    if x:\n        return 1\n"
+        whole = pair.tokenizer(text)["input_ids"]
+        for end in (i + 1 for i, character in enumerate(text) if character == "\n"):
+            part = pair.tokenizer(text[:end])["input_ids"]
+            assert whole[: len(part)] == part
+
+
+class TestQuality:
+    def test_heldout_loss(self, pair, texts):
+        """A model that knew only how often each token occurs would stay above 6 nats."""
+        rows = measure.windows(pair.tokenizer, texts)
+        assert measure.loss(pair.target, rows) < 3.25
+        assert measure.loss(pair.target, rows) < measure.loss(pair.draft, rows)
+
+    def test_draft_agrees_on_heldout_text(self, pair, texts):
+        assert measure.text_agreement(pair, measure.windows(pair.tokenizer, texts)) >= 0.70
+
+    def test_draft_agrees_on_the_targets_own_text(self, pair, completions):
+        assert measure.own_agreement(pair, completions) >= 0.75
+
+    def test_completions_run_on(self, completions):
+        lengths = [len(ids) for _, ids in completions]
+        assert len(lengths) >= 30
+        assert measure.share(length == measure.COMPLETION for length in lengths) >= 0.8
+
+    def test_completions_do_not_loop(self, completions):
+        assert measure.share(measure.loops(ids) for _, ids in completions) <= 0.2
+
+    def test_completions_are_python(self, pair, completions):
+        good = measure.share(measure.parses(pair.tokenizer, prompt, ids) for prompt, ids in completions)
+        assert good >= 0.4
+
+
+class TestMeasures:
+    """The measures above tell good from bad."""
+
+    def test_loops(self):
+        assert measure.loops([*range(60), *[1, 2, 3] * 8])
+        assert measure.loops([5] * 96)
+        assert not measure.loops([*range(60), *[1, 2, 3] * 7])
+        assert not measure.loops(list(range(96)))
+
+    def test_text_of_people_does_not_loop(self, pair, texts):
+        rows = measure.windows(pair.tokenizer, texts)[:, : measure.COMPLETION].tolist()
+        assert not any(measure.loops(ids) for ids in rows)
+
+    @pytest.mark.parametrize(
+        ("body", "good"),
+        [
+            ("    y = x + 1\n    return y\n    # and a line that is c(", True),
+            ("    return x\n\ndef g(", True),
+            ("    this is prose, not a program.\n    It's longer.\n", False),
+            ("y = 1\n", False),
+            ("", False),
+            ("    x = 1\n    (]\n    (]\n    (]\n", False),
+        ],
+    )
+    def test_parses(self, pair, body, good):
+        prompt = measure.Prompt([], "def f(x):\n")
+        assert measure.parses(pair.tokenizer, prompt, pair.tokenizer(body)["input_ids"]) is good
