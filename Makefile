@@ -4,7 +4,7 @@ BIN := .venv/bin
 RECIPE ?= recipes/tiny/recipe.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu check format bench clean
+.PHONY: help demo test test-gpu check format bench clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,9 +27,6 @@ demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one comp
 
 test: .venv/.dev ## The test suite; no GPU, under 10 minutes on 2 cores
 	$(BIN)/python -m pytest
-
-test-slow: .venv/.dev ## What takes longer
-	$(BIN)/python -m pytest -m slow
 
 test-gpu: .venv/.dev ## What needs an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu

@@ -1,0 +1,54 @@
+"""The torch executor on a GPU says what it says on a CPU."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trtspec.serving.completion import NO_END, CompletionRequest
+from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.tokenizer import Tokenizer
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU"),
+]
+TINY = Path(__file__).parents[2] / "recipes" / "tiny"
+PROMPTS = ("def fib(", "class Stack:\n", "import os\n\n\ndef main(argv):\n", "for name in sorted(")
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = shutil.copytree(TINY, tmp_path_factory.mktemp("tiny") / "tiny") / "recipe.yaml"
+    output = recipe.parent / "build"
+    subprocess.run([sys.executable, "-m", "trtspec", "build", recipe, "--output", output], check=True)
+    return output
+
+
+def texts(build: Path, device: str, num_draft_tokens: int) -> list[str]:
+    async def main() -> list[str]:
+        turns = Turns()
+        draft = TorchExecutor(build / "draft/engine", device=device, turns=turns)
+        target = TorchExecutor(build / "target/engine", device=device, turns=turns)
+        coordinator = Coordinator(target, draft, Tokenizer.load(build / "tokenizer"))
+        requests = [
+            CompletionRequest(prompt=prompt, max_tokens=48, num_draft_tokens=num_draft_tokens, end_id=NO_END)
+            for prompt in PROMPTS
+        ]
+        return [delta.text for delta in await asyncio.gather(*map(coordinator.complete, requests))]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("num_draft_tokens", [0, 1, 4, 8])
+def test_greedy_text_is_that_of_the_cpu(build: Path, num_draft_tokens: int) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    assert texts(build, "cuda", num_draft_tokens) == texts(build, "cpu", 0)
