@@ -16,7 +16,7 @@ OutputOption = Annotated[
     str | None, typer.Option("--output", metavar="DIR", help="The build directory; build/<name> if left out.")
 ]
 BackendOption = Annotated[
-    Literal["torch", "tensorrt_llm"] | None,
+    Literal["tensorrt_llm", "torch"] | None,
     typer.Option("--backend", help="What builds and runs the engines, whatever the recipe says."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]

@@ -4,47 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 import tokenizers
 
+from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import NextToken, ScriptedExecutor, agreeing, echo
 from trtspec.serving.completion import NO_END, CompletionRequest, Delta, EndReason
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import EngineFailure, ProtocolError, RequestError
-from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response, SamplingConfig
-from trtspec.serving.executors.outcome import decode, verify
-from trtspec.serving.seeds import NUM_SEEDS
+from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 
-TARGET = Limits(max_batch_size=256, max_input_len=400, max_seq_len=400, max_draft_len=8, vocab_size=300)
-DRAFT = replace(TARGET, max_draft_len=0)
 STOPS = ["ab", "aa", "hello", "é", "b🙂", "o\n", "lo", "zzz"]
-
-Run = Callable[[Any], Any]
-
-
-def chatter(words: Sequence[int], seed: int) -> NextToken:
-    """A language of these tokens only; the last two tokens and the length decide the next one."""
-
-    def next_token(sequence: Sequence[int]) -> int:
-        return words[zlib.crc32(repr((seed, len(sequence), list(sequence[-2:]))).encode()) % len(words)]
-
-    return next_token
-
-
-def by_prompt(languages: dict[int, NextToken]) -> NextToken:
-    """Speaks the language that the first token names, so that one engine serves many requests."""
-    return lambda sequence: languages[sequence[0]](sequence)
-
-
-def drafting_for(target: ScriptedExecutor, agreement: float, **options: Any) -> ScriptedExecutor:
-    return ScriptedExecutor(DRAFT, agreeing(target.next_token, DRAFT.vocab_size, agreement), **options)
 
 
 @dataclass
@@ -472,113 +447,6 @@ def test_a_refused_request_starts_nothing(tokenizer: Tokenizer) -> None:
     with pytest.raises(RequestError):
         coordinator.stream(CompletionRequest("", max_tokens=3))
     assert (target.requests, coordinator.stats.active_requests) == ([], 0)
-
-
-class OneShot:
-    """An executor that answers each request with one response, soon."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.requests: list[Request] = []
-
-    def say(self, request: Request) -> tuple[list[int], FinishReason]:
-        raise NotImplementedError
-
-    def enqueue_request(self, request: Request, listener: Listener) -> int:
-        self.requests.append(request)
-        token_ids, reason = self.say(request)
-        response = Response(len(self.requests), token_ids, True, reason)
-        asyncio.get_running_loop().call_soon(listener, response)
-        return response.request_id
-
-    def cancel_request(self, request_id: int) -> None: ...
-
-    def shutdown(self) -> None: ...
-
-
-class Sampler(OneShot):
-    """Draws token i of a request with number `seed + i`, as the contract has it."""
-
-    def __init__(self, limits: Limits, skill: float) -> None:
-        super().__init__(limits)
-        self.skill = skill
-
-    def say(self, request: Request) -> tuple[list[int], FinishReason]:
-        assert request.sampling.seed is not None
-        draft, said = list(request.draft_token_ids), []
-        if draft:
-            chosen = [self.draw(request, draft[:length]) for length in range(len(draft) + 1)]
-            outcome = verify(draft, chosen, request.end_id, len(draft) + 1)
-            return outcome.token_ids, outcome.finish_reason
-        reason = FinishReason.NOT_FINISHED
-        while reason is FinishReason.NOT_FINISHED:
-            step = decode(self.draw(request, said), request.end_id, request.max_tokens - len(said))
-            said, reason = said + step.token_ids, step.finish_reason
-        return said, reason
-
-    def draw(self, request: Request, said: list[int]) -> int:
-        number = random.Random((request.sampling.seed + len(said)) % NUM_SEEDS).random()
-        sequence = [*request.input_token_ids, *said]
-        likely = zlib.crc32(repr(sequence[-3:]).encode()) % 200
-        if number < self.skill:
-            return likely
-        return (likely + int(number * 1e6)) % 200
-
-
-class TestSeeds:
-    def test_a_seed_gives_the_same_text_with_and_without_a_draft(
-        self, run: Run, tokenizer: Tokenizer
-    ) -> None:
-        async def main() -> None:
-            texts = set()
-            for seed in (0, 1, 2**64 - 20):
-                sampling = SamplingConfig(temperature=1.0, seed=seed)
-                said = []
-                for num_draft_tokens in range(9):
-                    coordinator = Coordinator(Sampler(TARGET, 0.7), Sampler(DRAFT, 0.6), tokenizer)
-                    delta = await coordinator.complete(
-                        CompletionRequest(
-                            prompt_token_ids=[1, 2],
-                            max_tokens=60,
-                            num_draft_tokens=num_draft_tokens,
-                            sampling=sampling,
-                            end_id=199,
-                        )
-                    )
-                    said.append(delta.token_ids)
-                assert said.count(said[0]) == 9
-                texts.add(tuple(said[0]))
-            assert len(texts) == 3
-
-        run(main())
-
-    def test_draft_and_target_draw_the_same_numbers(self, run: Run, tokenizer: Tokenizer) -> None:
-        async def main() -> None:
-            target, draft = Sampler(TARGET, 0.7), Sampler(DRAFT, 0.6)
-            request = CompletionRequest(
-                prompt_token_ids=[1, 2], max_tokens=60, sampling=SamplingConfig(temperature=1.0, seed=1000)
-            )
-            await Coordinator(target, draft, tokenizer).complete(request)
-            for engine in (target, draft):
-                for asked in engine.requests:
-                    assert asked.sampling.seed == 1000 + len(asked.input_token_ids) - 2
-            assert len(draft.requests) > 5
-
-        run(main())
-
-    def test_without_a_seed_completions_differ_and_rounds_continue(
-        self, run: Run, tokenizer: Tokenizer
-    ) -> None:
-        async def main() -> None:
-            target = Sampler(TARGET, 0.5)
-            coordinator = Coordinator(target, Sampler(DRAFT, 0.5), tokenizer)
-            request = CompletionRequest(
-                prompt_token_ids=[1, 2], max_tokens=30, sampling=SamplingConfig(temperature=1.0)
-            )
-            first, second = await coordinator.complete(request), await coordinator.complete(request)
-            assert first.token_ids != second.token_ids
-
-        run(main())
 
 
 def test_a_request_that_names_no_draft_length_gets_the_coordinators(run: Run, tokenizer: Tokenizer) -> None:
