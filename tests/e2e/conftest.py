@@ -19,9 +19,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("pytriton")
-
 from trtspec.deploy.client import Client
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tiny" / "recipe.yaml"

@@ -10,10 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 import torch
 from safetensors.torch import load_file
 

@@ -12,8 +12,6 @@ from trtspec.deploy import wheel as rooms
 from trtspec.deploy.wheel import find_wheel
 from trtspec.errors import UnavailableError
 
-pytest.importorskip("pytriton")
-
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):

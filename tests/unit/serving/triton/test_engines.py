@@ -16,7 +16,6 @@ def test_a_backend_that_is_not_served_here_is_named():
 
 
 def test_paths_are_relative_to_the_models_folder(tmp_path):
-    pytest.importorskip("torch")
     folder = tmp_path / "repository" / "model"
     parameters = {"engine_backend": "torch", "tokenizer_dir": "../../tokenizer"}
 
@@ -27,6 +26,5 @@ def test_paths_are_relative_to_the_models_folder(tmp_path):
 
 
 def test_a_missing_parameter_is_named():
-    pytest.importorskip("torch")
     with pytest.raises(EngineLoadError, match="tokenizer_dir: missing from the parameters"):
         load({"engine_backend": "torch"}, Path())
