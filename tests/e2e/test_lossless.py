@@ -25,7 +25,7 @@ from trtspec.serving.tokenizer import Tokenizer
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 NUM_PROMPTS = 200
 MAX_TOKENS = 16
-NEAR_TIE = 2.0**-4  # logits differ by this or less: a few ulp of bfloat16 at the size that these logits have
+NEAR_TIE = 2.0**-2  # four units in the last place of a bfloat16 between 8 and 16, where these logits lie
 
 
 @dataclass(frozen=True)
