@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
+from tests.fakes.expected import Cases, make_cases
 from trtspec.serving.tokenizer import Tokenizer
 
 
@@ -70,3 +71,8 @@ def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
         return result
 
     return lambda main: asyncio.run(watched(main))
+
+
+@pytest.fixture
+def cases(byte_level: tokenizers.Tokenizer) -> Cases:
+    return make_cases(byte_level)
