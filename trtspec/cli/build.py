@@ -24,7 +24,7 @@ def build(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Convert both models, build both engines and write the Triton model repository."""
+    """Convert, build both engines, write the repository."""
     from trtspec.plan.plan import make_plan
 
     made = make_plan(recipe, {"output": output, "engine.backend": backend}, not dry_run, watch)

@@ -21,7 +21,7 @@ def convert(
     output: OutputOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Convert the models of a recipe to TensorRT-LLM checkpoints, where `trtspec build` would have them."""
+    """Convert a recipe's models to TensorRT-LLM checkpoints."""
     from trtspec.plan.plan import make_plan
 
     made = make_plan(recipe, {"output": output}, True, watch)

@@ -42,7 +42,7 @@ def generate(
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the server to be ready.")] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Complete a prompt: the text on stdout, acceptance and speed on stderr."""
+    """Complete a prompt; acceptance and speed on stderr."""
     from trtspec.deploy.client import Client
 
     options = {

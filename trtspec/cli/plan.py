@@ -27,7 +27,7 @@ def plan(
     backend: BackendOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show every value of a build, where it came from and why, and the steps."""
+    """Show every value of a build, its reason, and the steps."""
     from trtspec.plan.plan import make_plan
 
     made = make_plan(recipe, {"output": output, "engine.backend": backend}, False, watch)

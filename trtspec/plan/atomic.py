@@ -29,8 +29,12 @@ def publish(made: Path, path: Path) -> None:
 def write_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     made = temporary(path)
-    made.write_text(text, encoding="utf-8")
-    publish(made, path)
+    try:
+        made.write_text(text, encoding="utf-8")
+        publish(made, path)
+    except OSError:
+        remove(made)
+        raise
 
 
 def remove(path: Path) -> None:

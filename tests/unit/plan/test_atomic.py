@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import resource
 from pathlib import Path
+
+import pytest
 
 from trtspec.plan.atomic import publish, remove_leftovers, temporary, write_atomically
 
@@ -30,3 +33,16 @@ def test_leftovers_of_a_killed_run_go_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "target/engine.partial").touch()
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.rglob("*")] == ["target", "engine.partial"]
+
+
+def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file.json", "old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_atomically(tmp_path / "file.json", 1000 * "new")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["file.json"]
+    assert (tmp_path / "file.json").read_text() == "old"
