@@ -8,30 +8,78 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
 
 END = 2
+MODELS = {
+    "llama": LlamaForCausalLM,
+    "mistral": MistralForCausalLM,
+    "qwen2": Qwen2ForCausalLM,
+    "qwen3": Qwen3ForCausalLM,
+}
 
 
-def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> LlamaForCausalLM:
-    """A random Llama with untied embeddings, grouped queries and logits far enough apart to choose from."""
+def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> PreTrainedModel:
+    return tiny_model("llama", seed, dtype, **changes)
+
+
+def tiny_model(
+    family: str, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any
+) -> PreTrainedModel:
+    """A random model with untied embeddings, grouped queries and logits far enough apart to choose from.
+
+    Norms and biases are random too: those of a new model would hide what is left out.
+    """
     torch.manual_seed(seed)
     sizes = {
         "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 512,
-        "initializer_range": 0.2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "initializer_range": 0.2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
         "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
     }  # fmt: skip
-    model = LlamaForCausalLM(LlamaConfig(**(sizes | changes)))
+    kind = MODELS[family]
+    model = kind(kind.config_class(**(sizes | changes)))
+    for name, parameter in model.named_parameters():
+        if "norm" in name or name.endswith("bias"):
+            torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)
     return model.to(dtype).eval()
 
 
-def write_engine(directory: Path, model: LlamaForCausalLM, **build: Any) -> Path:
+def write_engine(directory: Path, model: PreTrainedModel, **build: Any) -> Path:
     """`build` overrides keys of `build_config`."""
-    config = model.config
+    tensors = checkpoint_tensors(model)
+    return write_directory(directory, pretrained_config(model), tensors, **build)
+
+
+def write_directory(
+    directory: Path, pretrained: dict[str, Any], tensors: dict[str, torch.Tensor], **build: Any
+) -> Path:
+    limits = {
+        "max_batch_size": 4, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 8192,
+        "max_beam_width": 1, "max_draft_len": 6, "speculative_decoding_mode": 2,
+    }  # fmt: skip
+    document = {"version": "1.2.1", "pretrained_config": pretrained, "build_config": limits | build}
     directory.mkdir(parents=True, exist_ok=True)
-    pretrained = {
-        "architecture": "LlamaForCausalLM",
+    (directory / "config.json").write_text(json.dumps(document))
+    save_file(tensors, directory / "rank0.safetensors")
+    return directory
+
+
+def pretrained_config(model: PreTrainedModel) -> dict[str, Any]:
+    config = model.config
+    family = {
+        "mistral": {"sliding_window": getattr(config, "sliding_window", None)},
+        "qwen2": {"qwen_type": "qwen2", "attn_bias": True},
+        "qwen3": {"qwen_type": "qwen3", "attn_bias": False},
+    }
+    return {
+        "architecture": type(model).__name__,
         "dtype": str(model.dtype).removeprefix("torch."),
         "logits_dtype": "float32",
         "vocab_size": config.vocab_size,
@@ -46,21 +94,14 @@ def write_engine(directory: Path, model: LlamaForCausalLM, **build: Any) -> Path
         "position_embedding_type": "rope_gpt_neox",
         "max_position_embeddings": config.max_position_embeddings,
         "rotary_base": config.rope_theta,
-        "rotary_scaling": config.rope_scaling,
+        "rotary_scaling": getattr(config, "rope_scaling", None),
         "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
         "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
+        **family.get(config.model_type, {}),
     }
-    limits = {
-        "max_batch_size": 4, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 8192,
-        "max_beam_width": 1, "max_draft_len": 6, "speculative_decoding_mode": 2,
-    }  # fmt: skip
-    document = {"version": "1.2.1", "pretrained_config": pretrained, "build_config": limits | build}
-    (directory / "config.json").write_text(json.dumps(document))
-    save_file(checkpoint_tensors(model), directory / "rank0.safetensors")
-    return directory
 
 
-def checkpoint_tensors(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
+def checkpoint_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     weights = model.state_dict()
     tensors = {
         "transformer.vocab_embedding.weight": weights["model.embed_tokens.weight"],
@@ -79,4 +120,11 @@ def checkpoint_tensors(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
             f"{ours}.mlp.gate.weight": weights[f"{theirs}.mlp.up_proj.weight"],
             f"{ours}.mlp.proj.weight": weights[f"{theirs}.mlp.down_proj.weight"],
         }
+        if f"{theirs}.self_attn.q_proj.bias" in weights:
+            biases = [weights[f"{theirs}.self_attn.{part}_proj.bias"] for part in "qkv"]
+            tensors[f"{ours}.attention.qkv.bias"] = torch.cat(biases)
+        for part in "qk":
+            if f"{theirs}.self_attn.{part}_norm.weight" in weights:
+                norm = weights[f"{theirs}.self_attn.{part}_norm.weight"]
+                tensors[f"{ours}.attention.{part}_layernorm.weight"] = norm
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}

@@ -34,7 +34,7 @@ class Cache:
         self._kv_heads = config.num_kv_heads
         shape = (config.num_layers, slots, 2 * self._kv_heads, config.limits.max_seq_len, config.head_size)
         self._store = _zeros(shape, config.dtype, device)
-        self._causal = Causal(CHUNK, config.limits.max_seq_len, config.dtype, device)
+        self._causal = Causal(CHUNK, config.limits.max_seq_len, config.sliding_window, config.dtype, device)
 
     def windows(self, spans: Sequence[Span]) -> list[Window]:
         """What each run of spans with the same number of rows writes and sees, in the order of the spans."""

@@ -1,7 +1,7 @@
-"""An engine directory of the torch backend: `config.json` as plain data, `rank0.safetensors` as tensors.
+"""An engine directory of the torch backend: `config.json` as plain data.
 
-Keys and tensor names are those of TensorRT-LLM's engine and unified checkpoint (reference §3 and §4). What
-this backend cannot run is refused here, before anything is loaded.
+Keys are those of TensorRT-LLM's engine and unified checkpoint (reference §3 and §4), and so are the defaults.
+What this backend cannot run is refused here, before anything is loaded.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
@@ -21,30 +19,40 @@ from trtspec.serving.executor import Limits
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DRAFT_TOKENS_EXTERNAL = 2
 
-# What the model may say where TensorRT-LLM knows more than one way: the key, its default, the one that runs
+# What TensorRT-LLM builds with its LLaMA class and with its QWen class (models/{llama,qwen}/config.py).
+LLAMA = ("LlamaForCausalLM", "MistralForCausalLM")
+QWEN = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+# What the model may say where TensorRT-LLM knows more than one way: the key, its default, the ones that run
 # here.
-ONLY: tuple[tuple[str, Any, Any], ...] = (
-    ("architecture", None, "LlamaForCausalLM"),
-    ("hidden_act", "gelu", "silu"),
-    ("position_embedding_type", "learned_absolute", "rope_gpt_neox"),
-    ("attn_bias", False, False),
-    ("mlp_bias", False, False),
-    ("qk_layernorm", False, False),
-    ("residual_mlp", False, False),
-    ("embedding_multiplier", 1.0, 1.0),
-    ("attention_multiplier", 1.0, 1.0),
-    ("residual_multiplier", 1.0, 1.0),
-    ("output_multiplier_scale", 1.0, 1.0),
-    ("quantization.quant_algo", None, None),
-    ("quantization.kv_cache_quant_algo", None, None),
-    ("mapping.world_size", 1, 1),
-    ("moe.num_experts", 0, 0),
+ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
+    ("architecture", None, LLAMA + QWEN),
+    ("qwen_type", "qwen2", ("qwen2", "qwen3")),
+    ("hidden_act", "gelu", ("silu",)),
+    ("position_embedding_type", "learned_absolute", ("rope_gpt_neox",)),
+    ("mlp_bias", False, (False,)),
+    ("qk_layernorm", False, (False,)),
+    ("residual_mlp", False, (False,)),
+    ("use_logn_attn", False, (False,)),
+    ("embedding_multiplier", 1.0, (1.0,)),
+    ("attention_multiplier", 1.0, (1.0,)),
+    ("residual_multiplier", 1.0, (1.0,)),
+    ("output_multiplier_scale", 1.0, (1.0,)),
+    ("quantization.quant_algo", None, (None, "FP8")),
+    ("quantization.kv_cache_quant_algo", None, (None, "FP8")),
+    ("quantization.exclude_modules", ["lm_head"], (["lm_head"],)),
+    ("mapping.world_size", 1, (1,)),
+    ("moe.num_experts", 0, (0,)),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """A Llama model and the limits that its engine was built with; sizes are counts of elements or tokens."""
+    """A decoder and the limits that its engine was built with; sizes are counts of elements or tokens.
+
+    `qk_norm`: q and k are normalized, head by head. `sliding_window`: how many tokens, itself counted, a
+    token sees; None for all. `fp8`: the products of every layer are W8A8.
+    """
 
     dtype: torch.dtype
     vocab_size: int
@@ -57,29 +65,13 @@ class EngineConfig:
     norm_epsilon: float
     rotary_base: float
     rotary_scaling: dict[str, Any] | None
+    attn_bias: bool
+    qk_norm: bool
+    sliding_window: int | None
+    fp8: bool
+    fp8_kv_cache: bool
     max_num_tokens: int
     limits: Limits
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The tensors of the checkpoint, by name."""
-        hidden, width = self.hidden_size, self.num_heads * self.head_size
-        shapes: dict[str, tuple[int, ...]] = {
-            "transformer.vocab_embedding.weight": (self.vocab_size, hidden),
-            "transformer.ln_f.weight": (hidden,),
-            "lm_head.weight": (self.vocab_size, hidden),
-        }
-        for index in range(self.num_layers):
-            layer = f"transformer.layers.{index}"
-            shapes |= {
-                f"{layer}.input_layernorm.weight": (hidden,),
-                f"{layer}.attention.qkv.weight": (width + 2 * self.num_kv_heads * self.head_size, hidden),
-                f"{layer}.attention.dense.weight": (hidden, width),
-                f"{layer}.post_layernorm.weight": (hidden,),
-                f"{layer}.mlp.fc.weight": (self.intermediate_size, hidden),
-                f"{layer}.mlp.gate.weight": (self.intermediate_size, hidden),
-                f"{layer}.mlp.proj.weight": (hidden, self.intermediate_size),
-            }
-        return shapes
 
 
 def read_config(engine_dir: Path) -> EngineConfig:
@@ -94,8 +86,13 @@ def read_config(engine_dir: Path) -> EngineConfig:
         raise EngineLoadError(path, f"not an engine's config.json ({error!r})") from error
 
     for key, default, supported in ONLY:
-        if (found := model.get(key, default)) != supported:
-            raise EngineLoadError(path, f"{key} is {found!r}; the torch backend runs only {supported!r}")
+        if (found := model.get(key, default)) not in supported:
+            known = ", ".join(map(repr, supported))
+            raise EngineLoadError(path, f"{key} is {found!r}; the torch backend runs only {known}")
+    is_qwen = model.get("architecture") in QWEN
+    attn_bias = bool(model.get("attn_bias", is_qwen))
+    if attn_bias and not is_qwen:
+        raise EngineLoadError(path, "attn_bias is True; the torch backend runs it only in Qwen models")
     dtype = model.get("dtype")
     if dtype not in DTYPES:
         raise EngineLoadError(path, f"dtype is {dtype!r}; the torch backend runs {', '.join(DTYPES)}")
@@ -114,6 +111,11 @@ def read_config(engine_dir: Path) -> EngineConfig:
         norm_epsilon=float(model.get("norm_epsilon", 1e-5)),
         rotary_base=float(model.get("rotary_base", 10000.0)),
         rotary_scaling=model.get("rotary_scaling"),
+        attn_bias=attn_bias,
+        qk_norm=is_qwen and model.get("qwen_type", "qwen2") == "qwen3",
+        sliding_window=model.integer("sliding_window", 0) or None,
+        fp8=model.get("quantization.quant_algo") is not None,
+        fp8_kv_cache=model.get("quantization.kv_cache_quant_algo") is not None,
         max_num_tokens=build.integer("max_num_tokens", 8192),
         limits=Limits(
             max_batch_size=build.integer("max_batch_size"),
@@ -125,27 +127,6 @@ def read_config(engine_dir: Path) -> EngineConfig:
             vocab_size=model.integer("vocab_size"),
         ),
     )
-
-
-def read_tensors(engine_dir: Path, config: EngineConfig, device: torch.device) -> dict[str, Tensor]:
-    """Every tensor of `config.shapes()`; raises `EngineLoadError` for one that is missing or different."""
-    path = engine_dir / "rank0.safetensors"
-    tensors = {}
-    try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            there = set(file.keys())
-            for name, shape in config.shapes().items():
-                if name not in there:
-                    raise EngineLoadError(path, f"tensor {name} is missing")
-                tensor = tensors[name] = file.get_tensor(name)
-                if tuple(tensor.shape) != shape or tensor.dtype != config.dtype:
-                    found = f"{tensor.dtype} {list(tensor.shape)}"
-                    raise EngineLoadError(path, f"tensor {name} is {found}, not {config.dtype} {list(shape)}")
-    except FileNotFoundError:
-        raise EngineLoadError(path, "no such file") from None
-    except (OSError, SafetensorError) as error:
-        raise EngineLoadError(path, f"not a whole safetensors file ({error})") from error
-    return tensors
 
 
 class _Section:

@@ -16,13 +16,14 @@ from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Re
 from trtspec.serving.executors.admission import Refused, admit
 from trtspec.serving.executors.outcome import decode, verify
 from trtspec.serving.executors.torch.cache import Cache, Span
-from trtspec.serving.executors.torch.engine import read_config, read_tensors
-from trtspec.serving.executors.torch.model import Llama
+from trtspec.serving.executors.torch.engine import read_config
+from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.sampler import Choice, choose
 from trtspec.serving.executors.torch.scheduler import Work, schedule
 from trtspec.serving.executors.torch.sequence import Sequence
 from trtspec.serving.executors.torch.slots import Slots, common_prefix
 from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.executors.torch.weights import read_tensors
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class TorchExecutor:
         place = torch.device(device)
         self._cache: Cache | None = Cache(self._config, slots, place)
         tensors = read_tensors(engine_dir, self._config, place)
-        self._model: Llama | None = Llama(self._config, tensors, self._cache, place)
+        self._model: Decoder | None = Decoder(self._config, tensors, self._cache, place)
         self._slots = Slots(slots)
         # A step has room for every sequence that decodes and for one verification.
         self._max_num_tokens = max(self._config.max_num_tokens, limits.max_batch_size + limits.max_draft_len)

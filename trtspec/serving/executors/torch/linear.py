@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from trtspec.serving.executors.torch.fp8 import E4M3
+from trtspec.serving.executors.torch.matrix import Matrix
 
 # Elements of a weight from which oneDNN's fixed 15 us a call are worth it, for several rows and for one.
 PACK_FROM = 2**16
@@ -15,14 +19,15 @@ PACK_ONE_ROW_FROM = 2**18
 
 
 class Linear:
-    """`y = x @ weight.T` for `x` of any number of rows; `weight` is `[out, in]`.
+    """`y = x @ weight.T + bias` for `x` of any number of rows; `weight` is `[out, in]`.
 
     In float32 on a CPU, oneDNN with a weight that it has laid out for itself once is up to 4 times faster
     than `F.linear` from the second row on, so that the verification of a draft costs little more than one
     token. The layout is the same for every number of rows. Weights of middling size are kept in both forms.
     """
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._bias = bias
         pack = weight.numel() >= PACK_FROM and _can_pack(weight.device.type, weight.dtype)
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight) if pack else None
         self._plain = None if pack and weight.numel() >= PACK_ONE_ROW_FROM else weight.contiguous()
@@ -30,22 +35,42 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """`x` is `[rows, in]`; returns `[rows, out]`."""
         if self._plain is not None and (self._packed is None or x.shape[0] == 1):
-            return F.linear(x, self._plain)
-        result: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._packed, None, "none", [], "")
+            return F.linear(x, self._plain, self._bias)
+        linear = torch.ops.mkldnn._linear_pointwise.default
+        result: Tensor = linear(x, self._packed, self._bias, "none", [], "")
         return result
 
 
+class QuantizedLinear:
+    """A product whose input is rounded to float8, as its weight was: W8A8."""
+
+    def __init__(self, quantize: E4M3, linear: Linear) -> None:
+        self._quantize, self._linear = quantize, linear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`x` is `[rows, in]`; returns `[rows, out]`."""
+        return self._linear(self._quantize(x))
+
+
+def linear(matrix: Matrix) -> Callable[[Tensor], Tensor]:
+    """The product that `matrix` asks for."""
+    product = Linear(matrix.weight, matrix.bias)
+    return product if matrix.quantize is None else QuantizedLinear(matrix.quantize, product)
+
+
 class NormedLinear:
-    """`y = rms_norm(x) @ weight.T`, where `rms_norm(x)` is `x / sqrt(mean(x ** 2) + epsilon) * norm`.
+    """`y = rms_norm(x) @ weight.T + bias`, where `rms_norm(x)` is `x / sqrt(mean(x ** 2) + epsilon) * norm`.
 
     In float32, `norm` is made part of `weight`, and what is left costs a third of `F.rms_norm` for few rows:
-    `sqrt(|x| ** 2 + size * epsilon)` is the length of a hypotenuse.
+    `sqrt(|x| ** 2 + size * epsilon)` is the length of a hypotenuse. An input that is quantized must be whole.
     """
 
-    def __init__(self, norm: Tensor, weight: Tensor, epsilon: float) -> None:
+    def __init__(self, norm: Tensor, matrix: Matrix, epsilon: float) -> None:
         self._norm, self._epsilon, size = norm, epsilon, norm.shape[0]
-        self._folded = weight.dtype == torch.float32
-        self._linear = Linear(weight * (norm * math.sqrt(size)) if self._folded else weight)
+        self._folded = norm.dtype == torch.float32 and matrix.quantize is None
+        if self._folded:
+            matrix = Matrix(matrix.weight * (norm * math.sqrt(size)), matrix.bias)
+        self._linear = linear(matrix)
         self._floor = torch.tensor(math.sqrt(size * epsilon), device=norm.device)
 
     def __call__(self, x: Tensor) -> Tensor:

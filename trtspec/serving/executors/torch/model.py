@@ -1,4 +1,9 @@
-"""Llama (Touvron et al. 2023, arXiv 2302.13971) over a flat batch: the new rows of many sequences."""
+"""Llama (Touvron et al. 2023, arXiv 2302.13971) and its kin, over a flat batch: new rows of many sequences.
+
+The kin are Mistral with its sliding window (Jiang et al. 2023, arXiv 2310.06825), Qwen2 with biases of q, k
+and v (arXiv 2407.10671) and Qwen3 with norms of q and k (arXiv 2505.09388). FP8 models round what goes into
+each product and, where they were built so, what goes into the cache.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +15,16 @@ from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import EngineConfig
-from trtspec.serving.executors.torch.linear import Linear, NormedLinear
+from trtspec.serving.executors.torch.fp8 import E4M3
+from trtspec.serving.executors.torch.linear import NormedLinear, linear
+from trtspec.serving.executors.torch.matrix import Matrix, matrix, stacked
 from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations
 from trtspec.serving.executors.torch.window import Window
 
 Tensors = dict[str, Tensor]
 
 
-class Llama:
+class Decoder:
     """Weights ready to run. The cache is written as rows pass through."""
 
     def __init__(self, config: EngineConfig, tensors: Tensors, cache: Cache, device: torch.device) -> None:
@@ -28,7 +35,7 @@ class Llama:
         self._embedding = tensors["transformer.vocab_embedding.weight"]
         self._layers = [Layer(config, tensors, index) for index in range(config.num_layers)]
         self._head = NormedLinear(
-            tensors["transformer.ln_f.weight"], tensors["lm_head.weight"], config.norm_epsilon
+            tensors["transformer.ln_f.weight"], Matrix(tensors["lm_head.weight"]), config.norm_epsilon
         )
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
@@ -52,18 +59,27 @@ class Layer:
     """One decoder layer."""
 
     def __init__(self, config: EngineConfig, tensors: Tensors, index: int) -> None:
-        def tensor(name: str) -> Tensor:
-            return tensors[f"transformer.layers.{index}.{name}.weight"]
-
+        layer, dtype = f"transformer.layers.{index}", config.dtype
         self._index, self._head_size, self._heads = index, config.head_size, config.num_heads
-        self._turned = config.num_heads + config.num_kv_heads
-        qkv, border = tensor("attention.qkv"), self._turned * config.head_size
-        qkv = torch.cat([pair_up(qkv[:border], self._turned), qkv[border:]])
-        self._qkv = NormedLinear(tensor("input_layernorm"), qkv, config.norm_epsilon)
-        self._dense = Linear(tensor("attention.dense"))
-        fc_gate = torch.cat([tensor("mlp.fc"), tensor("mlp.gate")])
-        self._fc_gate = NormedLinear(tensor("post_layernorm"), fc_gate, config.norm_epsilon)
-        self._proj = Linear(tensor("mlp.proj"))
+        self._turned, self._epsilon = config.num_heads + config.num_kv_heads, config.norm_epsilon
+        border = self._turned * config.head_size
+
+        def paired(rows: Tensor) -> Tensor:
+            return torch.cat([pair_up(rows[:border], self._turned), rows[border:]])
+
+        qkv = matrix(tensors, f"{layer}.attention.qkv", dtype).reordered(paired)
+        self._qkv = NormedLinear(tensors[f"{layer}.input_layernorm.weight"], qkv, self._epsilon)
+        self._dense = linear(matrix(tensors, f"{layer}.attention.dense", dtype))
+        fc_gate = stacked(tensors, (f"{layer}.mlp.fc", f"{layer}.mlp.gate"), dtype)
+        self._fc_gate = NormedLinear(tensors[f"{layer}.post_layernorm.weight"], fc_gate, self._epsilon)
+        self._proj = linear(matrix(tensors, f"{layer}.mlp.proj", dtype))
+        self._head_norms: Tensor | None = None
+        if config.qk_norm:
+            q, k = (pair_up(tensors[f"{layer}.attention.{part}_layernorm.weight"], 1) for part in "qk")
+            self._head_norms = torch.stack([q] * config.num_heads + [k] * config.num_kv_heads)
+        self._quantize_kv: E4M3 | None = None
+        if config.fp8_kv_cache:
+            self._quantize_kv = E4M3(float(tensors[f"{layer}.attention.kv_cache_scaling_factor"]), dtype)
 
     def forward(self, x: Tensor, rotation: Tensor, windows: Sequence[Window]) -> Tensor:
         x = self._attention(x, rotation, windows).add_(x)
@@ -71,7 +87,14 @@ class Layer:
 
     def _attention(self, x: Tensor, rotation: Tensor, windows: Sequence[Window]) -> Tensor:
         heads = self._qkv(x).view(x.shape[0], -1, self._head_size)
-        rotate(heads[:, : self._turned], rotation)
+        turned = heads[:, : self._turned]
+        if self._head_norms is not None:
+            normed = F.rms_norm(turned, turned.shape[-1:], None, self._epsilon)
+            torch.mul(normed, self._head_norms, out=turned)
+        rotate(turned, rotation)
+        if self._quantize_kv is not None:
+            keys_values = heads[:, self._heads :]
+            keys_values.copy_(self._quantize_kv(keys_values))
         if len(windows) == 1:
             return self._dense(self._mix(windows[0], heads))
         parts = torch.split(heads, [window.rows for window in windows])

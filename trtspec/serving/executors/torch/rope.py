@@ -20,14 +20,13 @@ def rotations(
     return torch.polar(torch.ones_like(angles), angles).unsqueeze(1).to(device)
 
 
-def pair_up(weight: Tensor, heads: int) -> Tensor:
+def pair_up(rows: Tensor, heads: int) -> Tensor:
     """Reorders the rows of a q or k projection so that the two halves of each head come to lie side by side.
 
     Attention does not depend on the order of a head's elements as long as q and k agree, and neighbours are
     what a complex product takes.
     """
-    rows, hidden = weight.shape
-    return weight.view(heads, 2, rows // heads // 2, hidden).transpose(1, 2).reshape(rows, hidden)
+    return rows.view(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def rotate(heads: Tensor, rotation: Tensor) -> None:

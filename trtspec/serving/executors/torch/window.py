@@ -25,19 +25,34 @@ class Window(Protocol):
 
 
 class Causal:
-    """Masks, cut from one table: `rows` consecutive positions between all their past and all their future."""
+    """What a position sees of its past: all of it, or the last `window` positions with itself.
 
-    def __init__(self, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._length = length
+    Masks are cut from one table: `rows` consecutive positions between all their past and all their future.
+    """
+
+    def __init__(
+        self, rows: int, length: int, window: int | None, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._length, self._window = length, window or length
         table = torch.full((rows, length + rows), float("-inf"), dtype=dtype, device=device)
-        self._table = table.triu_(length + 1)
+        self._table = table.triu(length + 1)
+        if self._window < length:
+            self._table += table.tril_(length - self._window)
+
+    def first(self, start: int) -> int:
+        """The first position that a row at `start`, or a later one, may see."""
+        return max(start + 1 - self._window, 0)
 
     def mask(self, starts: Sequence[int], rows: int) -> Tensor | None:
-        """`[sequences, 1, rows, end]`: 0 where a row may look and -inf where not; None where all see all."""
-        if rows == 1 and len(set(starts)) == 1:
+        """`[sequences, 1, rows, positions]`: 0 where a row may look and -inf where not; None for all of it.
+
+        The positions are those from `first` of the smallest start to the last row of the largest.
+        """
+        low, high = min(starts), max(starts)
+        if rows == 1 and low == high:
             return None
-        end = max(starts) + rows
-        parts = [self._table[:rows, self._length - start : self._length - start + end] for start in starts]
+        begin, end = self._length + self.first(low), self._length + high + rows
+        parts = [self._table[:rows, begin - start : end - start] for start in starts]
         return parts[0][None, None] if len(parts) == 1 else torch.stack(parts)[:, None]
 
 
@@ -46,8 +61,8 @@ class Single:
 
     def __init__(self, sequence: Tensor, kv_heads: int, start: int, rows: int, causal: Causal) -> None:
         self.rows = rows
-        seen = sequence[:, None, :, : start + rows]
-        self._new = seen[:, 0, :, start:].transpose(1, 2).unbind(0)
+        self._new = sequence[:, :, start : start + rows].transpose(1, 2).unbind(0)
+        seen = sequence[:, None, :, causal.first(start) : start + rows]
         self._keys, self._values = seen[:, :, :kv_heads].unbind(0), seen[:, :, kv_heads:].unbind(0)
         self._mask = causal.mask([start], rows)
 
@@ -61,7 +76,8 @@ class Single:
 class Batch:
     """Several sequences, in `slots` of `[layers, slots, 2 * kv_heads, max_seq_len, head_size]`.
 
-    What they see is gathered as far as the longest reaches, for one product instead of one for each.
+    What they see is gathered from where the shortest to where the longest reaches, for one product instead of
+    one for each.
     """
 
     def __init__(
@@ -73,13 +89,14 @@ class Batch:
         rows: int,
         causal: Causal,
     ) -> None:
-        self.rows, self._kv_heads, end = rows * len(slots), kv_heads, max(starts) + rows
+        self.rows, self._kv_heads = rows * len(slots), kv_heads
         device = store.device
         self._slots = torch.tensor(slots, device=device)
         positions = torch.tensor(starts, device=device)[:, None] + torch.arange(rows, device=device)
         heads = torch.arange(2 * kv_heads, device=device)
         self._place = (self._slots.repeat_interleave(rows)[:, None], heads, positions.view(-1, 1))
-        self._layers, self._seen = store.unbind(0), store[:, :, :, :end].unbind(0)
+        seen = slice(causal.first(min(starts)), max(starts) + rows)
+        self._layers, self._seen = store.unbind(0), store[:, :, :, seen].unbind(0)
         self._mask = causal.mask(starts, rows)
 
     def write(self, layer: int, keys_values: Tensor) -> None:

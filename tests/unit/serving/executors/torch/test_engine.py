@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.torch.engine import read_config, read_tensors
+from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.torch.weights import forms, read_tensors
 
 
 @pytest.fixture
@@ -56,9 +57,12 @@ def test_defaults_are_those_of_tensorrt_llm(engine: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("architecture", "Qwen2ForCausalLM", "'Qwen2ForCausalLM'"),
-        ("quantization", {"quant_algo": "FP8"}, "quantization.quant_algo is 'FP8'"),
-        ("quantization", {"kv_cache_quant_algo": "FP8"}, "kv_cache_quant_algo"),
+        ("architecture", "MixtralForCausalLM", "'MixtralForCausalLM'; .* only 'LlamaForCausalLM', "),
+        ("quantization", {"quant_algo": "W4A16_AWQ"}, "quantization.quant_algo is 'W4A16_AWQ'"),
+        ("quantization", {"kv_cache_quant_algo": "INT8"}, "kv_cache_quant_algo is 'INT8'"),
+        ("quantization", {"quant_algo": "FP8", "exclude_modules": ["*proj"]}, "exclude_modules"),
+        ("qwen_type", "qwen2_moe", "qwen_type is 'qwen2_moe'"),
+        ("sliding_window", "long", "sliding_window is 'long'"),
         ("mapping", {"world_size": 2, "tp_size": 2}, "mapping.world_size is 2"),
         ("dtype", "float8", "dtype is 'float8'"),
         ("hidden_act", "gelu", "hidden_act"),
@@ -116,4 +120,4 @@ def test_a_wrong_tensor(engine: Path, wrong: torch.Tensor) -> None:
 def test_extra_tensors_are_no_matter(engine: Path) -> None:
     edit_tensors(engine, lambda tensors: tensors.update({"more": torch.zeros(3)}))
     config = read_config(engine)
-    assert set(read_tensors(engine, config, torch.device("cpu"))) == set(config.shapes())
+    assert set(read_tensors(engine, config, torch.device("cpu"))) == set(forms(config))

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
-from tests.fakes.engine_dir import tiny_llama, write_engine
+from tests.fakes.engine_dir import MODELS, tiny_llama, tiny_model, write_engine
 from trtspec.serving.executors.torch.cache import Cache, Span
-from trtspec.serving.executors.torch.engine import read_config, read_tensors
+from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.linear import Linear
-from trtspec.serving.executors.torch.model import Llama
+from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.weights import read_tensors
 
+BOUND = 3e-5  # relative to the largest logit: what float32 leaves when sums run in another order
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
@@ -32,13 +34,24 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def load(folder: Path, model: LlamaForCausalLM) -> Llama:
+def load(folder: Path, model: PreTrainedModel) -> Decoder:
     engine, device = write_engine(folder / "engine", model, max_seq_len=256), torch.device("cpu")
     config = read_config(engine)
-    return Llama(config, read_tensors(engine, config, device), Cache(config, 6, device), device)
+    return Decoder(config, read_tensors(engine, config, device), Cache(config, 6, device), device)
 
 
-def expected(model: LlamaForCausalLM, token_ids: list[int]) -> torch.Tensor:
+@torch.inference_mode()
+def run(decoder: Decoder, text: list[int], step: int) -> torch.Tensor:
+    """Logits after every token, `step` rows at a time."""
+    spans = [Span(1, start, min(step, len(text) - start)) for start in range(0, len(text), step)]
+    parts = [
+        decoder.forward(text[span.start : span.start + span.rows], [span], list(range(span.rows)))
+        for span in spans
+    ]
+    return torch.cat(parts)
+
+
+def expected(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         return model(torch.tensor([token_ids])).logits[0]
 
@@ -52,13 +65,47 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def test_logits_are_those_of_transformers(tmp_path: Path, shape: str, step: int) -> None:
     """A text of 200 tokens, `step` rows at a time."""
     model = tiny_llama(**SHAPES[shape])
-    llama, text = load(tmp_path, model), torch.randint(0, 96, (200,)).tolist()
-    with torch.inference_mode():
-        ours = [
-            llama.forward(text[start : start + step], [Span(1, start, step)], list(range(step)))
-            for start in range(0, 200, step)
-        ]
-    assert difference(torch.cat(ours), expected(model, text)) < 1e-5
+    decoder, text = load(tmp_path, model), torch.randint(0, 96, (200,)).tolist()
+    assert difference(run(decoder, text, step), expected(model, text)) < BOUND
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": None},
+    "qwen2": {"rope_theta": 1e6},
+    "qwen3": {"rope_theta": 1e6, "head_dim": 16},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("step", [1, 7, 200])
+def test_logits_of_every_family(tmp_path: Path, family: str, step: int) -> None:
+    model = tiny_model(family, **FAMILIES[family])
+    decoder, text = load(tmp_path, model), torch.randint(0, 96, (200,)).tolist()
+    assert difference(run(decoder, text, step), expected(model, text)) < BOUND
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_a_large_model_of_every_family(tmp_path: Path, family: str) -> None:
+    """Of a size at which weights are packed, which biases must survive."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "head_dim": 64}
+    model = tiny_model(family, **sizes)
+    decoder, text = load(tmp_path, model), torch.randint(0, 96, (20,)).tolist()
+    for step in (1, 5):
+        assert difference(run(decoder, text, step), expected(model, text)) < BOUND
+
+
+@pytest.mark.parametrize("window", [1, 2, 16, 199, 200, 256, 1000])
+@pytest.mark.parametrize("step", [1, 5, 40, 200])
+def test_a_sliding_window(tmp_path: Path, window: int, step: int) -> None:
+    """Shorter than the steps, shorter than the text, as long, longer, longer than any text."""
+    model = tiny_model("mistral", sliding_window=window)
+    decoder, text = load(tmp_path, model), torch.randint(0, 96, (200,)).tolist()
+    assert difference(run(decoder, text, step), expected(model, text)) < BOUND
+
+
+@pytest.mark.parametrize("window", [3, 16, 60])
+def test_sliding_windows_of_a_ragged_batch(tmp_path: Path, window: int) -> None:
+    check_ragged(tmp_path, tiny_model("mistral", sliding_window=window))
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.05), (torch.float16, 0.01)])
@@ -66,49 +113,49 @@ def test_logits_are_those_of_transformers(tmp_path: Path, shape: str, step: int)
 def test_half_precision(tmp_path: Path, dtype: torch.dtype, bound: float, step: int) -> None:
     """No further from the exact logits than transformers in the same dtype, but for a small factor."""
     model = tiny_llama(dtype=dtype)
-    llama, text = load(tmp_path, model), torch.randint(0, 96, (40,)).tolist()
-    with torch.inference_mode():
-        ours = [
-            llama.forward(text[start : start + step], [Span(1, start, step)], list(range(step)))
-            for start in range(0, 40, step)
-        ]
+    decoder, text = load(tmp_path, model), torch.randint(0, 96, (40,)).tolist()
+    ours = run(decoder, text, step)
     theirs, exact = expected(model, text), expected(model.float(), text)
-    assert difference(torch.cat(ours), exact) < max(bound, 2 * difference(theirs, exact))
+    assert difference(ours, exact) < max(bound, 2 * difference(theirs, exact))
 
 
-def test_a_ragged_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", MODELS)
+def test_a_ragged_batch(tmp_path: Path, family: str) -> None:
+    check_ragged(tmp_path, tiny_model(family))
+
+
+def check_ragged(folder: Path, model: PreTrainedModel) -> None:
     """Prompts, verifications and decoding of different lengths in one pass, over several passes."""
-    model = tiny_llama()
-    llama, starts = load(tmp_path, model), [0] * 6
+    decoder, starts = load(folder, model), [0] * 6
     texts = [torch.randint(0, 96, (250,)).tolist() for _ in range(6)]
     with torch.inference_mode():
         for rows in ([50, 50, 7, 7, 1, 30], [1, 1, 1, 1, 1, 1], [5, 5, 5, 1, 9, 40], [5, 5, 5, 5, 2, 2]):
             order = sorted(range(6), key=lambda slot: rows[slot])
             spans = [Span(slot, starts[slot], rows[slot]) for slot in order]
             flat = [token for s in spans for token in texts[s.slot][s.start : s.start + s.rows]]
-            parts = llama.forward(flat, spans, list(range(len(flat)))).split([s.rows for s in spans])
+            parts = decoder.forward(flat, spans, list(range(len(flat)))).split([s.rows for s in spans])
             for slot, part in zip(order, parts, strict=True):
                 starts[slot] += rows[slot]
-                assert difference(part, expected(model, texts[slot][: starts[slot]])[-rows[slot] :]) < 1e-5
+                assert difference(part, expected(model, texts[slot][: starts[slot]])[-rows[slot] :]) < BOUND
 
 
 def test_only_wanted_rows_have_logits(tmp_path: Path) -> None:
     model = tiny_llama()
-    llama, text = load(tmp_path, model), list(range(20))
+    decoder, text = load(tmp_path, model), list(range(20))
     with torch.inference_mode():
-        assert llama.forward(text, [Span(0, 0, 20)], []).shape == (0, 96)
-        ours = llama.forward(text, [Span(1, 0, 20)], [4, 19])
-    assert difference(ours, expected(model, text)[[4, 19]]) < 1e-5
+        assert decoder.forward(text, [Span(0, 0, 20)], []).shape == (0, 96)
+        ours = decoder.forward(text, [Span(1, 0, 20)], [4, 19])
+    assert difference(ours, expected(model, text)[[4, 19]]) < BOUND
 
 
 def test_a_copied_prefix_is_as_good_as_computed(tmp_path: Path) -> None:
     model = tiny_llama()
-    llama, text = load(tmp_path, model), torch.randint(0, 96, (30,)).tolist()
+    decoder, text = load(tmp_path, model), torch.randint(0, 96, (30,)).tolist()
     with torch.inference_mode():
-        llama.forward(text, [Span(2, 0, 30)], [])
-        llama._cache.copy(2, 4, 25)
-        ours = llama.forward([*text[25:], 3], [Span(4, 25, 6)], list(range(6)))
-    assert difference(ours, expected(model, [*text, 3])[25:]) < 1e-5
+        decoder.forward(text, [Span(2, 0, 30)], [])
+        decoder._cache.copy(2, 4, 25)
+        ours = decoder.forward([*text[25:], 3], [Span(4, 25, 6)], list(range(6)))
+    assert difference(ours, expected(model, [*text, 3])[25:]) < BOUND
 
 
 @pytest.mark.parametrize("size", [(16, 8), (512, 256)], ids=["plain", "packed"])

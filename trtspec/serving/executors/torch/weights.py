@@ -1,0 +1,89 @@
+"""The tensors of an engine: which there must be, and reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executors.torch.engine import EngineConfig
+
+
+class Form(NamedTuple):
+    """What a tensor must be."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def forms(config: EngineConfig) -> dict[str, Form]:
+    """The tensors of the checkpoint, by TensorRT-LLM's name (reference §4.3 and §4.4)."""
+    hidden, dtype = config.hidden_size, config.dtype
+    vocabulary = Form(dtype, (config.vocab_size, hidden))
+    result = {
+        "transformer.vocab_embedding.weight": vocabulary,
+        "transformer.ln_f.weight": Form(dtype, (hidden,)),
+        "lm_head.weight": vocabulary,
+    }
+    for index in range(config.num_layers):
+        result |= {f"transformer.layers.{index}.{name}": form for name, form in _layer(config)}
+    return result
+
+
+def read_tensors(engine_dir: Path, config: EngineConfig, device: torch.device) -> dict[str, Tensor]:
+    """Every tensor of `forms(config)`; raises `EngineLoadError` for one that is missing or different."""
+    path = engine_dir / "rank0.safetensors"
+    tensors = {}
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            there = set(file.keys())
+            for name, form in forms(config).items():
+                if name not in there:
+                    raise EngineLoadError(path, f"tensor {name} is missing")
+                tensor = tensors[name] = file.get_tensor(name)
+                if (tensor.dtype, tuple(tensor.shape)) != form:
+                    found, wanted = _said(tensor.dtype, tensor.shape), _said(*form)
+                    raise EngineLoadError(path, f"tensor {name} is {found}, not {wanted}")
+                if name.endswith("scaling_factor") and not 0 < float(tensor) < float("inf"):
+                    raise EngineLoadError(path, f"{name} is {float(tensor):g}, not a positive number")
+    except FileNotFoundError:
+        raise EngineLoadError(path, "no such file") from None
+    except (OSError, SafetensorError) as error:
+        raise EngineLoadError(path, f"not a whole safetensors file ({error})") from error
+    return tensors
+
+
+def _layer(config: EngineConfig) -> Iterator[tuple[str, Form]]:
+    hidden, inner, width = config.hidden_size, config.intermediate_size, config.num_heads * config.head_size
+    rows = width + 2 * config.num_kv_heads * config.head_size
+    norm, head = Form(config.dtype, (hidden,)), Form(config.dtype, (config.head_size,))
+    yield "input_layernorm.weight", norm
+    yield from _linear(config, "attention.qkv", rows, hidden)
+    if config.attn_bias:
+        yield "attention.qkv.bias", Form(config.dtype, (rows,))
+    if config.qk_norm:
+        yield "attention.q_layernorm.weight", head
+        yield "attention.k_layernorm.weight", head
+    if config.fp8_kv_cache:
+        yield "attention.kv_cache_scaling_factor", Form(torch.float32, (1,))
+    yield from _linear(config, "attention.dense", hidden, width)
+    yield "post_layernorm.weight", norm
+    yield from _linear(config, "mlp.fc", inner, hidden)
+    yield from _linear(config, "mlp.gate", inner, hidden)
+    yield from _linear(config, "mlp.proj", hidden, inner)
+
+
+def _linear(config: EngineConfig, name: str, rows: int, columns: int) -> Iterator[tuple[str, Form]]:
+    yield f"{name}.weight", Form(torch.float8_e4m3fn if config.fp8 else config.dtype, (rows, columns))
+    if config.fp8:
+        yield f"{name}.weights_scaling_factor", Form(torch.float32, (1,))
+        yield f"{name}.activation_scaling_factor", Form(torch.float32, (1,))
+
+
+def _said(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    return f"{dtype} {list(shape)}"
