@@ -18,7 +18,6 @@ from trtspec.errors import TensorError, UnavailableError
 
 CHUNK = 2 << 20  # bytes; the casts of a piece this small stay in the processor's cache
 FORMAT = 1  # of what is written: raised when the same source and dtype give other bytes
-FORMAT = 1  # of what is written: raised when the same source and dtype give other bytes
 
 
 def convert(
@@ -32,7 +31,7 @@ def convert(
     """
     family = family_of(source)
     weights = check_tensors(source, family)
-    entries = [Entry(weight.name, DTYPES[dtype], weight.shape) for weight in weights]
+    entries = [_entry(weight, dtype) for weight in weights]
     folder.mkdir(parents=True)
     _check_space(folder, sum(entry.size for entry in entries))
     config = json.dumps(checkpoint_config(source, family, dtype), indent=4) + "\n"
@@ -44,7 +43,7 @@ def convert(
 def checkpoint_size(source: Source, dtype: str) -> int:
     """Bytes of `rank0.safetensors`, without its header."""
     weights = family_of(source).weights(source)
-    return sum(Entry(weight.name, DTYPES[dtype], weight.shape).size for weight in weights)
+    return sum(_entry(weight, dtype).size for weight in weights)
 
 
 def check_tensors(source: Source, family: Family) -> list[Weight]:
@@ -93,6 +92,11 @@ def checkpoint_config(source: Source, family: Family, dtype: str) -> dict[str, A
         "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
         "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
     }
+
+
+def _entry(weight: Weight, dtype: str) -> Entry:
+    rows = sum(part.shape[0] for part in weight.parts)
+    return Entry(weight.name_from(0), DTYPES[dtype], (rows, *weight.parts[0].shape[1:]))
 
 
 def _check_part(part: Part, tensor: Tensor) -> None:

@@ -5,9 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from trtspec.checkpoint.source import Source
+
+
+class Split(Enum):
+    """How the tensor-parallel ranks share a Hugging Face tensor."""
+
+    WHOLE = auto()  # every rank has all of it
+    ROWS = auto()  # equal shares of the first dimension
+    COLUMNS = auto()  # equal shares of the second dimension
+    HEADS = auto()  # shares of whole heads; with more ranks than heads, neighbours have the same head
+    VOCAB = auto()  # shares of the first dimension, which zero rows fill up to a multiple of the ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +27,27 @@ class Part:
 
     name: str
     shape: tuple[int, ...]
+    split: Split = Split.WHOLE
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A TensorRT-LLM tensor: its parts stacked along the first dimension, in this order."""
+    """A TensorRT-LLM tensor: a rank's shares of its parts, stacked along the first dimension in this order.
+
+    A weight of a decoder layer has that layer's number in the whole model, and a `name` within the layer;
+    pipeline ranks count their layers from zero. `linear` is a matrix that FP8 quantizes.
+    """
 
     name: str
     parts: tuple[Part, ...]
+    layer: int | None = None
+    linear: bool = False
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (sum(part.shape[0] for part in self.parts), *self.parts[0].shape[1:])
+    def name_from(self, first_layer: int) -> str:
+        """The tensor's name where `first_layer` is layer 0."""
+        if self.layer is None:
+            return self.name
+        return f"transformer.layers.{self.layer - first_layer}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

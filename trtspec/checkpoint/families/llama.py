@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trtspec.checkpoint.families.family import Family, Part, Weight
+from trtspec.checkpoint.families.family import Family, Part, Split, Weight
 from trtspec.checkpoint.source import Source
 from trtspec.errors import ModelError
 
@@ -35,28 +35,44 @@ def check(source: Source) -> None:
 
 def weights(source: Source) -> Iterator[Weight]:
     """Every tensor of the checkpoint. All matrices are [out, in] in both worlds; nothing is transposed."""
+    hidden, vocabulary = source.hidden_size, source.vocab_size
+    embedding = Part("model.embed_tokens.weight", (vocabulary, hidden), Split.VOCAB)
+    yield Weight("transformer.vocab_embedding.weight", (embedding,))
+    for layer in range(source.num_hidden_layers):
+        yield from _layer(source, layer)
+    yield Weight("transformer.ln_f.weight", (Part("model.norm.weight", (hidden,)),))
+    tied = source.tie_word_embeddings
+    head = embedding if tied else Part("lm_head.weight", (vocabulary, hidden), Split.VOCAB)
+    yield Weight("lm_head.weight", (head,))
+
+
+def _layer(source: Source, layer: int) -> Iterator[Weight]:
     hidden, inner = source.hidden_size, source.intermediate_size
     queries = source.num_attention_heads * source.head_size
     keys = source.num_key_value_heads * source.head_size
-    embedding = Part("model.embed_tokens.weight", (source.vocab_size, hidden))
-    yield Weight("transformer.vocab_embedding.weight", (embedding,))
-    for layer in range(source.num_hidden_layers):
-        of, to = f"model.layers.{layer}.", f"transformer.layers.{layer}."
-        yield Weight(to + "input_layernorm.weight", (Part(of + "input_layernorm.weight", (hidden,)),))
-        q_k_v = (("q", queries), ("k", keys), ("v", keys))
-        parts = tuple(Part(f"{of}self_attn.{name}_proj.weight", (rows, hidden)) for name, rows in q_k_v)
-        yield Weight(to + "attention.qkv.weight", parts)
-        yield Weight(
-            to + "attention.dense.weight", (Part(of + "self_attn.o_proj.weight", (hidden, queries)),)
-        )
-        yield Weight(to + "post_layernorm.weight", (Part(of + "post_attention_layernorm.weight", (hidden,)),))
-        # TensorRT-LLM's `fc` goes through the activation, and its `gate` is what it is multiplied with.
-        yield Weight(to + "mlp.fc.weight", (Part(of + "mlp.gate_proj.weight", (inner, hidden)),))
-        yield Weight(to + "mlp.gate.weight", (Part(of + "mlp.up_proj.weight", (inner, hidden)),))
-        yield Weight(to + "mlp.proj.weight", (Part(of + "mlp.down_proj.weight", (hidden, inner)),))
-    yield Weight("transformer.ln_f.weight", (Part("model.norm.weight", (hidden,)),))
-    head = embedding if source.tie_word_embeddings else Part("lm_head.weight", (source.vocab_size, hidden))
-    yield Weight("lm_head.weight", (head,))
+
+    def norm(name: str, theirs: str) -> Weight:
+        return Weight(name, (part(theirs, (hidden,), Split.WHOLE),), layer)
+
+    def linear(name: str, *parts: Part) -> Weight:
+        return Weight(name, parts, layer, linear=True)
+
+    def part(name: str, shape: tuple[int, ...], split: Split) -> Part:
+        return Part(f"model.layers.{layer}.{name}.weight", shape, split)
+
+    yield norm("input_layernorm.weight", "input_layernorm")
+    yield linear(
+        "attention.qkv.weight",
+        part("self_attn.q_proj", (queries, hidden), Split.HEADS),
+        part("self_attn.k_proj", (keys, hidden), Split.HEADS),
+        part("self_attn.v_proj", (keys, hidden), Split.HEADS),
+    )
+    yield linear("attention.dense.weight", part("self_attn.o_proj", (hidden, queries), Split.COLUMNS))
+    yield norm("post_layernorm.weight", "post_attention_layernorm")
+    # TensorRT-LLM's `fc` goes through the activation, and its `gate` is what it is multiplied with.
+    yield linear("mlp.fc.weight", part("mlp.gate_proj", (inner, hidden), Split.ROWS))
+    yield linear("mlp.gate.weight", part("mlp.up_proj", (inner, hidden), Split.ROWS))
+    yield linear("mlp.proj.weight", part("mlp.down_proj", (hidden, inner), Split.COLUMNS))
 
 
 def config(source: Source) -> dict[str, Any]:
