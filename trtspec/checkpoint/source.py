@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from trtspec.checkpoint.scheme import Scheme, read_scheme
 from trtspec.checkpoint.tensors import Tensor, read_json, read_tensors
 from trtspec.errors import ModelError
 
@@ -23,6 +24,7 @@ class Source:
 
     `dtype` is TensorRT-LLM's name (`bfloat16`, `float16`, `float32`). `end_ids` are the tokens that end a
     text, the generation config's before the model config's; `rotary_scaling` is `rope_scaling` as it stands.
+    `scheme` is None for a model that is not quantized.
     """
 
     folder: Path
@@ -47,6 +49,7 @@ class Source:
     bos_id: int | None
     pad_id: int | None
     end_ids: tuple[int, ...]
+    scheme: Scheme | None
     tensors: Mapping[str, Tensor]
 
     @property
@@ -65,7 +68,8 @@ class Source:
     @property
     def files(self) -> tuple[Path, ...]:
         """What a conversion reads: the configs and the weights."""
-        configs = (self.folder / "config.json", self.folder / "generation_config.json")
+        names = ("config.json", "generation_config.json", "hf_quant_config.json")
+        configs = tuple(self.folder / name for name in names)
         weights = sorted({tensor.file for tensor in self.tensors.values()})
         return (*(path for path in configs if path.is_file()), *weights)
 
@@ -77,10 +81,7 @@ def read_source(folder: Path) -> Source:
     config = _Config(folder / "config.json")
     generation = folder / "generation_config.json"
     ends = _Config(generation) if generation.is_file() else config
-    if config.get("quantization_config", dict, None):
-        raise ModelError(
-            config.file, "is a quantized model", "take the unquantized original; trtspec quantizes itself"
-        )
+    scheme = _scheme(config)
     architectures = config.get("architectures", list)
     if len(architectures) != 1 or not isinstance(architectures[0], str):
         raise ModelError(config.file, f"architectures must name one class, not {architectures}")
@@ -111,6 +112,7 @@ def read_source(folder: Path) -> Source:
         bos_id=config.token("bos_token_id"),
         pad_id=config.token("pad_token_id"),
         end_ids=ends.ids("eos_token_id") or config.ids("eos_token_id"),
+        scheme=scheme,
         tensors=MappingProxyType(tensors),
     )
 
@@ -162,6 +164,15 @@ def _dtype(config: _Config, tensors: Mapping[str, Tensor]) -> str:
     if named not in DTYPES.values():
         raise ModelError(config.file, f"dtype {named!r} is not one of {', '.join(DTYPES.values())}")
     return str(named)
+
+
+def _scheme(config: _Config) -> Scheme | None:
+    """From `config.json`, or from the file beside it that ModelOpt writes, and once wrote alone."""
+    written = config.get("quantization_config", dict, None) or config.get("compression_config", dict, None)
+    if written:
+        return read_scheme(config.file, written)
+    beside = config.file.with_name("hf_quant_config.json")
+    return read_scheme(beside, read_json(beside)) if beside.is_file() else None
 
 
 def _rope(config: _Config) -> tuple[float, Mapping[str, Any] | None]:

@@ -1,0 +1,108 @@
+"""How a model that is quantized already was quantized, from `quantization_config` or `hf_quant_config.json`.
+
+One scheme has an equal in TensorRT-LLM's `FP8`: E4M3 weights and inputs of every linear layer, each with
+one static scale. Three tools publish it: NVIDIA ModelOpt (`modelopt`; convert_hf_config.py), llm-compressor
+(`compressed-tensors`; quant_config.py and quant_args.py) and AutoFP8 (`fp8`; quantize.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import ModelError
+
+QUANTIZE_IT = "take the unquantized model, and quantization: {weights: fp8, calibration: …} in the recipe"
+_FORMATS = ("float-quantized", "naive-quantized")
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """Static FP8, one scale a tensor; `kv_cache` if the model was calibrated for an FP8 KV cache too."""
+
+    method: str
+    kv_cache: bool
+
+
+def read_scheme(file: Path, content: Mapping[str, Any]) -> Scheme:
+    """The scheme in `file`, which has `content`; raises ModelError for one that TensorRT-LLM's FP8 is not."""
+    method = str(content.get("quant_method", "modelopt" if "quantization" in content else None))
+    read = _READERS.get(method.lower())
+    if read is None:
+        known = ", ".join(_READERS)
+        raise _refusal(file, f"quant_method is {method}; trtspec converts FP8 of {known}")
+    try:
+        return Scheme(method.lower(), read(file, content))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ModelError(file, f"the quantization in it cannot be read: {error}") from error
+
+
+def _modelopt(file: Path, content: Mapping[str, Any]) -> bool:
+    """Both forms: `hf_quant_config.json`, and its translation in `config.json`."""
+    settings = content.get("quantization", content)
+    algorithm = str(settings.get("quant_algo")).upper()
+    if algorithm != "FP8":
+        raise _refusal(file, f"quant_algo is {algorithm}, not FP8")
+    scheme = settings.get("kv_cache_scheme")
+    cache = settings.get("kv_cache_quant_algo", "FP8" if _is_fp8(scheme) else scheme)
+    if cache not in (None, "FP8"):
+        raise _refusal(file, f"the KV cache is quantized to {cache}, not FP8")
+    return cache == "FP8"
+
+
+def _compressed_tensors(file: Path, content: Mapping[str, Any]) -> bool:
+    if content.get("format") not in _FORMATS:
+        raise _refusal(file, f"format is {content.get('format')}, not one of {', '.join(_FORMATS)}")
+    sparsity = (content.get("sparsity_config") or {}).get("format", "dense")
+    if sparsity != "dense":
+        raise _refusal(file, f"the weights are stored sparse ({sparsity})")
+    if content.get("transform_config"):
+        raise _refusal(file, "transform_config demands transforms at run time")
+    for name, group in content["config_groups"].items():
+        for key in ("weights", "input_activations"):
+            problem = _flaw(group.get(key))
+            if problem:
+                raise _refusal(file, f"{name}.{key}: {problem}")
+    cache = content.get("kv_cache_scheme")
+    if cache and _flaw(cache):
+        raise _refusal(file, f"kv_cache_scheme: {_flaw(cache)}")
+    return bool(cache)
+
+
+def _fp8(file: Path, content: Mapping[str, Any]) -> bool:
+    block = content.get("weight_block_size")
+    if block:
+        raise _refusal(file, f"the weights have a scale for each block of {block}, not one a tensor")
+    if content.get("activation_scheme") != "static":
+        raise _refusal(
+            file, f"activation_scheme is {content.get('activation_scheme')}: no input scale is stored"
+        )
+    return content.get("kv_cache_scheme") == "static"
+
+
+def _flaw(settings: Mapping[str, Any] | None) -> str | None:
+    """What keeps `QuantizationArgs` of compressed-tensors from being one static FP8 scale."""
+    if not settings:
+        return "not quantized"
+    if not _is_fp8(settings):
+        return f"{settings.get('num_bits', 8)} bits of {settings.get('type', 'int')}, not FP8"
+    if settings.get("dynamic"):
+        return "dynamic: no scale is stored"
+    if settings.get("strategy") not in (None, "tensor") or settings.get("group_size"):
+        return f"a scale for each {settings.get('strategy') or 'group'}, not one a tensor"
+    if settings.get("symmetric") is False:
+        return "asymmetric"
+    return None
+
+
+def _is_fp8(settings: Any) -> bool:
+    return isinstance(settings, dict) and (settings.get("num_bits"), settings.get("type")) == (8, "float")
+
+
+def _refusal(file: Path, problem: str) -> ModelError:
+    return ModelError(file, f"{problem}; TensorRT-LLM's FP8 has static scales, one a tensor", QUANTIZE_IT)
+
+
+_READERS = {"modelopt": _modelopt, "compressed-tensors": _compressed_tensors, "fp8": _fp8}
