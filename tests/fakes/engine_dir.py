@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,10 @@ def tiny_model(
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):
             torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)
-    return model.to(dtype).eval()
+    rotary = copy.deepcopy(model.model.rotary_emb)
+    model.to(dtype).eval()
+    model.model.rotary_emb = rotary  # Loading a file leaves its frequencies in float32 as well.
+    return model
 
 
 def write_engine(directory: Path, model: PreTrainedModel, **build: Any) -> Path:
