@@ -24,6 +24,7 @@ class Source:
 
     `dtype` is TensorRT-LLM's name (`bfloat16`, `float16`, `float32`). `end_ids` are the tokens that end a
     text, the generation config's before the model config's; `rotary_scaling` is `rope_scaling` as it stands.
+    In `sliding_layers` of the layers a token sees `sliding_window` tokens, itself counted.
     `scheme` is None for a model that is not quantized.
     """
 
@@ -44,6 +45,8 @@ class Source:
     rotary_base: float
     rotary_scaling: Mapping[str, Any] | None
     tie_word_embeddings: bool
+    sliding_window: int | None
+    sliding_layers: int
     attention_bias: bool
     mlp_bias: bool
     bos_id: int | None
@@ -89,6 +92,7 @@ def read_source(folder: Path) -> Source:
     hidden_size = config.size("hidden_size")
     heads = config.size("num_attention_heads")
     rotary_base, rotary_scaling = _rope(config)
+    sliding_window, sliding_layers = _sliding(config)
     return Source(
         folder=folder,
         architecture=architectures[0],
@@ -107,6 +111,8 @@ def read_source(folder: Path) -> Source:
         rotary_base=rotary_base,
         rotary_scaling=rotary_scaling,
         tie_word_embeddings=config.get("tie_word_embeddings", bool, False),
+        sliding_window=sliding_window,
+        sliding_layers=sliding_layers,
         attention_bias=config.get("attention_bias", bool, False),
         mlp_bias=config.get("mlp_bias", bool, False),
         bos_id=config.token("bos_token_id"),
@@ -182,3 +188,16 @@ def _rope(config: _Config) -> tuple[float, Mapping[str, Any] | None]:
     scaling = config.get("rope_scaling", dict, None) or parameters
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     return float(base), None if kind == "default" else MappingProxyType(dict(scaling))
+
+
+def _sliding(config: _Config) -> tuple[int | None, int]:
+    """The window and how many layers have it, by the rules and defaults of transformers' configurations."""
+    kind, layers = config.get("model_type", str), config.size("num_hidden_layers")
+    if kind != "mistral" and not (
+        kind in ("qwen2", "qwen3") and config.get("use_sliding_window", bool, False)
+    ):
+        return None, 0
+    window = config.get("sliding_window", int, None if "sliding_window" in config.content else 4096)
+    full = 0 if kind == "mistral" else config.get("max_window_layers", int, 28)
+    kinds = config.get("layer_types", list, ["sliding_attention"] * max(layers - full, 0))
+    return window, 0 if window is None else kinds.count("sliding_attention")

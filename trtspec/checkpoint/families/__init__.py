@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from trtspec.checkpoint.families import llama
+from trtspec.checkpoint.families import llama, mistral, qwen2, qwen3
 from trtspec.checkpoint.families.family import Family
 from trtspec.checkpoint.source import Source
 from trtspec.errors import ModelError
 
-FAMILIES: dict[str, Family] = {"LlamaForCausalLM": llama.FAMILY}
+FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLM": llama.FAMILY,
+    "MistralForCausalLM": mistral.FAMILY,
+    "Qwen2ForCausalLM": qwen2.FAMILY,
+    "Qwen3ForCausalLM": qwen3.FAMILY,
+}
 
 
 def family_of(source: Source) -> Family:

@@ -1,0 +1,137 @@
+"""Every family from Hugging Face to the torch executor, against transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from tests.fakes.engine_dir import tiny_model
+from trtspec.checkpoint.families import FAMILIES, family_of
+from trtspec.checkpoint.source import read_source
+from trtspec.errors import ModelError
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Path]:
+    """A random model as transformers saves it; `edit` changes keys of its config.json, None removes one."""
+
+    def save(family: str, *, shard: str = "5GB", edit: dict[str, Any] | None = None, **sizes: Any) -> Path:
+        folder = tmp_path / family
+        tiny_model(family, **sizes).save_pretrained(folder, max_shard_size=shard)
+        if edit:
+            config = json.loads((folder / "config.json").read_text()) | edit
+            (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    return save
+
+
+COMMON = {
+    "mlp_bias": False,
+    "rotary_base": 10000.0,
+    "rotary_scaling": None,
+    "disable_weight_only_quant_plugin": False,
+    "tie_word_embeddings": False,
+}
+LLAMA = COMMON | {"attn_bias": False, "residual_mlp": False, "remove_duplicated_kv_heads": False}
+QWEN = COMMON | {
+    "use_logn_attn": False,
+    "num_labels": 1,
+    "seq_length": 8192,
+    "moe_intermediate_size": 0,
+    "moe_shared_expert_intermediate_size": 0,
+}
+CONFIGS = {
+    "llama": LLAMA,
+    "mistral": LLAMA | {"sliding_window": 4096},
+    "qwen2": QWEN | {"qwen_type": "qwen2", "attn_bias": True},
+    "qwen3": QWEN | {"qwen_type": "qwen3", "attn_bias": False},
+}
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_keys_of_a_family(saved: Callable[..., Path], family: str) -> None:
+    source = read_source(saved(family))
+    assert family_of(source).name == family
+    assert family_of(source).config(source) == CONFIGS[family]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_every_tensor_has_its_place(saved: Callable[..., Path], family: str) -> None:
+    """Of the names and shapes that transformers writes none is left out and none is asked for in vain."""
+    source = read_source(saved(family))
+    parts = {part.name: part.shape for weight in family_of(source).weights(source) for part in weight.parts}
+    assert parts == {name: tensor.shape for name, tensor in source.tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ("edit", "window"),
+    [({}, 4096), ({"sliding_window": 16}, 16), ({"sliding_window": None}, None)],
+)
+def test_mistral_keeps_its_window(
+    saved: Callable[..., Path], edit: dict[str, Any], window: int | None
+) -> None:
+    source = read_source(saved("mistral", edit=edit))
+    assert family_of(source).config(source)["sliding_window"] == window
+
+
+def test_a_window_that_is_not_named_is_transformers_default(saved: Callable[..., Path]) -> None:
+    folder = saved("mistral")
+    config = json.loads((folder / "config.json").read_text())
+    del config["sliding_window"]
+    (folder / "config.json").write_text(json.dumps(config))
+    theirs = AutoModelForCausalLM.from_pretrained(folder).config.sliding_window
+    assert read_source(folder).sliding_window == theirs == 4096
+
+
+@pytest.mark.parametrize(
+    ("family", "edit", "said"),
+    [
+        ("llama", {"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM is not supported; known: "),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act gelu is not silu"),
+        ("llama", {"attention_bias": True}, "not supported for LlamaForCausalLM"),
+        ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not one of"),
+        ("qwen3", {"attention_bias": True}, "not supported for Qwen3ForCausalLM"),
+        ("qwen2", {"num_key_value_heads": 4}, "6 attention heads over 4 key-value heads do not divide"),
+        (
+            "mistral",
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            "1 of 2 layers have a sliding window",
+        ),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "layer_types": None},
+            "1 of 2 layers have a sliding window",
+        ),
+        (
+            "qwen3",
+            {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention"] * 2},
+            "2 of 2 layers have a sliding window",
+        ),
+    ],
+)
+def test_what_would_be_wrong_is_refused(
+    saved: Callable[..., Path], family: str, edit: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ModelError, match=said) as caught:
+        family_of(read_source(saved(family, edit=edit)))
+    if "known" in said:
+        assert all(name in caught.value.problem for name in FAMILIES)
+
+
+def test_qwen_may_name_a_window_that_no_layer_has(saved: Callable[..., Path]) -> None:
+    """As Qwen2.5 does: `use_sliding_window` is false, or all layers lie below `max_window_layers`."""
+    for edit in ({"sliding_window": 8}, {"use_sliding_window": True, "sliding_window": 8}):
+        source = read_source(saved("qwen2", edit=edit))
+        family_of(source)
+        assert source.sliding_layers == 0

@@ -1,0 +1,86 @@
+"""What the Llama-like families have in common: RMS norms, rotary positions, grouped queries, a gated SiLU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from trtspec.checkpoint.families.family import Part, Split, Weight
+from trtspec.checkpoint.source import Source
+from trtspec.errors import ModelError
+
+ROPE_TYPES = ("linear", "dynamic", "llama3", "yarn")
+IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+
+
+def check(source: Source) -> None:
+    """Refuses what no such family's conversion would get right."""
+    config = source.folder / "config.json"
+    if source.hidden_act != "silu":
+        problem = f"hidden_act {source.hidden_act} is not silu, the only one of TensorRT-LLM's gated MLP"
+        raise ModelError(config, problem)
+    if source.attention_bias or source.mlp_bias:
+        raise ModelError(config, f"attention_bias and mlp_bias are not supported for {source.architecture}")
+    heads, shared = source.num_attention_heads, source.num_key_value_heads
+    if heads % shared:
+        raise ModelError(config, f"{heads} attention heads over {shared} key-value heads do not divide")
+    if source.rotary_scaling is not None:
+        kind = source.rotary_scaling.get("rope_type", source.rotary_scaling.get("type"))
+        if kind not in ROPE_TYPES:
+            raise ModelError(config, f"rope type {kind!r} is not one of {', '.join(ROPE_TYPES)}")
+
+
+def weights(source: Source, *, qkv_bias: bool = False, qk_norm: bool = False) -> Iterator[Weight]:
+    """Every tensor of the checkpoint. All matrices are [out, in] in both worlds; nothing is transposed."""
+    hidden, vocabulary = source.hidden_size, source.vocab_size
+    embedding = Part("model.embed_tokens.weight", (vocabulary, hidden), Split.VOCAB)
+    yield Weight("transformer.vocab_embedding.weight", (embedding,))
+    for layer in range(source.num_hidden_layers):
+        yield from _layer(source, layer, qkv_bias, qk_norm)
+    yield Weight("transformer.ln_f.weight", (Part("model.norm.weight", (hidden,)),))
+    tied = source.tie_word_embeddings
+    head = embedding if tied else Part("lm_head.weight", (vocabulary, hidden), Split.VOCAB)
+    yield Weight("lm_head.weight", (head,))
+
+
+def _layer(source: Source, layer: int, qkv_bias: bool, qk_norm: bool) -> Iterator[Weight]:
+    hidden, inner, head = source.hidden_size, source.intermediate_size, source.head_size
+    queries, keys = source.num_attention_heads * head, source.num_key_value_heads * head
+    q_k_v = (("q", queries), ("k", keys), ("v", keys))
+
+    def part(name: str, shape: tuple[int, ...], split: Split) -> Part:
+        return Part(f"model.layers.{layer}.{name}", shape, split)
+
+    def linear(name: str, *parts: Part) -> Weight:
+        return Weight(f"{name}.weight", parts, layer, linear=True)
+
+    def norm(name: str, theirs: str, size: int) -> Weight:
+        return Weight(f"{name}.weight", (part(f"{theirs}.weight", (size,), Split.WHOLE),), layer)
+
+    yield norm("input_layernorm", "input_layernorm", hidden)
+    projections = [part(f"self_attn.{x}_proj.weight", (rows, hidden), Split.HEADS) for x, rows in q_k_v]
+    yield linear("attention.qkv", *projections)
+    if qkv_bias:
+        biases = [part(f"self_attn.{x}_proj.bias", (rows,), Split.HEADS) for x, rows in q_k_v]
+        yield Weight("attention.qkv.bias", tuple(biases), layer)
+    if qk_norm:
+        yield norm("attention.q_layernorm", "self_attn.q_norm", head)
+        yield norm("attention.k_layernorm", "self_attn.k_norm", head)
+    yield linear("attention.dense", part("self_attn.o_proj.weight", (hidden, queries), Split.COLUMNS))
+    yield norm("post_layernorm", "post_attention_layernorm", hidden)
+    # TensorRT-LLM's `fc` goes through the activation, and its `gate` is what it is multiplied with.
+    yield linear("mlp.fc", part("mlp.gate_proj.weight", (inner, hidden), Split.ROWS))
+    yield linear("mlp.gate", part("mlp.up_proj.weight", (inner, hidden), Split.ROWS))
+    yield linear("mlp.proj", part("mlp.down_proj.weight", (hidden, inner), Split.COLUMNS))
+
+
+def config(source: Source) -> dict[str, Any]:
+    """The keys that TensorRT-LLM's LLaMA and QWen configurations share."""
+    return {
+        "mlp_bias": False,
+        "rotary_base": source.rotary_base,
+        "rotary_scaling": dict(source.rotary_scaling) if source.rotary_scaling is not None else None,
+        "disable_weight_only_quant_plugin": False,
+        "tie_word_embeddings": source.tie_word_embeddings,
+    }

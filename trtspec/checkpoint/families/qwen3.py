@@ -1,0 +1,20 @@
+"""Qwen3: `Qwen3ForCausalLM`, norms of q and k in the place of Qwen2's biases.
+
+TensorRT-LLM knows both by `qwen_type` and `attn_bias` alone; without the first it leaves the norms out and
+says nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from trtspec.checkpoint.families import decoder, qwen2
+from trtspec.checkpoint.families.family import Family
+
+FAMILY = Family(
+    name="qwen3",
+    check=qwen2.check,
+    weights=partial(decoder.weights, qk_norm=True),
+    config=partial(qwen2.config, qwen_type="qwen3"),
+    ignored=decoder.IGNORED,
+)
