@@ -1,14 +1,18 @@
-"""Models of the Hugging Face Hub as folders of this machine: safetensors alone, nothing that runs."""
+"""Models of the Hugging Face Hub as folders of this machine: safetensors alone, nothing that runs.
+
+`huggingface_hub` does the transfer: it knows `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and `HF_HUB_OFFLINE`, and
+goes on with a file where an earlier download broke off.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from trtspec.checkpoint.download import download
 from trtspec.checkpoint.tensors import read_tensors
 from trtspec.errors import ModelError
-
-_FILES = ("*.safetensors", "*.json", "*.jinja")
+from trtspec.watch import Watch, unwatched
 
 
 def cached_folder(repo_id: str, revision: str | None = None) -> Path | None:
@@ -23,14 +27,17 @@ def cached_folder(repo_id: str, revision: str | None = None) -> Path | None:
     return Path(config).parent if isinstance(config, str) else None
 
 
-def fetch(repo_id: str, revision: str | None = None) -> Path:
-    """The snapshot, downloaded if need be, in a folder named after its commit. Raises ModelError.
+def fetch(repo_id: str, revision: str | None = None, watch: Watch = unwatched) -> Path:
+    """The snapshot, downloaded if need be, in a folder named after its commit.
 
-    A commit never changes, so one that is whole in the cache needs no network.
+    A commit never changes, so one that is whole in the cache needs no network; nor does a branch offline.
+    Raises ModelError, or UnavailableError where the disk has no room for it.
     """
-    pinned = revision is not None and re.fullmatch("[0-9a-f]{40}", revision)
-    cached = cached_folder(repo_id, revision) if pinned else None
-    return cached if cached and _is_whole(cached) else _download(repo_id, revision)
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    settled = HF_HUB_OFFLINE or re.fullmatch("[0-9a-f]{40}", revision or "")
+    cached = cached_folder(repo_id, revision) if settled else None
+    return cached if cached and _is_whole(cached) else download(repo_id, revision, watch)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -40,36 +47,3 @@ def _is_whole(folder: Path) -> bool:
     except ModelError:
         return False
     return (folder / "tokenizer.json").is_file()
-
-
-def _download(repo_id: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    try:
-        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=list(_FILES)))
-    except HFValidationError as error:
-        problem = "is neither a folder nor the name of a model on the Hugging Face Hub"
-        raise ModelError(repo_id, problem, "write owner/name, or a folder relative to the recipe") from error
-    except GatedRepoError as error:
-        repair = f"accept its terms at https://huggingface.co/{repo_id}, then: hf auth login"
-        raise ModelError(repo_id, "is a gated model, and this machine has no access to it", repair) from error
-    except RepositoryNotFoundError as error:
-        problem = "is neither a folder nor a model of the Hugging Face Hub that this machine may see"
-        repair = f"check the spelling; a folder is written ./{repo_id}; for a private model: hf auth login"
-        raise ModelError(repo_id, problem, repair) from error
-    except RevisionNotFoundError as error:
-        problem = f"has no revision {revision}"
-        raise ModelError(repo_id, problem, "name a commit, tag or branch of it") from error
-    except LocalEntryNotFoundError as error:
-        repair = "check the network, HF_ENDPOINT and HF_HUB_OFFLINE; a folder here is written ./folder"
-        raise ModelError(repo_id, "is not on this machine, and the Hub cannot be reached", repair) from error
-    except HfHubHTTPError as error:
-        raise ModelError(repo_id, f"cannot be downloaded: {error}") from error

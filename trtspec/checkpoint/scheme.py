@@ -49,7 +49,7 @@ def _modelopt(file: Path, content: Mapping[str, Any]) -> bool:
     cache = settings.get("kv_cache_quant_algo", "FP8" if _is_fp8(scheme) else scheme)
     if cache not in (None, "FP8"):
         raise _refusal(file, f"the KV cache is quantized to {cache}, not FP8")
-    return cache == "FP8"
+    return bool(cache == "FP8")
 
 
 def _compressed_tensors(file: Path, content: Mapping[str, Any]) -> bool:

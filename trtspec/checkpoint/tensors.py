@@ -8,7 +8,7 @@ file's size, so that a download that broke off is found before an hour of conver
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -24,6 +24,8 @@ ITEM_SIZE = {
 }
 MAX_HEADER = 100_000_000  # the limit of the safetensors library
 DOWNLOAD_AGAIN = "download the file again, or copy it again from where it is whole"
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = (".bin", ".pt", ".pth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +46,23 @@ class Tensor:
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Every tensor of a model folder, from `model.safetensors` or from the shards that its index names."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    single, index = folder / SINGLE, folder / INDEX
     if single.is_file():
         return read_header(single)
     if index.is_file():
         return _read_shards(folder, index)
-    pickles = sorted(path.name for path in folder.glob("*.bin")) + sorted(
-        p.name for p in folder.glob("*.pt*")
-    )
-    if pickles:
+    refuse_pickles(folder, (path.name for path in folder.iterdir()))
+    raise ModelError(folder, f"holds no {SINGLE} and no {INDEX}", DOWNLOAD_AGAIN)
+
+
+def refuse_pickles(model: str | Path, names: Iterable[str]) -> None:
+    """Raises ModelError if there are weights as pickle among a model's files."""
+    if pickles := sorted(name for name in names if Path(name).suffix in PICKLES):
         raise ModelError(
-            folder,
+            model,
             f"holds its weights as pickle ({pickles[0]}), which can run code when read, not as safetensors",
             "in a sandbox: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)",
         )
-    raise ModelError(folder, "holds no model.safetensors and no model.safetensors.index.json", DOWNLOAD_AGAIN)
 
 
 def read_header(file: Path) -> dict[str, Tensor]:
@@ -130,14 +134,21 @@ def _check_layout(file: Path, tensors: list[Tensor], base: int, size: int) -> No
         raise TensorError(file, f"has {size - end} bytes after its last tensor", DOWNLOAD_AGAIN)
 
 
-def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
+def read_index(index: Path) -> dict[str, str]:
+    """The file of each tensor, as the index has it; every one a file of the index's own folder."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise ModelError(index, "has no weight_map from tensor names to files", DOWNLOAD_AGAIN)
-    tensors: dict[str, Tensor] = {}
-    for shard in sorted(set(weight_map.values())):
+    for shard in weight_map.values():
         if Path(shard).name != shard:
             raise ModelError(index, f"names a shard outside of its folder: {shard}")
+    return weight_map
+
+
+def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
+    weight_map = read_index(index)
+    tensors: dict[str, Tensor] = {}
+    for shard in sorted(set(weight_map.values())):
         if not (folder / shard).is_file():
             raise ModelError(folder / shard, "the index names this shard, but it is missing", DOWNLOAD_AGAIN)
         for name, tensor in read_header(folder / shard).items():

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from trtspec.plan.atomic import write_atomically
+from trtspec.watch import Advance as Advance
+from trtspec.watch import Watch as Watch
 
 CHUNK = 4 << 20
 LARGE = 1 << 30
-
-Advance = Callable[[int], None]
-# Entered, with a label and a size in bytes, around work that takes a while; what it yields hears of bytes
-# done.
-Watch = Callable[[str, int | None], AbstractContextManager[Advance]]
 
 
 class FileDigests:

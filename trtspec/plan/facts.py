@@ -18,6 +18,7 @@ from trtspec.engine.trtllm import COMMAND
 from trtspec.plan.digests import FileDigests, digest_of
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
+from trtspec.watch import Watch
 
 PACKAGES = ("trtspec", "tensorrt_llm", "tensorrt", "torch", "numpy", "tokenizers")
 TOKENIZER_FILES = (
@@ -67,15 +68,15 @@ class Facts:
     gpu: Gpu | None
 
 
-def gather(loaded: LoadedRecipe, digests: FileDigests | None) -> Facts:
+def gather(loaded: LoadedRecipe, digests: FileDigests | None, watch: Watch) -> Facts:
     """Looks at the models (a Hub model is downloaded if need be) and at this machine.
 
     Without `digests` no weights are read, and nobody can tell from the facts whether a step is done.
     """
     trtllm_build = shutil.which(COMMAND)
     return Facts(
-        target=_model(loaded, loaded.recipe.target, digests),
-        draft=_model(loaded, loaded.recipe.draft, digests),
+        target=_model(loaded, loaded.recipe.target, digests, watch),
+        draft=_model(loaded, loaded.recipe.draft, digests, watch),
         versions={name: found for name in PACKAGES if (found := _version(name))},
         serving_code=_serving_code(),
         trtllm_build=trtllm_build,
@@ -83,9 +84,9 @@ def gather(loaded: LoadedRecipe, digests: FileDigests | None) -> Facts:
     )
 
 
-def _model(loaded: LoadedRecipe, model: Model, digests: FileDigests | None) -> ModelFacts:
+def _model(loaded: LoadedRecipe, model: Model, digests: FileDigests | None, watch: Watch) -> ModelFacts:
     location = loaded.model_location(model)
-    folder = location if isinstance(location, Path) else fetch(location, model.revision)
+    folder = location if isinstance(location, Path) else fetch(location, model.revision, watch)
     source = read_source(folder)
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     found = {file.name: digests.of(file) for file in (*source.files, *names)} if digests else None

@@ -39,6 +39,6 @@ def make_plan(recipe: Path, flags: Mapping[str, str | None], to_run: bool, watch
     loaded = load(recipe)
     output = build_folder(loaded, flags, os.environ)
     digests = FileDigests(output / FOLDER / "digests.json", watch)
-    facts = gather(loaded, digests if to_run or has_records(output) else None)
+    facts = gather(loaded, digests if to_run or has_records(output) else None, watch)
     resolved = resolve(loaded, facts, flags, os.environ)
     return Plan(facts, resolved, make_steps(resolved, facts), digests)

@@ -1,0 +1,103 @@
+"""One download from the Hub: the configs and the tokenizer, then the weights that they name, nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from trtspec.checkpoint.hub_errors import explained
+from trtspec.checkpoint.tensors import INDEX, SINGLE, read_index, refuse_pickles
+from trtspec.errors import ModelError, UnavailableError
+from trtspec.watch import Advance, Watch
+
+_CONFIGS = ("*.json", "*.jinja")
+_ELSEWHERE = "*/*"  # folders hold other formats of the same model: original/, onnx/, gguf/
+_INTERVAL_S = 0.5
+
+
+def download(repo_id: str, revision: str | None, watch: Watch) -> Path:
+    """Brings into the cache what it lacks of a snapshot; raises ModelError or UnavailableError."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    with explained(repo_id, revision):
+        folder = Path(
+            snapshot_download(
+                repo_id, revision=revision, allow_patterns=list(_CONFIGS), ignore_patterns=_ELSEWHERE
+            )
+        )
+        index = folder / INDEX
+        names = sorted(set(read_index(index).values())) if index.is_file() else [SINGLE]
+        if all((folder / name).is_file() for name in names):
+            return folder
+        weights = HfApi().get_paths_info(repo_id, names, revision=folder.name)
+        if {file.path for file in weights} != set(names):
+            _refuse_what_is_missing(repo_id, names, HfApi().list_repo_files(repo_id, revision=folder.name))
+        blobs = _blobs(folder, weights)
+        _check_space(repo_id, folder, blobs)
+        with watch(f"download {repo_id}", sum(blobs.values())) as advance, _counted(blobs, advance):
+            snapshot_download(repo_id, revision=folder.name, allow_patterns=names)
+    return folder
+
+
+def _refuse_what_is_missing(repo_id: str, names: Sequence[str], files: Sequence[str]) -> None:
+    refuse_pickles(repo_id, files)
+    missing = next(name for name in names if name not in files)
+    raise ModelError(repo_id, f"has no {missing}", "choose a model that is published as safetensors")
+
+
+def _blobs(folder: Path, files: Sequence[Any]) -> Mapping[Path, int]:
+    """The cache's files, named by the digests of their content, and their sizes when whole."""
+    blobs = folder.parent.parent / "blobs"
+    return {blobs / (file.lfs.sha256 if file.lfs else file.blob_id): file.size for file in files}
+
+
+def _present(blobs: Mapping[Path, int]) -> int:
+    """Bytes that are on the disk, those of unfinished downloads among them."""
+    present = 0
+    for blob in blobs:
+        for file in (blob, blob.with_name(f"{blob.name}.incomplete")):
+            try:
+                stat = file.stat()
+            except FileNotFoundError:
+                continue
+            # Chunks that arrive in any order leave a file that is longer than its content.
+            present += stat.st_size if file == blob else min(stat.st_size, stat.st_blocks * 512)
+    return present
+
+
+def _check_space(repo_id: str, folder: Path, blobs: Mapping[Path, int]) -> None:
+    needed, free = sum(blobs.values()) - _present(blobs), shutil.disk_usage(folder).free
+    if needed > free:
+        problem = f"{repo_id} needs {needed / 1e9:.2f} GB more, and {free / 1e9:.2f} GB are free"
+        raise UnavailableError(folder, problem, "free some space, or set HF_HOME to a folder that has it")
+
+
+@contextmanager
+def _counted(blobs: Mapping[Path, int], advance: Advance) -> Iterator[None]:
+    """Tells how much has arrived, by looking at the files: the library tells it to bars of its own only."""
+    over, counted = Event(), 0
+
+    def count() -> None:
+        nonlocal counted
+        present = _present(blobs)
+        advance(present - counted)
+        counted = present
+
+    def watch() -> None:
+        while not over.wait(_INTERVAL_S):
+            count()
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        count()
