@@ -1,0 +1,218 @@
+"""FP8 models as they are published; ModelOpt's own exports are in `test_modelopt_exports.py`."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.unit.checkpoint.fp8_folders import ARGUMENTS, AUTO_FP8, COMPRESSED_TENSORS, quantize, save
+from trtspec.checkpoint.prequantized import read_prequantized
+from trtspec.checkpoint.scheme import Scheme, read_scheme
+from trtspec.checkpoint.source import read_source
+from trtspec.errors import ModelError, TensorError
+
+Q_PROJ = "model.layers.1.self_attn.q_proj"
+NVIDIA = {  # of nvidia/Llama-3.1-8B-Instruct-FP8
+    "producer": {"name": "modelopt", "version": "0.23.0rc1"},
+    "quantization": {
+        "quant_algo": "FP8",
+        "kv_cache_quant_algo": "FP8",
+        "exclude_modules": ["lm_head"],
+    },
+}
+
+
+@pytest.mark.parametrize("config", [COMPRESSED_TENSORS, AUTO_FP8], ids=lambda config: config["quant_method"])
+def test_scales_are_those_of_the_folder(llama_folder: Callable[..., Path], config: dict[str, Any]) -> None:
+    folder = llama_folder()
+    tensors = quantize(folder, config)
+    source = read_source(folder)
+    found = read_prequantized(source)
+
+    assert source.dtype == "bfloat16"
+    assert source.scheme == Scheme(config["quant_method"], kv_cache=True)
+    assert found is not None
+    fp8 = {name.removesuffix(".weight") for name in tensors if tensors[name].dtype == torch.float8_e4m3fn}
+    assert len(fp8) == 14
+    assert found.stored_scales.keys() == found.calibration.linears.keys() == fp8
+    assert found.scale_tensors == {name for name in tensors if name.endswith("_scale")}
+    for module in fp8:
+        assert found.stored_scales[module] == tensors[f"{module}.weight_scale"].item()
+        amax = found.calibration.linears[module]
+        assert (amax.weight / 448, amax.input / 448) == (
+            found.stored_scales[module],
+            tensors[f"{module}.input_scale"].item(),
+        )
+    assert found.has_kv_scales
+    assert {module: amax / 448 for module, amax in found.calibration.kv.items()} == {
+        f"model.layers.{layer}.self_attn.{letter}_proj": tensors[
+            f"model.layers.{layer}.self_attn.{letter}_scale"
+        ].item()
+        for layer in (0, 1)
+        for letter in "kv"
+    }
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [("self_attn.{}_scale", "self_attn.{}_proj.output_scale"), ("self_attn.{}_scale", "self_attn.kv_scale")],
+)
+def test_older_names_of_the_scales_of_the_cache(
+    llama_folder: Callable[..., Path], ours: str, theirs: str
+) -> None:
+    folder = llama_folder()
+    tensors = quantize(folder, AUTO_FP8)
+    before = read_prequantized(read_source(folder))
+    for layer in (0, 1):
+        for letter in "vk":
+            scale = tensors.pop(f"model.layers.{layer}.{ours.format(letter)}")
+            tensors[f"model.layers.{layer}.{theirs.format(letter)}"] = scale
+    save(folder, tensors, AUTO_FP8)
+    after = read_prequantized(read_source(folder))
+    assert before is not None
+    assert after is not None
+    keys = [module for module in before.calibration.kv if "k_proj" in module]
+    assert [before.calibration.kv[k] for k in keys] == [after.calibration.kv[k] for k in keys]
+    assert after.has_kv_scales
+
+
+def test_a_cache_without_scales_has_scale_one(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder()
+    quantize(folder, {**AUTO_FP8, "kv_cache_scheme": None})
+    source = read_source(folder)
+    found = read_prequantized(source)
+    assert source.scheme == Scheme("fp8", kv_cache=False)
+    assert found is not None
+    assert not found.has_kv_scales
+    assert set(found.calibration.kv.values()) == {448.0}
+
+
+def test_zero_points_of_zero_are_no_loss(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder()
+    tensors = quantize(folder, COMPRESSED_TENSORS)
+    tensors[f"{Q_PROJ}.input_zero_point"] = torch.zeros(1, dtype=torch.float8_e4m3fn)
+    save(folder, tensors, COMPRESSED_TENSORS)
+    found = read_prequantized(read_source(folder))
+    assert found is not None
+    assert f"{Q_PROJ}.input_zero_point" in found.scale_tensors
+    tensors[f"{Q_PROJ}.input_zero_point"] = torch.ones(1).to(torch.float8_e4m3fn)
+    save(folder, tensors, COMPRESSED_TENSORS)
+    with pytest.raises(TensorError, match=r"input_zero_point: is not zero"):
+        read_prequantized(read_source(folder))
+
+
+def test_a_model_that_is_not_quantized(llama_folder: Callable[..., Path]) -> None:
+    assert read_prequantized(read_source(llama_folder())) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("weight_scale", None, "weight_scale: is missing, but .* is FP8"),
+        ("input_scale", None, "input_scale: is missing, but .* is FP8"),
+        ("weight_scale", torch.ones(32, 1), "has 32 scales; TensorRT-LLM's FP8 has one a tensor"),
+        ("weight_scale", torch.tensor(0.0), "is 0.0, which is no scale"),
+        ("input_scale", torch.tensor(float("nan")), "is nan, which is no scale"),
+        ("input_scale", torch.tensor(-1.0), "is -1.0, which is no scale"),
+        ("input_scale", torch.tensor(1), "a scale of dtype I64"),
+        ("weight", torch.zeros(32, 32, dtype=torch.bfloat16), "is BF16; the config says FP8"),
+    ],
+)
+def test_tensors_that_are_not_static_fp8(
+    llama_folder: Callable[..., Path], name: str, value: torch.Tensor | None, said: str
+) -> None:
+    folder = llama_folder()
+    tensors = quantize(folder, AUTO_FP8)
+    del tensors[f"{Q_PROJ}.{name}"]
+    save(folder, tensors if value is None else {**tensors, f"{Q_PROJ}.{name}": value}, AUTO_FP8)
+    with pytest.raises(TensorError, match=said) as caught:
+        read_prequantized(read_source(folder))
+    assert caught.value.subject == str(folder / "model.safetensors")
+    assert caught.value.repair
+
+
+def test_fp8_in_the_config_only(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder()
+    config = json.loads((folder / "config.json").read_text()) | {"quantization_config": AUTO_FP8}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(TensorError, match="weight: is BF16; the config says FP8"):
+        read_prequantized(read_source(folder))
+
+
+def test_modelopt_in_both_of_its_forms(tmp_path: Path) -> None:
+    groups = {"dynamic": False, "num_bits": 8, "type": "float"}
+    translated = {
+        "config_groups": {"group_0": {"input_activations": groups, "weights": groups, "targets": ["Linear"]}},
+        "ignore": ["lm_head"],
+        "quant_algo": "FP8",
+        "kv_cache_scheme": groups,
+        "producer": NVIDIA["producer"],
+        "quant_method": "modelopt",
+    }
+    for content in (NVIDIA, translated):
+        assert read_scheme(tmp_path, content) == Scheme("modelopt", kv_cache=True)
+    without = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": None}}
+    assert read_scheme(tmp_path, without) == Scheme("modelopt", kv_cache=False)
+    del translated["kv_cache_scheme"]
+    assert read_scheme(tmp_path, translated) == Scheme("modelopt", kv_cache=False)
+
+
+def change(config: dict[str, Any], *path: str, value: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(config)
+    *parents, last = path
+    inner = changed
+    for key in parents:
+        inner = inner[key]
+    inner[last] = value
+    return changed
+
+
+WEIGHTS = ("config_groups", "group_0", "weights")
+INPUTS = ("config_groups", "group_0", "input_activations")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"quant_method": "gptq"}, "quant_method is gptq; trtspec converts FP8 of modelopt, compressed-te"),
+        ({"quant_method": "fbgemm_fp8"}, "quant_method is fbgemm_fp8"),
+        ({"quant_method": "awq"}, "quant_method is awq"),
+        ({"bits": 4}, "quant_method is None"),
+        (change(NVIDIA, "quantization", "quant_algo", value="NVFP4"), "quant_algo is NVFP4, not FP8"),
+        (
+            change(NVIDIA, "quantization", "quant_algo", value="FP8_PER_CHANNEL_PER_TOKEN"),
+            "quant_algo is FP8_PER_CHANNEL_PER_TOKEN, not FP8",
+        ),
+        (change(NVIDIA, "quantization", "kv_cache_quant_algo", value="NVFP4"), "KV cache is quantized to NV"),
+        ({"quant_method": "modelopt", "quantization": "FP8"}, "cannot be read"),
+        ({**AUTO_FP8, "activation_scheme": "dynamic"}, "activation_scheme is dynamic: no input scale is st"),
+        ({**AUTO_FP8, "weight_block_size": [128, 128]}, r"a scale for each block of \[128, 128\]"),
+        ({**COMPRESSED_TENSORS, "format": "pack-quantized"}, "format is pack-quantized, not one of float-q"),
+        ({**COMPRESSED_TENSORS, "sparsity_config": {"format": "sparse-24-bitmask"}}, "stored sparse"),
+        ({**COMPRESSED_TENSORS, "transform_config": {"config_groups": {}}}, "transforms at run time"),
+        (change(COMPRESSED_TENSORS, *WEIGHTS, "strategy", value="channel"), "weights: a scale for each chan"),
+        (change(COMPRESSED_TENSORS, *WEIGHTS, "num_bits", value=4), "weights: 4 bits of float, not FP8"),
+        (change(COMPRESSED_TENSORS, *WEIGHTS, "type", value="int"), "weights: 8 bits of int, not FP8"),
+        (change(COMPRESSED_TENSORS, *WEIGHTS, "symmetric", value=False), "weights: asymmetric"),
+        (change(COMPRESSED_TENSORS, *INPUTS, value=None), "input_activations: not quantized"),
+        (
+            change(COMPRESSED_TENSORS, *INPUTS, value={**ARGUMENTS, "dynamic": True, "strategy": "token"}),
+            "input_activations: dynamic: no scale is stored",
+        ),
+        (
+            {**COMPRESSED_TENSORS, "kv_cache_scheme": {**ARGUMENTS, "num_bits": 4}},
+            "kv_cache_scheme: 4 bits of float",
+        ),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "cannot be read"),
+    ],
+)
+def test_schemes_that_tensorrt_llm_does_not_have(tmp_path: Path, config: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said) as caught:
+        read_scheme(tmp_path / "config.json", config)
+    assert caught.value.subject == str(tmp_path / "config.json")

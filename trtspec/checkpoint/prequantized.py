@@ -1,0 +1,140 @@
+"""The scales that an FP8 model brings along, so that nobody calibrates or requantizes it.
+
+Per linear layer `X`, one number each, multiplied with what is stored: `X.weight_scale` and `X.input_scale`.
+Of the KV cache, per attention layer `A`: `A.k_proj.k_scale` and `A.v_proj.v_scale` (ModelOpt), `A.k_scale`
+and `A.v_scale` (compressed-tensors since 0.6, AutoFP8), `A.k_proj.output_scale` and `A.v_proj.output_scale`
+(compressed-tensors before), or one `A.kv_scale` (AutoFP8 before). Those of compressed-tensors have the dtype
+of the model; zero points, where they are stored, are zero.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trtspec.checkpoint.calibration import Amax, Calibration
+from trtspec.checkpoint.scheme import QUANTIZE_IT
+from trtspec.checkpoint.source import Source
+from trtspec.checkpoint.tensors import DOWNLOAD_AGAIN, Tensor
+from trtspec.errors import TensorError
+
+FP8 = "F8_E4M3"
+FP8_MAX = 448.0
+_LINEAR = re.compile(r"model\.layers\.\d+\..*\.weight")
+_KEYS = re.compile(r"(model\.layers\.\d+\.self_attn)\.k_proj\.weight")
+_ZERO_POINTS = tuple(f"{of}_zero_point" for of in ("weight", "input", "output", "k", "v"))
+
+
+@dataclass(frozen=True, slots=True)
+class Prequantized:
+    """What `convert` needs of an FP8 model.
+
+    `calibration` has amax = scale * 448, exact in float64. `stored_scales` says, by the module's name, what
+    the FP8 numbers of its weight are to be multiplied with. Where the model has no scales of keys and values,
+    `has_kv_scales` is False, and they are 1.0. `scale_tensors` are the tensors that all of this was read
+    from, which are no weights of the model.
+    """
+
+    calibration: Calibration
+    stored_scales: Mapping[str, float]
+    has_kv_scales: bool
+    scale_tensors: frozenset[str]
+
+
+def read_prequantized(source: Source) -> Prequantized | None:
+    """None for a model that is not quantized. Raises TensorError for one that is, but not whole, as FP8."""
+    if source.scheme is None:
+        return None
+    reader = _Reader(source.tensors)
+    linears, stored = {}, {}
+    for name, tensor in source.tensors.items():
+        if tensor.dtype == FP8 and name.endswith(".weight"):
+            module = name.removesuffix(".weight")
+            stored[module] = reader.scale_of(tensor, f"{module}.weight_scale")
+            inputs = reader.scale_of(tensor, f"{module}.input_scale")
+            linears[module] = Amax(weight=stored[module] * FP8_MAX, input=inputs * FP8_MAX)
+            reader.check_zero_points(module)
+        elif len(tensor.shape) == 2 and _LINEAR.fullmatch(name):
+            problem = f"{name}: is {tensor.dtype}; the config says FP8, which must then be all linear layers"
+            raise TensorError(tensor.file, problem, QUANTIZE_IT)
+    scales = _cache_scales(source, reader)
+    provenance = {"method": source.scheme.method, "scales": "stored in the model"}
+    return Prequantized(
+        calibration=Calibration(
+            linears, {name: (scale or 1.0) * FP8_MAX for name, scale in scales.items()}, provenance
+        ),
+        stored_scales=stored,
+        has_kv_scales=all(scales.values()),
+        scale_tensors=frozenset(reader.read),
+    )
+
+
+def _cache_scales(source: Source, reader: _Reader) -> dict[str, float | None]:
+    """The scales of keys and of values, by the module that makes them."""
+    scales = {}
+    for match in filter(None, map(_KEYS.fullmatch, source.tensors)):
+        attention = match[1]
+        reader.check_zero_points(attention)
+        for letter in "kv":
+            module = f"{attention}.{letter}_proj"
+            names = f"{module}.{letter}_scale", f"{attention}.{letter}_scale", f"{module}.output_scale"
+            scales[module] = reader.first(*names, f"{attention}.kv_scale")
+    return scales
+
+
+class _Reader:
+    """Reads scales, and remembers which tensors they were."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+        self.read: set[str] = set()
+
+    def scale_of(self, weight: Tensor, name: str) -> float:
+        scale = self.first(name)
+        if scale is None:
+            problem = f"{name}: is missing, but {weight.name} is FP8"
+            raise TensorError(weight.file, problem, QUANTIZE_IT)
+        return scale
+
+    def first(self, *names: str) -> float | None:
+        """The scale under the first of these names that exists."""
+        name = next((name for name in names if name in self._tensors), None)
+        if name is None:
+            return None
+        self.read.add(name)
+        tensor = self._tensors[name]
+        if tensor.elements != 1:
+            problem = f"{name}: has {tensor.elements} scales; TensorRT-LLM's FP8 has one a tensor"
+            raise TensorError(tensor.file, problem, QUANTIZE_IT)
+        number = _number(tensor)
+        if not (math.isfinite(number) and number > 0):
+            raise TensorError(tensor.file, f"{name}: is {number}, which is no scale", DOWNLOAD_AGAIN)
+        return number
+
+    def check_zero_points(self, module: str) -> None:
+        for tensor in filter(None, (self._tensors.get(f"{module}.{name}") for name in _ZERO_POINTS)):
+            if any(_bytes(tensor)):
+                problem = f"{tensor.name}: is not zero; TensorRT-LLM's FP8 is symmetric"
+                raise TensorError(tensor.file, problem, QUANTIZE_IT)
+            self.read.add(tensor.name)
+
+
+def _number(tensor: Tensor) -> float:
+    data = _bytes(tensor)
+    if tensor.dtype == "F32":
+        return float(np.frombuffer(data, "<f4")[0])
+    if tensor.dtype == "F16":
+        return float(np.frombuffer(data, "<f2")[0])
+    if tensor.dtype == "BF16":
+        return float(np.frombuffer(b"\0\0" + data, "<f4")[0])
+    raise TensorError(tensor.file, f"{tensor.name}: a scale of dtype {tensor.dtype}", QUANTIZE_IT)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    with tensor.file.open("rb") as stream:
+        stream.seek(tensor.start)
+        return stream.read(tensor.end - tensor.start)
