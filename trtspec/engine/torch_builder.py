@@ -4,7 +4,8 @@
 trtspec>`. `pretrained_config` is the checkpoint's `config.json`. `build_config` has the keys of
 TensorRT-LLM 1.2's `BuildConfig`, counted as `trtllm-build` counts them: `max_seq_len` of an engine that
 verifies drafts includes `max_draft_len`, and its `max_num_tokens` covers a verification of every request at
-once. `rank0.safetensors` is the checkpoint's own file, a hard link of it where the file system has them.
+once. `rank<N>.safetensors` are the checkpoint's own files, hard links of them where the file system has
+those; the executor puts the shares of several ranks together again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Any
 from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, NO_DRAFTS, TORCH_VERSION, write_config
 from trtspec.engine.options import BuildOptions, is_on
 
-FORMAT = 1  # of what is written: raised when the same checkpoint and options give other bytes
 FORMAT = 1  # of what is written: raised when the same checkpoint and options give other bytes
 PLUGINS: dict[str, Any] = {
     "dtype": None,
@@ -51,10 +51,11 @@ PLUGINS: dict[str, Any] = {
 
 
 def build(checkpoint: Path, options: BuildOptions, output: Path) -> None:
-    """Makes the engine directory `output`, which must not exist, from a checkpoint of one rank."""
+    """Makes the engine directory `output`, which must not exist, from a checkpoint of any number of ranks."""
     pretrained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     output.mkdir(parents=True)
-    link_or_copy(checkpoint / "rank0.safetensors", output / "rank0.safetensors")
+    for rank in range(pretrained["mapping"]["world_size"]):
+        link_or_copy(checkpoint / f"rank{rank}.safetensors", output / f"rank{rank}.safetensors")
     write_config(
         output,
         f"{TORCH_VERSION} {version('trtspec')}",

@@ -41,7 +41,8 @@ ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("quantization.quant_algo", None, (None, "FP8")),
     ("quantization.kv_cache_quant_algo", None, (None, "FP8")),
     ("quantization.exclude_modules", ["lm_head"], (["lm_head"],)),
-    ("mapping.world_size", 1, (1,)),
+    ("mapping.cp_size", 1, (1,)),
+    ("embedding_sharding_dim", 0, (0,)),
     ("moe.num_experts", 0, (0,)),
 )
 
@@ -51,7 +52,8 @@ class EngineConfig:
     """A decoder and the limits that its engine was built with; sizes are counts of elements or tokens.
 
     `qk_norm`: q and k are normalized, head by head. `sliding_window`: how many tokens, itself counted, a
-    token sees; None for all. `fp8`: the products of every layer are W8A8.
+    token sees; None for all. `fp8`: the products of every layer are W8A8. `tp_size` and `pp_size`: how the
+    weights are shared out; they run on one device nevertheless.
     """
 
     dtype: torch.dtype
@@ -70,6 +72,8 @@ class EngineConfig:
     sliding_window: int | None
     fp8: bool
     fp8_kv_cache: bool
+    tp_size: int
+    pp_size: int
     max_num_tokens: int
     limits: Limits
 
@@ -116,6 +120,8 @@ def read_config(engine_dir: Path) -> EngineConfig:
         sliding_window=model.integer("sliding_window", 0) or None,
         fp8=model.get("quantization.quant_algo") is not None,
         fp8_kv_cache=model.get("quantization.kv_cache_quant_algo") is not None,
+        tp_size=model.integer("mapping.tp_size", 1),
+        pp_size=model.integer("mapping.pp_size", 1),
         max_num_tokens=build.integer("max_num_tokens", 8192),
         limits=Limits(
             max_batch_size=build.integer("max_batch_size"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.ranks import joined, place
 
 
 class Form(NamedTuple):
@@ -37,25 +39,48 @@ def forms(config: EngineConfig) -> dict[str, Form]:
 
 def read_tensors(engine_dir: Path, config: EngineConfig, device: torch.device) -> dict[str, Tensor]:
     """Every tensor of `forms(config)`; raises `EngineLoadError` for one that is missing or different."""
-    path = engine_dir / "rank0.safetensors"
     tensors = {}
-    try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            there = set(file.keys())
-            for name, form in forms(config).items():
-                if name not in there:
-                    raise EngineLoadError(path, f"tensor {name} is missing")
-                tensor = tensors[name] = file.get_tensor(name)
-                if (tensor.dtype, tuple(tensor.shape)) != form:
-                    found, wanted = _said(tensor.dtype, tensor.shape), _said(*form)
-                    raise EngineLoadError(path, f"tensor {name} is {found}, not {wanted}")
-                if name.endswith("scaling_factor") and not 0 < float(tensor) < float("inf"):
-                    raise EngineLoadError(path, f"{name} is {float(tensor):g}, not a positive number")
-    except FileNotFoundError:
-        raise EngineLoadError(path, "no such file") from None
-    except (OSError, SafetensorError) as error:
-        raise EngineLoadError(path, f"not a whole safetensors file ({error})") from error
+    with ExitStack() as stack:
+        files = [
+            _Rank(engine_dir / f"rank{rank}.safetensors", device, stack)
+            for rank in range(config.tp_size * config.pp_size)
+        ]
+        for name, form in forms(config).items():
+            pipeline_rank, local_name = place(config, name)
+            ranks = files[pipeline_rank * config.tp_size :][: config.tp_size]
+            shares = [rank.read(local_name) for rank in ranks]
+            try:
+                tensor = tensors[name] = joined(config, name, shares)
+            except RuntimeError as error:
+                raise EngineLoadError(
+                    ranks[0].path, f"the ranks' {name} do not fit together: {error}"
+                ) from error
+            if (tensor.dtype, tuple(tensor.shape)) != form:
+                found, wanted = _said(tensor.dtype, tensor.shape), _said(*form)
+                raise EngineLoadError(ranks[0].path, f"tensor {name} is {found}, not {wanted}")
+            if name.endswith("scaling_factor") and not 0 < float(tensor) < float("inf"):
+                raise EngineLoadError(ranks[0].path, f"{name} is {float(tensor):g}, not a positive number")
     return tensors
+
+
+class _Rank:
+    """The file of one rank."""
+
+    def __init__(self, path: Path, device: torch.device, stack: ExitStack) -> None:
+        self.path = path
+        try:
+            self._file = stack.enter_context(safe_open(path, framework="pt", device=str(device)))
+        except FileNotFoundError:
+            raise EngineLoadError(path, "no such file") from None
+        except (OSError, SafetensorError) as error:
+            raise EngineLoadError(path, f"not a whole safetensors file ({error})") from error
+        self._names = set(self._file.keys())
+
+    def read(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise EngineLoadError(self.path, f"tensor {name} is missing")
+        tensor: Tensor = self._file.get_tensor(name)
+        return tensor
 
 
 def _layer(config: EngineConfig) -> Iterator[tuple[str, Form]]:

@@ -1,0 +1,56 @@
+"""The weights of a parallel engine as those of one device: the ranks' shares put together again.
+
+Shares are those of reference §4.3: rank `pipeline * tp_size + tensor`, layers counted from zero on every
+pipeline rank and split as `torch.tensor_split` does, q, k and v each split by heads before they are stacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trtspec.serving.executors.torch.engine import EngineConfig
+
+ROWS = ("mlp.fc.weight", "mlp.gate.weight")
+COLUMNS = ("attention.dense.weight", "mlp.proj.weight")
+HEADS = ("attention.qkv.weight", "attention.qkv.bias")
+VOCABULARY = ("lm_head.weight", "vocab_embedding.weight")
+
+
+def place(config: EngineConfig, name: str) -> tuple[int, str]:
+    """The pipeline rank that has a tensor of the whole model, and the tensor's name there."""
+    if name.startswith("transformer.vocab_embedding"):
+        return 0, name
+    if not name.startswith("transformer.layers."):
+        return config.pp_size - 1, name
+    _, _, layer, rest = name.split(".", 3)
+    for rank, layers in enumerate(torch.arange(config.num_layers).tensor_split(config.pp_size)):
+        if int(layer) in layers:
+            return rank, f"transformer.layers.{int(layer) - int(layers[0])}.{rest}"
+    raise ValueError(name)
+
+
+def joined(config: EngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
+    """One tensor of the whole model from the shares of all tensor-parallel ranks."""
+    if len(shares) == 1:
+        return shares[0]
+    if name.endswith(ROWS):
+        return torch.cat(list(shares))
+    if name.endswith(COLUMNS):
+        return torch.cat(list(shares), 1)
+    if name.endswith(VOCABULARY) and shares[0].shape[0] < config.vocab_size:
+        return torch.cat(list(shares))[: config.vocab_size]
+    if name.endswith(HEADS):
+        return _heads(config, shares)
+    return shares[0]
+
+
+def _heads(config: EngineConfig, shares: Sequence[Tensor]) -> Tensor:
+    """With more ranks than heads of keys and values, neighbouring ranks have copies of the same head."""
+    copies = max(len(shares) // config.num_kv_heads, 1)
+    keys = max(config.num_kv_heads // len(shares), 1) * config.head_size
+    queries = config.num_heads // len(shares) * config.head_size
+    q, k, v = zip(*(torch.split(share, [queries, keys, keys]) for share in shares), strict=True)
+    return torch.cat([*q, *k[::copies], *v[::copies]])
