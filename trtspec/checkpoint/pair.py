@@ -38,6 +38,7 @@ def compare(target: Side, draft: Side, max_seq_len: int | None = None) -> list[F
         *_cutting(target.tokenizer, draft.tokenizer),
         *_sizes(target, draft),
         *_lengths(target, draft, max_seq_len),
+        *_windows(target, draft, max_seq_len),
     ]
     return sorted(findings, key=lambda finding: not finding.refused)
 
@@ -196,6 +197,19 @@ def _lengths(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Fin
     if needed > draft.max_position:
         difference = f"texts of up to {needed} tokens, but the draft was made for {draft.max_position}"
         yield Finding("context length", difference, "few drafts are accepted beyond them")
+
+
+def _windows(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Finding]:
+    """Sliding windows are a matter of the runtime in TensorRT-LLM, whose engines do not know of them."""
+    needed = max_seq_len or target.max_position
+    for who, side in (("target", target), ("draft", draft)):
+        window = side.source.sliding_window
+        if window is not None and window < needed:
+            difference = (
+                f"texts of up to {needed} tokens, of which the {who} was made to see the last {window}"
+            )
+            effect = f"TensorRT-LLM shows it all of them unless max_attention_window is {window} at runtime"
+            yield Finding("sliding window", difference, f"{effect}; the torch backend slides")
 
 
 def _is_special(tokenizer: Tokenizer, token_id: int) -> bool:

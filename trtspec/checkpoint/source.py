@@ -197,7 +197,8 @@ def _sliding(config: _Config) -> tuple[int | None, int]:
         kind in ("qwen2", "qwen3") and config.get("use_sliding_window", bool, False)
     ):
         return None, 0
-    window = config.get("sliding_window", int, None if "sliding_window" in config.content else 4096)
+    is_off = config.content.get("sliding_window", 4096) is None
+    window = None if is_off else config.size("sliding_window", 4096)
     full = 0 if kind == "mistral" else config.get("max_window_layers", int, 28)
     kinds = config.get("layer_types", list, ["sliding_attention"] * max(layers - full, 0))
     return window, 0 if window is None else kinds.count("sliding_attention")

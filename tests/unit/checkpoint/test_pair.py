@@ -242,3 +242,17 @@ def test_refuse_counts_what_else_is_wrong(sides: Callable[..., tuple[Side, Side]
 def test_an_unknown_family_is_a_model_error(model_folder: Callable[..., Path]) -> None:
     with pytest.raises(ModelError, match="MambaForCausalLM"):
         read_side(model_folder("model", architectures=["MambaForCausalLM"]))
+
+    @pytest.mark.parametrize(("window", "told"), [(None, False), (128, True), (256, False)])
+    def test_texts_longer_than_a_sliding_window(
+        self, sides: Callable[..., tuple[Side, Side]], window: int | None, told: bool
+    ) -> None:
+        mistral = {
+            "architectures": ["MistralForCausalLM"],
+            "model_type": "mistral",
+            "sliding_window": window,
+        }
+        findings = compare(*sides(target=mistral), max_seq_len=256)
+        said = [finding.effect for finding in findings if finding.subject == "sliding window"]
+        assert len(said) == told
+        assert all("max_attention_window is 128" in effect for effect in said)
