@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM
 
 from tests.fakes.engine_dir import tiny_model
+from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.families import FAMILIES, family_of
+from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
+from trtspec.engine.options import BuildOptions
+from trtspec.engine.torch_builder import build
 from trtspec.errors import ModelError
+from trtspec.serving.executors.torch.cache import Cache, Span
+from trtspec.serving.executors.torch.engine import read_config
+from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.weights import read_tensors
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -135,3 +145,49 @@ def test_qwen_may_name_a_window_that_no_layer_has(saved: Callable[..., Path]) ->
         source = read_source(saved("qwen2", edit=edit))
         family_of(source)
         assert source.sliding_layers == 0
+
+
+PATHS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "in shards": {"shard": "20KB"},
+    "tied": {"tie_word_embeddings": True},
+    "tied, in shards": {"tie_word_embeddings": True, "shard": "20KB"},
+}
+ROPES = [
+    {"rope_theta": 5e5, "rope_scaling": LLAMA3},
+    {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+]
+
+
+@pytest.mark.parametrize("ranks", [(1, 1), (2, 2)], ids=["one rank", "four ranks"])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("family", CONFIGS)
+def test_from_files_to_logits(
+    saved: Callable[..., Path], family: str, path: str, ranks: tuple[int, int]
+) -> None:
+    """Mistral's text is longer than its window."""
+    window = {"sliding_window": 24} if family == "mistral" else {}
+    check_logits(saved(family, **PATHS[path], **window), *ranks)
+
+
+@pytest.mark.parametrize("rope", ROPES, ids=["llama3", "linear"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_rope_scaling(saved: Callable[..., Path], family: str, rope: dict[str, Any]) -> None:
+    check_logits(saved(family, **rope), 1, 1)
+
+
+def check_logits(folder: Path, tensor: int, pipeline: int) -> None:
+    """What transformers loads from the folder and what the executor loads from the engine say the same."""
+    checkpoint, engine, cpu = folder / "checkpoint", folder / "engine", torch.device("cpu")
+    convert(read_source(folder), ConvertOptions("float32", Mapping(tensor, pipeline)), checkpoint)
+    build(checkpoint, BuildOptions(2, 63, 64, 8192), engine)
+    config = read_config(engine)
+    decoder = Decoder(config, read_tensors(engine, config, cpu), Cache(config, 2, cpu), cpu)
+    text = torch.arange(60)
+    with torch.inference_mode():
+        expected = AutoModelForCausalLM.from_pretrained(folder)(text[None]).logits[0]
+        parts = [
+            decoder.forward(text[start:end].tolist(), [Span(0, start, end - start)], list(range(end - start)))
+            for start, end in ((0, 40), (40, 41), (41, 46), (46, 60))
+        ]
+    assert (torch.cat(parts) - expected).abs().max() / expected.abs().max() < 3e-5
