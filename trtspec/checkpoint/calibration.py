@@ -1,0 +1,93 @@
+"""What a calibration found: the small file from which a model is quantized as often as one likes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import ModelError
+
+FORMAT = 1
+FILE = "calibration.json"
+_CALIBRATE_AGAIN = "calibrate again, or take an unchanged copy of the file"
+
+
+@dataclass(frozen=True, slots=True)
+class Amax:
+    """The largest absolute value of a linear layer's weight and of its input."""
+
+    weight: float
+    input: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What quantization cost on texts that were not calibrated with, by the next token of each of `tokens`.
+
+    `agreement` is the share of tokens at which both models' likeliest next token is the same, `kl` the mean
+    of KL(original || quantized) in nats. `perplexity` is the quantized model's.
+    """
+
+    texts: int
+    tokens: int
+    agreement: float
+    kl: float
+    perplexity: float
+    original_perplexity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """By Hugging Face's names of modules: `linears` of linear layers, `kv` of what k_proj and v_proj give.
+
+    Amax values are float32. `kv` is empty where the KV cache stays as it is. `provenance` says what all of it
+    was made of; `quality` is None where no text was left to measure it with.
+    """
+
+    linears: Mapping[str, Amax]
+    kv: Mapping[str, float]
+    provenance: Mapping[str, Any]
+    quality: Quality | None = None
+
+
+def write_calibration(file: Path, calibration: Calibration) -> None:
+    """Writes JSON that reads back to the same numbers."""
+    content = json.dumps({"format": FORMAT, **asdict(calibration)}, indent=1, allow_nan=False)
+    file.write_text(content + "\n", encoding="utf-8")
+
+
+def read_calibration(file: Path) -> Calibration:
+    """Raises ModelError for a file that is no calibration, or one with a number that cannot be an amax."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            problem = f"is a calibration of format {content['format']}; this trtspec reads {FORMAT}"
+            raise ModelError(file, problem, _CALIBRATE_AGAIN)
+        quality = content["quality"]
+        calibration = Calibration(
+            linears={name: Amax(**amax) for name, amax in content["linears"].items()},
+            kv=dict(content["kv"]),
+            provenance=dict(content["provenance"]),
+            quality=Quality(**quality) if quality else None,
+        )
+    except FileNotFoundError:
+        raise ModelError(file, "is missing", _CALIBRATE_AGAIN) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"is not a calibration of trtspec ({type(error).__name__}: {error})"
+        raise ModelError(file, problem, _CALIBRATE_AGAIN) from None
+    check_amax(file, calibration)
+    return calibration
+
+
+def check_amax(subject: str | Path, calibration: Calibration) -> None:
+    """Raises ModelError for an amax that is not a positive, finite number."""
+    numbers = {f"{name}, weight": amax.weight for name, amax in calibration.linears.items()}
+    numbers |= {f"{name}, input": amax.input for name, amax in calibration.linears.items()}
+    numbers |= {f"{name}, output": amax for name, amax in calibration.kv.items()}
+    for name, amax in numbers.items():
+        if not (isinstance(amax, float) and math.isfinite(amax) and amax > 0):
+            raise ModelError(subject, f"{name}: {amax!r} is no largest absolute value", _CALIBRATE_AGAIN)
