@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtspec.cli.numbers import short
 from trtspec.cli.options import JsonOption, RecipeArgument
 from trtspec.cli.output import out
 from trtspec.errors import ModelError, RecipeError, TrtspecError
@@ -96,7 +97,7 @@ def _facts(side: Side) -> dict[str, str]:
     heads = f"{source.num_attention_heads} heads, {source.num_key_value_heads} of keys and values"
     return {
         "family": side.family,
-        "parameters": _short(source.parameters),
+        "parameters": short(source.parameters),
         "dtype": source.dtype,
         "layers": f"{source.num_hidden_layers} x {source.hidden_size} ({heads})",
         "vocabulary": f"{source.vocab_size} (tokenizer {side.tokenizer.size})",
@@ -132,10 +133,3 @@ def _problems(error: TrtspecError) -> list[dict[str, Any]]:
     if isinstance(error, RecipeError):
         return [asdict(problem) for problem in error.problems]
     return [{"subject": error.subject, "problem": error.problem, "repair": error.repair}]
-
-
-def _short(count: int) -> str:
-    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if count >= size:
-            return f"{count / size:.3g} {letter}"
-    return str(count)

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.unit.checkpoint.fp8_folders import ARGUMENTS, AUTO_FP8, COMPRESSED_TENSORS, quantize, save
+from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.prequantized import read_prequantized
 from trtspec.checkpoint.scheme import Scheme, read_scheme
 from trtspec.checkpoint.source import read_source
@@ -57,6 +60,50 @@ def test_scales_are_those_of_the_folder(llama_folder: Callable[..., Path], confi
         for layer in (0, 1)
         for letter in "kv"
     }
+
+
+def test_the_checkpoint_has_the_largest_scale_of_each_product(
+    llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = llama_folder()
+    theirs = quantize(folder, COMPRESSED_TENSORS)
+    options = ConvertOptions("bfloat16", fp8=True, fp8_kv_cache=True)
+    convert(read_source(folder), options, tmp_path / "checkpoint")
+    ours = load_file(tmp_path / "checkpoint" / "rank0.safetensors")
+
+    def largest(kind: str, *modules: str) -> float:
+        return max(theirs[f"model.layers.1.{module}.{kind}"].item() for module in modules)
+
+    products = {
+        "attention.qkv": [f"self_attn.{letter}_proj" for letter in "qkv"],
+        "attention.dense": ["self_attn.o_proj"],
+        "mlp.fc": ["mlp.gate_proj", "mlp.up_proj"],
+        "mlp.gate": ["mlp.gate_proj", "mlp.up_proj"],
+        "mlp.proj": ["mlp.down_proj"],
+    }
+    for name, modules in products.items():
+        stem = f"transformer.layers.1.{name}"
+        assert ours[f"{stem}.weights_scaling_factor"].item() == largest("weight_scale", *modules)
+        assert ours[f"{stem}.activation_scaling_factor"].item() == largest("input_scale", *modules)
+    attention = "transformer.layers.1.attention"
+    scales = [theirs[f"model.layers.1.self_attn.{letter}_scale"].item() for letter in "kv"]
+    assert ours[f"{attention}.kv_cache_scaling_factor"].item() == max(scales) > 1
+    dense = theirs["model.layers.1.self_attn.o_proj.weight"].view(torch.uint8)
+    assert torch.equal(ours[f"{attention}.dense.weight"].view(torch.uint8), dense)
+    parts = [f"model.layers.1.self_attn.{letter}_proj.weight" for letter in "qkv"]
+    read = torch.cat([theirs[part].float() * theirs[f"{part}_scale"].float() for part in parts])
+    scale = ours[f"{attention}.qkv.weights_scaling_factor"]
+    found = ours[f"{attention}.qkv.weight"].float() * scale
+    assert ((found - read).abs() <= (read.abs() / 16).clamp(min=scale.item() / 1024)).all()
+
+
+def test_an_fp8_model_without_fp8_in_the_recipe(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    folder = llama_folder()
+    quantize(folder, AUTO_FP8)
+    with pytest.raises(ModelError, match="is an FP8 model") as caught:
+        convert(read_source(folder), ConvertOptions("bfloat16"), tmp_path / "checkpoint")
+    assert caught.value.repair == "write quantization: {weights: fp8} in the recipe"
+    assert not (tmp_path / "checkpoint").exists()
 
 
 @pytest.mark.parametrize(

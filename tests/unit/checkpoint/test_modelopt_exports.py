@@ -1,0 +1,139 @@
+"""FP8 models as ModelOpt publishes them, converted, against its TensorRT-LLM export of the same model."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import modelopt.torch.quantization as mtq
+import pytest
+import torch
+from modelopt.torch.export import export_hf_checkpoint, export_tensorrt_llm_checkpoint
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
+from tests.fakes.engine_dir import tiny_model
+from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.prequantized import read_prequantized
+from trtspec.checkpoint.scheme import Scheme
+from trtspec.checkpoint.source import read_source
+from trtspec.errors import ModelError
+
+Exported = tuple[Path, Path]
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+PARTS = {
+    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.dense": ("self_attn.o_proj",),
+    "mlp.fc": ("mlp.gate_proj",),
+    "mlp.gate": ("mlp.up_proj",),
+    "mlp.proj": ("mlp.down_proj",),
+}
+
+
+def saved_model(family: str) -> PreTrainedModel:
+    """As if loaded from a folder, and of sizes that FP8 products of two ranks can have."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
+    model = tiny_model(family, dtype=torch.bfloat16, **sizes)
+    model.config.architectures = [type(model).__name__]
+    return model
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Callable[..., Exported]:
+    """A calibrated model: ModelOpt's Hugging Face export and its TensorRT-LLM checkpoint of two ranks."""
+
+    def make(family: str, *, kv_cache: bool) -> Exported:
+        model = saved_model(family)
+        recipe = copy.deepcopy(mtq.FP8_DEFAULT_CFG)
+        if kv_cache:
+            recipe["quant_cfg"] += mtq.FP8_KV_CFG["quant_cfg"]
+        ids = torch.randint(0, 96, (4, 64))
+        with torch.inference_mode():
+            mtq.quantize(model, recipe, lambda model: model(ids))
+            export_tensorrt_llm_checkpoint(
+                copy.deepcopy(model),
+                "qwen" if family.startswith("qwen") else "llama",
+                torch.bfloat16,
+                export_dir=tmp_path / "tensorrt_llm",
+                inference_tensor_parallel=2,
+            )
+            export_hf_checkpoint(model, export_dir=tmp_path / "hugging_face")
+        return tmp_path / "hugging_face", tmp_path / "tensorrt_llm"
+
+    return make
+
+
+@pytest.mark.parametrize("kv_cache", [False, True], ids=["bf16_cache", "fp8_cache"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_conversion_is_what_the_exporter_makes_of_the_same_model(
+    exported: Callable[..., Exported], tmp_path: Path, family: str, kv_cache: bool
+) -> None:
+    """ModelOpt divides in bfloat16 for Hugging Face and in float32 for TensorRT-LLM, and a conversion rounds
+    what was rounded once: FP8 numbers may be one step apart. All else is equal to the bit."""
+    theirs, reference = exported(family, kv_cache=kv_cache)
+    source = read_source(theirs)
+    assert source.scheme == Scheme("modelopt", kv_cache=kv_cache)
+    options = ConvertOptions("bfloat16", Mapping(tp_size=2), fp8=True, fp8_kv_cache=kv_cache)
+    convert(source, options, tmp_path / "ours")
+
+    for rank in range(2):
+        ours = load_file(tmp_path / "ours" / f"rank{rank}.safetensors")
+        expected = load_file(reference / f"rank{rank}.safetensors")
+        assert ours.keys() == expected.keys()
+        for name, tensor in ours.items():
+            assert tensor.dtype == expected[name].dtype
+            if tensor.dtype == torch.float8_e4m3fn:
+                steps = tensor.view(torch.uint8).int() - expected[name].view(torch.uint8).int()
+                assert steps.abs().max() <= 1, name
+            else:
+                assert torch.equal(tensor, expected[name]), name
+
+
+def test_fp8_numbers_are_those_that_were_published_or_rounded_to_the_shared_scale(
+    exported: Callable[..., Exported], tmp_path: Path
+) -> None:
+    folder, _ = exported("llama", kv_cache=False)
+    convert(read_source(folder), ConvertOptions("bfloat16", fp8=True), tmp_path / "ours")
+    theirs, ours = load_file(folder / "model.safetensors"), load_file(tmp_path / "ours/rank0.safetensors")
+    kept = 0
+    for layer, (name, parts) in itertools.product((0, 1), PARTS.items()):
+        shared = ours[f"transformer.layers.{layer}.{name}.weights_scaling_factor"]
+        expected = []
+        for part in parts:
+            stored = theirs[f"model.layers.{layer}.{part}.weight"]
+            scale = theirs[f"model.layers.{layer}.{part}.weight_scale"]
+            kept += bool(scale == shared)
+            expected.append(stored if scale == shared else rescaled(stored, scale, shared))
+        found = ours[f"transformer.layers.{layer}.{name}.weight"]
+        assert torch.equal(found.view(torch.uint8), torch.cat([e.view(torch.uint8) for e in expected]))
+    assert kept == 2 * 4  # o_proj, down_proj, and the largest of q, k, v and of gate and up
+
+
+def rescaled(stored: torch.Tensor, scale: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    return (stored.float() * scale / shared).clamp(-448, 448).to(torch.float8_e4m3fn)
+
+
+def test_the_file_beside_the_config_is_enough(exported: Callable[..., Exported]) -> None:
+    """Older ModelOpt wrote `hf_quant_config.json` only."""
+    folder, _ = exported("llama", kv_cache=True)
+    both = read_source(folder).scheme
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace('"quantization_config"', '"_"'))
+    assert read_source(folder).scheme == both == Scheme("modelopt", kv_cache=True)
+    (folder / "hf_quant_config.json").unlink()
+    assert read_source(folder).scheme is None
+
+
+def test_a_layer_that_was_left_as_it_is(tmp_path: Path) -> None:
+    model = saved_model("llama")
+    recipe = copy.deepcopy(mtq.FP8_DEFAULT_CFG)
+    recipe["quant_cfg"].append({"quantizer_name": "*layers.0.mlp.down_proj*", "enable": False})
+    with torch.inference_mode():
+        mtq.quantize(model, recipe, lambda model: model(torch.randint(0, 96, (4, 64))))
+        export_hf_checkpoint(model, export_dir=tmp_path / "partly")
+    with pytest.raises(ModelError, match=r"layers\.0\.mlp\.down_proj\.weight: is BF16; the config says FP8"):
+        read_prequantized(read_source(tmp_path / "partly"))

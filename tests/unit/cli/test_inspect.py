@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trtspec.cli import inspect as command
+from trtspec.cli.app import app
+from trtspec.plan import digests
+
+RUN = CliRunner()
+
+
+def test_a_table_for_a_person(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder(vocab_size=300)
+    result = RUN.invoke(app, ["inspect", str(folder)])
+    assert result.exit_code == 0
+    rows = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[2:] if line)
+    assert result.stdout.splitlines()[0] == f"{folder}: Hugging Face model"
+    assert rows["architecture"] == "LlamaForCausalLM"
+    assert rows["quant_algo"] == "none"
+    assert rows["parameters"] == "40.9 k"
+    assert rows["BF16"] == "21 tensors, 81.7 kB"
+    assert rows["odd"].startswith("vocab_size: 300 is no multiple of 8")
+
+
+def test_json_for_a_machine(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder()
+    (folder / "tokenizer.json").unlink()
+    result = RUN.invoke(app, ["inspect", str(folder), "--json"])
+    content = json.loads(result.stdout)
+    files = {name: (folder / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    assert content["kind"] == "hugging_face"
+    assert content["ok"]
+    assert content["files"] == {name: len(data) for name, data in files.items()}
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    assert content["digest"] == digests.digest_of(sums)
+    assert [finding["wrong"] for finding in content["findings"]] == [False]
+
+
+def test_what_is_wrong_gives_status_1(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder()
+    (folder / "model.safetensors").write_bytes(b"")
+    result = RUN.invoke(app, ["inspect", str(folder), "--json"])
+    assert result.exit_code == 1
+    assert not json.loads(result.stdout)["ok"]
+    assert "wrong  model.safetensors: is truncated" in RUN.invoke(app, ["inspect", str(folder)]).stdout
+
+
+def test_bytes_of_a_large_folder_are_read_when_asked_for(
+    llama_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = llama_folder()
+    monkeypatch.setattr(digests, "LARGE", 10)
+    assert json.loads(RUN.invoke(app, ["inspect", str(folder), "--json"]).stdout)["digest"] is None
+    shown = RUN.invoke(app, ["inspect", str(folder)]).stdout
+    assert "not read; --digest reads every byte" in shown
+    result = RUN.invoke(app, ["inspect", str(folder), "--json", "--digest"])
+    assert len(json.loads(result.stdout)["digest"]) == 64
+    assert "read model.safetensors ..." in result.stderr
+
+
+def test_a_build_knows_its_digests(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    """The record that a build keeps is believed, as a build believes it."""
+    folder = llama_folder()
+    store = tmp_path / ".trtspec" / "digests.json"
+    known = digests.FileDigests(store, command.watch)
+    sums = {name: known.of(folder / name) for name in ("config.json", "model.safetensors")}
+    known.save()
+    store.write_text(store.read_text().replace(sums["model.safetensors"], "0" * 64))
+    content = json.loads(RUN.invoke(app, ["inspect", str(folder), "--json"]).stdout)
+    assert content["digest"] == digests.digest_of({**sums, "model.safetensors": "0" * 64})
+
+
+def test_names_from_files_send_nothing_to_the_terminal(llama_folder: Callable[..., Path]) -> None:
+    folder = llama_folder()
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "\x1b[2J"}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "\x1b" not in RUN.invoke(app, ["inspect", str(folder)]).stdout
+
+
+def test_neither_folder_nor_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = RUN.invoke(app, ["inspect", str(tmp_path / "nothing")])
+    assert "is neither a folder nor a Hub model that this machine has" in str(result.exception)

@@ -1,0 +1,381 @@
+"""Folders of every kind, whole and broken; checkpoints and engines are also those of NVIDIA ModelOpt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import modelopt.torch.quantization as mtq
+import pytest
+import torch
+from modelopt.torch.export import export_tensorrt_llm_checkpoint
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from tests.fakes.engine_dir import tiny_model
+from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
+from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.source import read_source
+from trtspec.engine.directory import write_config
+from trtspec.engine.options import BuildOptions
+from trtspec.engine.torch_builder import build, build_config
+from trtspec.errors import ModelError
+from trtspec.inspection.folder import inspect
+from trtspec.inspection.report import Finding, Report, Stored
+
+Save = Callable[..., Path]
+
+
+def edit(folder: Path, *path: str, file: str = "config.json", **values: Any) -> None:
+    """Replaces keys of a JSON file, within the objects that `path` names; None removes one."""
+    content = json.loads((folder / file).read_text())
+    inner = content
+    for key in path:
+        inner = inner[key]
+    inner |= values
+    for key in [key for key, value in values.items() if value is None]:
+        del inner[key]
+    (folder / file).write_text(json.dumps(content))
+
+
+def said(report: Report, *, wrong: bool) -> list[str]:
+    return [f"{found.subject}: {found.problem}" for found in report.findings if found.wrong == wrong]
+
+
+def only(report: Report) -> Finding:
+    (found,) = report.findings
+    return found
+
+
+# Hugging Face models.
+
+
+def test_the_facts_of_a_model_are_those_of_transformers(llama_folder: Save) -> None:
+    folder = llama_folder(shard="20KB", tie_word_embeddings=True)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    report = inspect(str(folder))
+    assert report.kind == "hugging_face"
+    assert not report.findings
+    for key in ("vocab_size", "hidden_size", "num_key_value_heads", "rope_theta", "tie_word_embeddings"):
+        assert report.facts[key] == getattr(model.config, key)
+    assert report.facts["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert report.facts["architecture"] == "LlamaForCausalLM"
+    assert report.facts["convertible"]
+    assert report.stored == {"BF16": Stored(len(list(model.parameters())), 2 * report.facts["parameters"])}
+    assert len(report.files) == 1 + len(list(folder.glob("*.safetensors"))) > 3
+
+
+def test_an_fp8_model(llama_folder: Save) -> None:
+    folder = llama_folder()
+    parameters = inspect(str(folder)).facts["parameters"]
+    quantize(folder, {**AUTO_FP8, "kv_cache_scheme": None})
+    report = inspect(str(folder))
+    assert report.facts["quant_algo"] == "FP8"
+    assert report.facts["parameters"] == parameters
+    assert report.facts["convertible"]
+    assert only(report) == Finding(False, "KV cache", only(report).problem)
+    assert report.stored["F8_E4M3"].tensors == 14
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel is not supported"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quant_method is awq"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope'"),
+        ({"vocab_size": None}, "has no vocab_size"),
+    ],
+)
+def test_a_model_that_trtspec_does_not_convert_is_shown(
+    llama_folder: Save, values: dict[str, Any], problem: str
+) -> None:
+    folder = llama_folder()
+    edit(folder, **values)
+    report = inspect(str(folder))
+    assert not report.facts["convertible"]
+    assert problem in said(report, wrong=False)[0]
+    assert not said(report, wrong=True)
+    assert report.facts["num_hidden_layers"] == 2
+
+
+def test_what_is_odd_about_a_model(llama_folder: Save) -> None:
+    folder = llama_folder(dtype=torch.float32, vocab_size=301, tie_word_embeddings=True)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].half()
+    frequencies = torch.ones(4, dtype=torch.bfloat16)
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = frequencies
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "consolidated.safetensors").write_bytes(b"")
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    (folder / "tokenizer.json").unlink()
+    edit(folder, auto_map={"AutoModel": "modeling.Model"})
+    (folder / "modeling.py").write_text("raise SystemExit")
+    report = inspect(str(folder))
+    assert not said(report, wrong=True)
+    assert said(report, wrong=False) == [
+        ": has no tokenizer.json",
+        "vocab_size: 301 is no multiple of 8; tensor parallel ranks fill theirs up with zero rows",
+        "lm_head.weight: is stored although the embedding is tied to it; the embedding is what counts",
+        "model.layers.0.self_attn.rotary_emb.inv_freq: rotary frequencies are stored as BF16, rounded; they "
+        "are computed anew",
+        "auto_map: the model brings Python code, which trtspec never runs",
+        "dtype: the weights are stored in F16 and F32",
+        "consolidated.safetensors: is not named by the index and is not read",
+        "pytorch_model.bin: is pickle, which can run code when read; trtspec never opens it",
+    ]
+
+
+def test_a_dtype_that_the_config_does_not_name(llama_folder: Save) -> None:
+    folder = llama_folder(dtype=torch.float32)
+    edit(folder, dtype="bfloat16")
+    assert said(inspect(str(folder)), wrong=False) == [
+        "dtype: config.json says bfloat16, the weights are float32"
+    ]
+
+
+def test_models_that_are_broken(llama_folder: Save) -> None:
+    cut = llama_folder("cut")
+    (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:-1])
+    report = inspect(str(cut))
+    assert "is cut off" in said(report, wrong=True)[0]
+    assert only(report).subject == "model.safetensors"
+    assert not report.facts["convertible"]
+
+    few = llama_folder("few")
+    tensors = load_file(few / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, few / "model.safetensors")
+    assert said(inspect(str(few)), wrong=True) == [
+        ": model.layers.1.mlp.up_proj.weight: this tensor is missing"
+    ]
+
+    small = llama_folder("small", vocab_size=200)
+    assert said(inspect(str(small)), wrong=True) == [
+        "tokenizer: has 258 tokens, the model's vocabulary only 200"
+    ]
+
+
+# Checkpoints.
+
+
+@pytest.fixture
+def checkpoint(llama_folder: Save, tmp_path: Path) -> Callable[..., Path]:
+    """An FP8 checkpoint of two tensor and two pipeline ranks."""
+
+    def make(**config: Any) -> Path:
+        folder = llama_folder(hidden_size=64, intermediate_size=96, head_dim=16, **config)
+        quantize(folder, AUTO_FP8)
+        options = ConvertOptions("bfloat16", Mapping(2, 2), fp8=True, fp8_kv_cache=True)
+        convert(read_source(folder), options, tmp_path / "checkpoint")
+        return tmp_path / "checkpoint"
+
+    return make
+
+
+def test_our_checkpoint_has_nothing_odd(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    report = inspect(str(checkpoint(num_hidden_layers=3, vocab_size=264)))
+    assert (report.kind, report.findings) == ("checkpoint", ())
+    facts = report.facts
+    assert (facts["tp_size"], facts["pp_size"]) == (2, 2)
+    assert (facts["quant_algo"], facts["kv_cache_quant_algo"]) == ("FP8", "FP8")
+    assert facts["parameters"] == inspect(str(tmp_path / "model")).facts["parameters"]
+    assert len(report.files) == 5
+    assert report.bytes == sum(file.stat().st_size for file in report.files)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("fp8", [False, True])
+def test_modelopts_checkpoints_have_its_known_gaps_and_no_other(
+    tmp_path: Path, family: str, fp8: bool
+) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
+    model = tiny_model(family, dtype=torch.bfloat16, **sizes)
+    with torch.inference_mode():
+        if fp8:
+            mtq.quantize(model, mtq.FP8_DEFAULT_CFG, lambda model: model(torch.randint(0, 96, (2, 64))))
+        export_tensorrt_llm_checkpoint(
+            model,
+            "qwen" if "qwen" in family else "llama",
+            torch.bfloat16,
+            export_dir=tmp_path,
+            inference_tensor_parallel=2,
+            inference_pipeline_parallel=2,
+        )
+    report = inspect(str(tmp_path))
+    gaps = {"logits_dtype", *(["KV cache"] if fp8 else [])}
+    if "qwen" in family:
+        gaps |= {"architecture", "qwen_type"}
+    assert {found.subject for found in report.findings} == gaps
+    assert {found.subject for found in report.findings if found.wrong} == gaps & {"qwen_type"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        (
+            "qwen_type",
+            None,
+            "is None, not qwen3; TensorRT-LLM leaves out the norms of q and k and says nothing",
+        ),
+        (
+            "qwen_type",
+            "qwen2",
+            "is qwen2, not qwen3; TensorRT-LLM leaves out the norms of q and k and says no",
+        ),
+        ("attn_bias", None, "is not false; TensorRT-LLM adds biases that this family has not"),
+    ],
+)
+def test_a_qwen3_that_does_not_say_so(tmp_path: Path, key: str, value: str | None, problem: str) -> None:
+    model = tiny_model("qwen3", dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "model")
+    convert(read_source(tmp_path / "model"), ConvertOptions("bfloat16"), tmp_path / "checkpoint")
+    assert not inspect(str(tmp_path / "checkpoint")).findings
+    edit(tmp_path / "checkpoint", **{key: value})
+    found = only(inspect(str(tmp_path / "checkpoint")))
+    assert (found.wrong, found.subject) == (True, key)
+    assert found.problem.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "problem"),
+    [
+        ((), {"hidden_act": None}, "hidden_act: is missing; TensorRT-LLM takes gelu for it"),
+        ((), {"rotary_base": None}, "rotary_base: is missing; TensorRT-LLM takes 10000 for it"),
+        (("quantization",), {"bits": 8}, "quantization: has bits, which TensorRT-LLM refuses with a TypeErr"),
+        (
+            ("mapping",),
+            {"world_size": 3},
+            "mapping: world_size is 3, but tp_size, pp_size and cp_size make 4",
+        ),
+        (("mapping",), {"tp_size": 3, "world_size": 6}, "mapping: 4 attention heads do not divide among 3"),
+        ((), {"intermediate_size": 100}, "mapping: intermediate_size of a rank: 50 is not a multiple of 16"),
+        ((), {"intermediate_size": 128}, "mlp.fc.weight: has shape [48, 64], its config demands [64, 64]"),
+        (
+            (),
+            {"num_hidden_layers": 4},
+            "rank2.safetensors: transformer.layers.1.input_layernorm.weight: is mi",
+        ),
+        ((), {"dtype": "float16"}, "has dtype BF16, its config demands F16 (and "),
+    ],
+)
+def test_configs_that_tensorrt_llm_would_take_amiss(
+    checkpoint: Callable[..., Path], path: tuple[str, ...], values: dict[str, Any], problem: str
+) -> None:
+    folder = checkpoint(num_hidden_layers=3)
+    edit(folder, *path, **values)
+    assert any(problem in line for line in said(inspect(str(folder)), wrong=True))
+
+
+def test_an_fp8_cache_needs_fp8_weights(llama_folder: Save, tmp_path: Path) -> None:
+    convert(read_source(llama_folder()), ConvertOptions("bfloat16"), tmp_path / "checkpoint")
+    edit(tmp_path / "checkpoint", "quantization", kv_cache_quant_algo="FP8")
+    (line,) = said(inspect(str(tmp_path / "checkpoint")), wrong=True)
+    assert line.startswith("KV cache: is FP8 but the weights are not")
+
+
+def test_ranks_that_are_not_whole(checkpoint: Callable[..., Path]) -> None:
+    folder = checkpoint()
+    (folder / "rank1.safetensors").unlink()
+    (folder / "rank2.safetensors").write_bytes(b"cut")
+    tensors = load_file(folder / "rank0.safetensors")
+    name = "transformer.layers.0.attention.qkv.weights_scaling_factor"
+    tensors["transformer.layers.0.extra"] = tensors.pop(name)
+    save_file(tensors, folder / "rank0.safetensors")
+    save_file(tensors, folder / "rank4.safetensors")
+    report = inspect(str(folder))
+    wrong = said(report, wrong=True)
+    assert wrong[0] == "rank1.safetensors: is missing; the checkpoint has 4 ranks"
+    assert wrong[1].startswith("rank2.safetensors: is truncated or not safetensors")
+    assert wrong[2] == f"rank0.safetensors: {name}: is missing"
+    assert said(report, wrong=False) == [
+        "rank4.safetensors: is not read; the checkpoint has 4 ranks",
+        "rank0.safetensors: transformer.layers.0.extra: is no tensor of this model; TensorRT-LLM ignores it",
+    ]
+
+
+# Engines.
+
+
+def test_an_engine_of_the_torch_backend(llama_folder: Save, tmp_path: Path) -> None:
+    convert(read_source(llama_folder()), ConvertOptions("float32"), tmp_path / "checkpoint")
+    build(tmp_path / "checkpoint", BuildOptions(4, 255, 256, 8192, max_draft_len=8), tmp_path / "engine")
+    report = inspect(str(tmp_path / "engine"))
+    assert (report.kind, report.findings) == ("engine", ())
+    assert report.facts["backend"] == "torch"
+    assert (report.facts["max_draft_len"], report.facts["max_seq_len"]) == (8, 264)
+    assert report.stored["F32"].tensors == inspect(str(tmp_path / "checkpoint")).stored["F32"].tensors
+    (tmp_path / "engine" / "rank0.safetensors").unlink()
+    assert said(inspect(str(tmp_path / "engine")), wrong=True)
+
+
+@pytest.fixture
+def engine(llama_folder: Save, tmp_path: Path) -> Path:
+    """A directory as trtllm-build makes it of two ranks."""
+    options = ConvertOptions("bfloat16", Mapping(2))
+    convert(read_source(llama_folder()), options, tmp_path / "checkpoint")
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    pretrained = json.loads((tmp_path / "checkpoint" / "config.json").read_text())
+    limits = build_config(BuildOptions(4, 255, 256, 8192, max_draft_len=8), "bfloat16")
+    write_config(folder, "1.2.1", pretrained, limits)
+    for rank in range(2):
+        (folder / f"rank{rank}.engine").write_bytes(b"plan")
+    return folder
+
+
+def test_an_engine_of_tensorrt_llm(engine: Path) -> None:
+    report = inspect(str(engine))
+    assert (report.kind, report.findings, report.stored) == ("engine", (), {})
+    assert report.facts["version"] == "1.2.1"
+    assert report.facts["backend"] == "tensorrt_llm"
+    assert [file.name for file in report.files] == ["config.json", "rank0.engine", "rank1.engine"]
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "problem"),
+    [
+        ((), {"max_draft_len": 0}, "speculative_decoding_mode: is 2, but max_draft_len is 0"),
+        ((), {"max_num_tokens": 35}, "max_num_tokens: 35 does not hold 4 verifications of 8 draft tokens"),
+        ((), {"gather_context_logits": True}, "gather_context_logits: cannot go together with drafts"),
+        ((), {"max_seq_len": None}, "config.json: has no max_seq_len"),
+        (("plugin_config",), {"use_paged_context_fmha": False}, "use_paged_context_fmha: is off"),
+    ],
+)
+def test_engines_that_would_fail(
+    engine: Path, path: tuple[str, ...], values: dict[str, Any], problem: str
+) -> None:
+    edit(engine, "build_config", *path, **values)
+    (line,) = said(inspect(str(engine)), wrong=True)
+    assert line.startswith(problem)
+
+
+def test_engine_files_that_are_missing_or_empty(engine: Path) -> None:
+    (engine / "rank0.engine").write_bytes(b"")
+    (engine / "rank1.engine").unlink()
+    assert said(inspect(str(engine)), wrong=True) == [
+        "rank0.engine: is empty",
+        "rank1.engine: is missing; the engine has 2 ranks",
+    ]
+
+
+# What is neither.
+
+
+def test_folders_that_are_nothing_of_this(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is neither a folder nor a Hub model that this machine has"):
+        inspect("owner/model")
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        inspect(str(tmp_path))
+    engine = tmp_path / "target" / "engine"
+    engine.mkdir(parents=True)
+    (engine / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"has no config\.json") as caught:
+        inspect(str(tmp_path))
+    assert caught.value.repair == f"name one of {engine}"
+    with pytest.raises(ModelError, match="is not a JSON object"):
+        inspect(str(engine))

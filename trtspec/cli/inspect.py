@@ -1,0 +1,111 @@
+"""`trtspec inspect`: what a folder is, and what is odd about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtspec.cli.numbers import short, size
+from trtspec.cli.options import JsonOption
+from trtspec.cli.output import out
+from trtspec.cli.plan import watch
+
+if TYPE_CHECKING:
+    from trtspec.inspection.report import Report
+
+EXAMPLES = (
+    "trtspec inspect meta-llama/Llama-3.1-8B-Instruct",
+    "trtspec inspect build/tiny/target/checkpoint",
+    "trtspec inspect build/tiny/target/engine --digest --json",
+)
+
+_KINDS = {"hugging_face": "Hugging Face model", "checkpoint": "TensorRT-LLM checkpoint", "engine": "engine"}
+_ALWAYS = ("quant_algo", "kv_cache_quant_algo")
+
+
+def inspect(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="A model, checkpoint or engine; or the id of a Hub model that this machine has.",
+            show_default=False,
+        ),
+    ],
+    digest: Annotated[
+        bool,
+        typer.Option("--digest", help="Read every byte for the SHA-256; of less than 1 GB it always is."),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show a model, checkpoint or engine, and what is odd about it."""
+    from trtspec.inspection.folder import inspect as look
+
+    report = look(folder)
+    found = _digest(report, digest)
+    if json:
+        out.json(_as_json(report, found))
+    else:
+        _print(report, found)
+    if any(finding.wrong for finding in report.findings):
+        raise typer.Exit(1)
+
+
+def _digest(report: Report, asked: bool) -> str | None:
+    """One digest of all files by their names; a build's own record of digests saves reading."""
+    from trtspec.plan.digests import LARGE, FileDigests, digest_of
+    from trtspec.plan.records import FOLDER
+
+    if report.bytes >= LARGE and not asked:
+        return None
+    folder = report.folder.resolve()
+    records = [parent / FOLDER / "digests.json" for parent in (folder, *folder.parents)]
+    digests = FileDigests(next((file for file in records if file.is_file()), records[0]), watch)
+    return digest_of({file.name: digests.of(file) for file in report.files})
+
+
+def _print(report: Report, digest: str | None) -> None:
+    out.result(f"{report.folder}: {_KINDS[report.kind]}")
+    out.result()
+    out.table([*_rows(report), ("digest", digest or "not read; --digest reads every byte")])
+    if report.findings:
+        out.result()
+    for finding in report.findings:
+        subject = f"{finding.subject}: " if finding.subject else ""
+        out.result(f"{'wrong' if finding.wrong else 'odd  '}  {subject}{finding.problem}")
+        if finding.repair:
+            out.result(f"       {finding.repair}")
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str]]:
+    for name, value in report.facts.items():
+        if value is None and name not in _ALWAYS:
+            continue
+        if name == "parameters":
+            yield name, short(value)
+        elif value is None:
+            yield name, "none"
+        elif isinstance(value, dict):
+            yield name, ", ".join(f"{key} {item}" for key, item in value.items())
+        else:
+            yield name, str(value).lower() if isinstance(value, bool) else str(value)
+    for dtype, stored in report.stored.items():
+        yield dtype, f"{stored.tensors} tensors, {size(stored.bytes)}"
+    yield "files", f"{len(report.files)}, {size(report.bytes)}"
+
+
+def _as_json(report: Report, digest: str | None) -> dict[str, Any]:
+    return {
+        "folder": str(report.folder),
+        "kind": report.kind,
+        "ok": not any(finding.wrong for finding in report.findings),
+        **report.facts,
+        "stored": {dtype: asdict(stored) for dtype, stored in report.stored.items()},
+        "files": {file.name: file.stat().st_size for file in report.files},
+        "bytes": report.bytes,
+        "digest": digest,
+        "findings": [asdict(finding) for finding in report.findings],
+    }

@@ -1,0 +1,90 @@
+"""An engine directory, TensorRT-LLM's or the `torch` backend's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, TORCH_VERSION, read_engine
+from trtspec.errors import EngineError
+from trtspec.inspection import pretrained
+from trtspec.inspection.model import mapping_of, section
+from trtspec.inspection.ranks import compare, read_ranks
+from trtspec.inspection.report import Finding, Report, finding, stored
+
+_KEYS = (
+    "max_batch_size",
+    "max_input_len",
+    "max_seq_len",
+    "max_num_tokens",
+    "max_draft_len",
+    "speculative_decoding_mode",
+    "gather_context_logits",
+    "gather_generation_logits",
+    "kv_cache_type",
+)
+_AGAIN = "build the engine again"
+
+
+def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
+    """`config` is what its `config.json` holds."""
+    model, build = section(config, "pretrained_config"), section(config, "build_config")
+    is_torch = str(config.get("version")).startswith(TORCH_VERSION)
+    findings = list(pretrained.oddities(model))
+    try:
+        read_engine(folder)
+    except EngineError as error:
+        findings.append(finding(error, folder, wrong=True))
+    else:
+        findings += _oddities(build)
+    if is_torch:
+        ranks = read_ranks(folder, model, findings)
+        findings += compare(model, ranks)
+        files = [folder / f"rank{rank}.safetensors" for rank in ranks]
+        tensors = [tensor for rank in ranks.values() for tensor in rank.values()]
+    else:
+        files, tensors = _engine_files(folder, mapping_of(model).world_size, findings), []
+    return Report(
+        folder=folder,
+        kind="engine",
+        facts={
+            "version": config.get("version"),
+            "backend": "torch" if is_torch else "tensorrt_llm",
+            **pretrained.facts(model),
+            **{key: build.get(key) for key in _KEYS},
+            "use_paged_context_fmha": section(build, "plugin_config").get("use_paged_context_fmha"),
+        },
+        stored=stored(tensors),
+        files=(folder / "config.json", *files),
+        findings=tuple(findings),
+    )
+
+
+def _engine_files(folder: Path, world_size: int, findings: list[Finding]) -> list[Path]:
+    files = [folder / f"rank{rank}.engine" for rank in range(world_size)]
+    for file in files:
+        if not file.is_file():
+            findings.append(
+                Finding(True, file.name, f"is missing; the engine has {world_size} ranks", _AGAIN)
+            )
+        elif not file.stat().st_size:
+            findings.append(Finding(True, file.name, "is empty", _AGAIN))
+    return [file for file in files if file.is_file()]
+
+
+def _oddities(build: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the runtime trips over; `read_engine` has seen that every key is there."""
+    drafts, batch, tokens = build["max_draft_len"], build["max_batch_size"], build["max_num_tokens"]
+    verifies = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
+    if verifies != bool(drafts):
+        problem = f"is {build['speculative_decoding_mode']}, but max_draft_len is {drafts}"
+        yield Finding(True, "speculative_decoding_mode", problem, _AGAIN)
+    if not build["plugin_config"]["use_paged_context_fmha"]:
+        problem = "is off: no KV blocks are reused, and each round computes the whole text again"
+        yield Finding(verifies, "use_paged_context_fmha", problem, _AGAIN)
+    if drafts and tokens < min(batch * (drafts + 1), build["max_seq_len"] * batch):
+        problem = f"{tokens} does not hold {batch} verifications of {drafts} draft tokens and one more"
+        yield Finding(True, "max_num_tokens", problem, _AGAIN)
+    if drafts and build.get("gather_context_logits"):
+        yield Finding(True, "gather_context_logits", "cannot go together with drafts", _AGAIN)

@@ -1,0 +1,148 @@
+"""A Hugging Face model folder: what it is, and what a conversion would trip over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from trtspec.checkpoint.families import family_of
+from trtspec.checkpoint.inventory import check_tensors
+from trtspec.checkpoint.prequantized import FP8, Prequantized, read_prequantized
+from trtspec.checkpoint.source import DTYPES, Source, read_source
+from trtspec.checkpoint.tensors import PICKLES, Tensor, read_tensors
+from trtspec.checkpoint.tokenizer import read_tokenizer
+from trtspec.errors import ModelError, TensorError
+from trtspec.inspection.report import Finding, Report, finding, stored
+
+_KEYS = (
+    "model_type",
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "vocab_size",
+    "max_position_embeddings",
+    "sliding_window",
+    "rope_theta",
+    "rope_scaling",
+    "tie_word_embeddings",
+)
+
+
+def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
+    """`config` is what its `config.json` holds."""
+    findings: list[Finding] = []
+    tensors: Mapping[str, Tensor] = {}
+    source = prequantized = None
+    try:
+        tensors = read_tensors(folder)
+    except ModelError as error:
+        findings.append(finding(error, folder, wrong=True))
+    else:
+        source, prequantized = _convertible(folder, findings)
+    tokenizer_size = _tokenizer_size(folder, findings)
+    findings += _oddities(folder, config, tensors, tokenizer_size)
+    if prequantized and not prequantized.has_kv_scales:
+        problem = "has no scales of keys and values; kv_cache: fp8 takes 1.0"
+        findings.append(Finding(False, "KV cache", problem))
+    architectures = config.get("architectures") or [None]
+    facts = {
+        "architecture": architectures[0],
+        "dtype": config.get("dtype") or config.get("torch_dtype"),
+        "parameters": sum(prod(tensor.shape) for tensor in _weights(tensors)),
+        **{key: config.get(key) for key in _KEYS},
+        "tokenizer_size": tokenizer_size,
+        **_quantization(config, source),
+        "convertible": source is not None and not any(found.wrong for found in findings),
+    }
+    files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
+    return Report(
+        folder, "hugging_face", facts, stored(tensors.values()), tuple(sorted(files)), tuple(findings)
+    )
+
+
+def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, Prequantized | None]:
+    """The source, if trtspec has a conversion for it."""
+    try:
+        source = read_source(folder)
+        family = family_of(source)
+        prequantized = read_prequantized(source)
+    except ModelError as error:
+        findings.append(finding(error, folder, wrong=False))
+        return None, None
+    try:
+        check_tensors(source, family, tuple(family.weights(source)), prequantized)
+    except TensorError as error:
+        findings.append(finding(error, folder, wrong=True))
+    return source, prequantized
+
+
+def _tokenizer_size(folder: Path, findings: list[Finding]) -> int | None:
+    try:
+        return read_tokenizer(folder).size
+    except ModelError as error:
+        findings.append(finding(error, folder, wrong=False))
+        return None
+
+
+def _oddities(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizer_size: int | None
+) -> Iterator[Finding]:
+    vocabulary = config.get("vocab_size")
+    if isinstance(vocabulary, int) and (tokenizer_size or 0) > vocabulary:
+        problem = f"has {tokenizer_size} tokens, the model's vocabulary only {vocabulary}"
+        yield Finding(True, "tokenizer", problem, "take both from the same revision")
+    if isinstance(vocabulary, int) and vocabulary % 8:
+        problem = f"{vocabulary} is no multiple of 8; tensor parallel ranks fill theirs up with zero rows"
+        yield Finding(False, "vocab_size", problem)
+    if config.get("tie_word_embeddings") and "lm_head.weight" in tensors:
+        problem = "is stored although the embedding is tied to it; the embedding is what counts"
+        yield Finding(False, "lm_head.weight", problem)
+    frequencies = [tensor for name, tensor in tensors.items() if name.endswith("rotary_emb.inv_freq")]
+    if frequencies and frequencies[0].dtype != "F32":
+        problem = f"rotary frequencies are stored as {frequencies[0].dtype}, rounded; they are computed anew"
+        yield Finding(False, frequencies[0].name, problem)
+    if config.get("auto_map"):
+        yield Finding(False, "auto_map", "the model brings Python code, which trtspec never runs")
+    yield from _dtypes(config, tensors)
+    yield from _other_weights(folder, {tensor.file.name for tensor in tensors.values()})
+
+
+def _dtypes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Finding]:
+    named = config.get("dtype") or config.get("torch_dtype")
+    found = sorted({tensor.dtype for tensor in _weights(tensors)} & DTYPES.keys())
+    if len(found) > 1:
+        yield Finding(False, "dtype", f"the weights are stored in {' and '.join(found)}")
+    elif found and named in DTYPES.values() and DTYPES[found[0]] != named:
+        yield Finding(False, "dtype", f"config.json says {named}, the weights are {DTYPES[found[0]]}")
+
+
+def _other_weights(folder: Path, read: set[str]) -> Iterator[Finding]:
+    others = [path.name for path in sorted(folder.iterdir()) if path.name not in read]
+    for name in others:
+        if Path(name).suffix == ".safetensors" and read:
+            yield Finding(False, name, "is not named by the index and is not read")
+        if Path(name).suffix in PICKLES and read:
+            yield Finding(False, name, "is pickle, which can run code when read; trtspec never opens it")
+
+
+def _quantization(config: Mapping[str, Any], source: Source | None) -> dict[str, Any]:
+    if source is not None and source.scheme is not None:
+        return {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8" if source.scheme.kv_cache else None}
+    settings = config.get("quantization_config")
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    return {"quant_algo": method, "kv_cache_quant_algo": None}
+
+
+def _weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """Without the scales and zero points of a quantized model."""
+    return [
+        tensor
+        for name, tensor in tensors.items()
+        if tensor.dtype == FP8 or not name.endswith(("_scale", "_zero_point", "inv_freq"))
+    ]

@@ -1,0 +1,134 @@
+"""TensorRT-LLM's `PretrainedConfig`, of a checkpoint or within an engine: its facts, and its traps.
+
+Defaults are those of `tensorrt_llm/models/modeling_utils.py`; a key that is left out takes them silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trtspec.checkpoint.families import FAMILIES
+from trtspec.checkpoint.mapping import misfit
+from trtspec.inspection.model import mapping_of, parameters, section, source_of
+from trtspec.inspection.report import Finding
+
+_KEYS = (
+    "architecture",
+    "dtype",
+    "logits_dtype",
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_size",
+    "hidden_act",
+    "vocab_size",
+    "max_position_embeddings",
+    "sliding_window",
+    "rotary_base",
+    "rotary_scaling",
+    "qwen_type",
+    "producer",
+)
+# The keywords of `QuantConfig`.
+_QUANTIZATION = {
+    "quant_algo",
+    "kv_cache_quant_algo",
+    "group_size",
+    "smoothquant_val",
+    "clamp_val",
+    "use_meta_recipe",
+    "has_zero_point",
+    "pre_quant_scale",
+    "exclude_modules",
+    "mamba_ssm_cache_dtype",
+}
+# What TensorRT-LLM takes for a key that is not there, which is right for none of the families.
+_DEFAULTS = {
+    "hidden_act": "gelu",
+    "position_embedding_type": "learned_absolute",
+    "rotary_base": "10000",
+    "norm_epsilon": "1e-5",
+}
+_ANY_QWEN = "QWenForCausalLM"  # what ModelOpt calls all of them
+_CONVERT = "convert the model with trtspec, which writes every key"
+
+
+def facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    quantization, source = section(config, "quantization"), source_of(config)
+    mapping = mapping_of(config)
+    return {
+        **{key: config.get(key) for key in _KEYS},
+        "parameters": parameters(source) if source else None,
+        "quant_algo": quantization.get("quant_algo"),
+        "kv_cache_quant_algo": quantization.get("kv_cache_quant_algo"),
+        "tp_size": mapping.tp_size,
+        "pp_size": mapping.pp_size,
+    }
+
+
+def oddities(config: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from _family(config)
+    yield from _numbers(config)
+    yield from _parallel(config)
+
+
+def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """What TensorRT-LLM would take for granted."""
+    architecture = str(config.get("architecture"))
+    if architecture not in FAMILIES:
+        yield Finding(False, "architecture", f"{architecture} is not one that trtspec knows")
+        if architecture == _ANY_QWEN and not config.get("qwen_type"):
+            problem = "is missing; TensorRT-LLM leaves out the norms of a Qwen3 and says nothing"
+            yield Finding(True, "qwen_type", problem, _CONVERT)
+        return
+    for key, default in _DEFAULTS.items():
+        if config.get(key) is None:
+            yield Finding(True, key, f"is missing; TensorRT-LLM takes {default} for it", _CONVERT)
+    qwen_type = {"Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}.get(architecture)
+    if qwen_type and config.get("qwen_type") != qwen_type:
+        problem = f"is {config.get('qwen_type')}, not {qwen_type}"
+        if qwen_type == "qwen3":
+            problem += "; TensorRT-LLM leaves out the norms of q and k and says nothing"
+        yield Finding(qwen_type == "qwen3", "qwen_type", problem, _CONVERT)
+    if qwen_type == "qwen3" and config.get("attn_bias") is not False:
+        problem = "is not false; TensorRT-LLM adds biases that this family has not"
+        yield Finding(True, "attn_bias", problem, _CONVERT)
+
+
+def _numbers(config: Mapping[str, Any]) -> Iterator[Finding]:
+    quantization = section(config, "quantization")
+    unknown = sorted(quantization.keys() - _QUANTIZATION)
+    if unknown:
+        problem = f"has {', '.join(unknown)}, which TensorRT-LLM refuses with a TypeError"
+        yield Finding(True, "quantization", problem, "remove it from config.json")
+    weights, cache = quantization.get("quant_algo"), quantization.get("kv_cache_quant_algo")
+    if weights == "FP8" and cache is None:
+        problem = f"stays in {config.get('dtype')} beside FP8 weights, twice the memory of an FP8 cache"
+        yield Finding(False, "KV cache", problem, "quantization: {weights: fp8, kv_cache: fp8}")
+    if cache == "FP8" and weights != "FP8":
+        problem = "is FP8 but the weights are not: TensorRT-LLM turns paged context FMHA off and says nothing"
+        yield Finding(True, "KV cache", problem, "quantization: {weights: fp8, kv_cache: fp8}")
+    if config.get("logits_dtype", "float32") != "float32":
+        problem = f"is {config['logits_dtype']}; Triton's templates declare logits as TYPE_FP32"
+        yield Finding(False, "logits_dtype", problem, "trtllm-build --logits_dtype float32")
+
+
+def _parallel(config: Mapping[str, Any]) -> Iterator[Finding]:
+    mapping, ranks, source = section(config, "mapping"), mapping_of(config), source_of(config)
+    product = ranks.world_size * (mapping.get("cp_size") or 1)
+    if mapping.get("world_size", 1) != product:
+        problem = (
+            f"world_size is {mapping.get('world_size')}, but tp_size, pp_size and cp_size make {product}"
+        )
+        yield Finding(True, "mapping", problem, _CONVERT)
+    if source is None:
+        return
+    flaw = misfit(source, ranks, section(config, "quantization").get("quant_algo") == "FP8")
+    if flaw:
+        yield Finding(True, "mapping", *flaw[1:])
+    if source.vocab_size % ranks.tp_size:
+        problem = f"{source.vocab_size} is no multiple of tp_size; zero rows fill up the last rank"
+        yield Finding(False, "vocab_size", problem)

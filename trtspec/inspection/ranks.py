@@ -1,0 +1,98 @@
+"""The rank files of a checkpoint, held against what its config demands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trtspec.checkpoint.cast import DTYPES
+from trtspec.checkpoint.families import FAMILIES
+from trtspec.checkpoint.mapping import misfit
+from trtspec.checkpoint.placement import EMBEDDING, Placed, place
+from trtspec.checkpoint.prequantized import FP8
+from trtspec.checkpoint.tensors import Tensor, read_header
+from trtspec.errors import ModelError
+from trtspec.inspection.model import mapping_of, section, source_of
+from trtspec.inspection.report import Finding, finding
+
+_AGAIN = "convert the model again"
+_HEAD = "lm_head.weight"
+_CACHE = "attention.kv_cache_scaling_factor"
+
+
+def read_ranks(
+    folder: Path, config: Mapping[str, Any], findings: list[Finding]
+) -> dict[int, dict[str, Tensor]]:
+    """The tensors of every rank whose file is whole; what is wrong with the others goes to `findings`."""
+    world_size = mapping_of(config).world_size
+    names = [f"rank{rank}.safetensors" for rank in range(world_size)]
+    ranks = {}
+    for rank, name in enumerate(names):
+        if not (folder / name).is_file():
+            findings.append(Finding(True, name, f"is missing; the checkpoint has {world_size} ranks", _AGAIN))
+            continue
+        try:
+            ranks[rank] = read_header(folder / name)
+        except ModelError as error:
+            findings.append(finding(error, folder, wrong=True))
+    for file in sorted(folder.glob("rank*.safetensors")):
+        if file.name not in names:
+            findings.append(Finding(False, file.name, f"is not read; the checkpoint has {world_size} ranks"))
+    return ranks
+
+
+def compare(config: Mapping[str, Any], ranks: Mapping[int, Mapping[str, Tensor]]) -> Iterator[Finding]:
+    """What is missing, of another shape or dtype, or not of the model, one finding a rank for each kind."""
+    source, mapping = source_of(config), mapping_of(config)
+    if source is None or misfit(source, mapping, fp8=False):
+        return
+    weights = tuple(FAMILIES[source.architecture].weights(source))
+    for rank, tensors in ranks.items():
+        placed = list(place(weights, source.num_hidden_layers, source.head_size, mapping, rank))
+        demanded = {name: entry for item in placed for name, entry in _demanded(config, item).items()}
+        if EMBEDDING in tensors:  # TensorRT-LLM shares it where there is no head
+            demanded = {name: entry for name, entry in demanded.items() if name != _HEAD or name in tensors}
+        yield from _compare_rank(f"rank{rank}.safetensors", demanded, tensors)
+
+
+def _compare_rank(
+    file: str, demanded: Mapping[str, tuple[str, tuple[int, ...]]], tensors: Mapping[str, Tensor]
+) -> Iterator[Finding]:
+    missing = [name for name in demanded if name not in tensors]
+    if missing:
+        yield Finding(True, file, f"{missing[0]}: is missing{_more(missing)}", _AGAIN)
+    there = {name: tensors[name] for name in demanded if name in tensors}
+    misshapen = [name for name, tensor in there.items() if tensor.shape != demanded[name][1]]
+    if misshapen:
+        name = misshapen[0]
+        shapes = f"has shape {list(there[name].shape)}, its config demands {list(demanded[name][1])}"
+        yield Finding(True, file, f"{name}: {shapes}{_more(misshapen)}", _AGAIN)
+    others = [name for name, tensor in there.items() if tensor.dtype != demanded[name][0]]
+    if others:
+        name = others[0]
+        dtypes = f"has dtype {there[name].dtype}, its config demands {demanded[name][0]}"
+        yield Finding(True, file, f"{name}: {dtypes}{_more(others)}", _AGAIN)
+    extra = [name for name in tensors if name not in demanded and not name.endswith("_cache_scaling_factor")]
+    if extra:
+        problem = f"{extra[0]}: is no tensor of this model{_more(extra)}; TensorRT-LLM ignores it"
+        yield Finding(False, file, problem)
+
+
+def _demanded(config: Mapping[str, Any], placed: Placed) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """A weight's dtype and shape by its name, and those of the scales beside it."""
+    quantization = section(config, "quantization")
+    dtype, shape = DTYPES.get(str(config.get("dtype")), ""), placed.shape
+    if placed.name == EMBEDDING and not config.get("use_parallel_embedding"):
+        shape = placed.weight.parts[0].shape
+    if not (placed.weight.linear and quantization.get("quant_algo") == "FP8"):
+        return {placed.name: (dtype, shape)}
+    stem = placed.name.removesuffix("weight")
+    scales = [f"{stem}weights_scaling_factor", f"{stem}activation_scaling_factor"]
+    if quantization.get("kv_cache_quant_algo") == "FP8" and placed.weight.name == "attention.qkv.weight":
+        scales.append(placed.name.removesuffix(placed.weight.name) + _CACHE)
+    return {placed.name: (FP8, shape), **dict.fromkeys(scales, ("F32", (1,)))}
+
+
+def _more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""

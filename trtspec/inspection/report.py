@@ -1,0 +1,67 @@
+"""What is found out about a folder: facts, what is stored, and what is odd about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trtspec.checkpoint.tensors import Tensor
+from trtspec.errors import TrtspecError
+
+Kind = Literal["hugging_face", "checkpoint", "engine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something odd; `wrong` if it fails, or gives wrong output, when it is used."""
+
+    wrong: bool
+    subject: str
+    problem: str
+    repair: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Tensors of one dtype."""
+
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`facts` go by the names that the folder's own config has for them, None where it has nothing.
+
+    `stored` is by safetensors dtype, all ranks together; `files` are the config and the weights.
+    """
+
+    folder: Path
+    kind: Kind
+    facts: Mapping[str, Any]
+    stored: Mapping[str, Stored]
+    files: tuple[Path, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all files on the disk."""
+        return sum(file.stat().st_size for file in self.files)
+
+
+def finding(error: TrtspecError, folder: Path, *, wrong: bool) -> Finding:
+    """An error as a finding, its path relative to the folder."""
+    path = Path(error.subject)
+    subject = str(path.relative_to(folder)) if path.is_relative_to(folder) else error.subject
+    return Finding(wrong, "" if subject == "." else subject, error.problem, error.repair)
+
+
+def stored(tensors: Iterable[Tensor]) -> dict[str, Stored]:
+    """Amounts by dtype, the largest first."""
+    found: dict[str, Stored] = {}
+    for tensor in tensors:
+        so_far = found.get(tensor.dtype, Stored(0, 0))
+        found[tensor.dtype] = Stored(so_far.tensors + 1, so_far.bytes + tensor.end - tensor.start)
+    return dict(sorted(found.items(), key=lambda item: -item[1].bytes))
