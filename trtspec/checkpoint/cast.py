@@ -1,30 +1,68 @@
-"""Floats from one dtype to another, as bytes: numpy has no bfloat16, which is the upper half of a float32."""
+"""Floats from one dtype to another: numpy has neither bfloat16, the upper half of a float32, nor FP8.
+
+Dtypes have their safetensors names. An array of BF16 is one of its bits as uint16, of F8_E4M3 as uint8.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+Bits = NDArray[Any]
+Caster = Callable[[Bits], Bits]
+
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-_NUMPY: dict[str, Any] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+FP8 = "F8_E4M3"
+NUMPY: dict[str, Any] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", FP8: "u1"}
 
 
-def cast(data: bytes | bytearray | memoryview, source: str, target: str) -> bytes | bytearray | memoryview:
-    """The same numbers in another dtype (safetensors names), rounded to nearest, ties to even.
+def caster(source: str, target: str) -> Caster:
+    """Makes the same numbers in another dtype, rounded to nearest, ties to even.
 
-    Raises OverflowError if a finite number is too large for the target.
+    What it returns raises OverflowError if a finite number is too large for the target.
     """
     if source == target:
-        return data
-    array = np.frombuffer(data, _NUMPY[source])
-    wide = (array.astype("<u4") << 16).view("<f4") if source == "BF16" else array.astype("<f4")
-    with np.errstate(over="ignore"):
-        narrow = _to_bfloat16(wide) if target == "BF16" else wide.astype(_NUMPY[target])
-    if np.any(_infinite(narrow, target) & np.isfinite(wide)):
-        raise OverflowError(float(np.abs(wide[np.isfinite(wide)]).max()))
-    return narrow.tobytes()
+        return lambda array: array
+
+    def cast(array: Bits) -> Bits:
+        wide = _widened(array, source)
+        with np.errstate(over="ignore"):
+            narrow = _to_bfloat16(wide) if target == "BF16" else wide.astype(NUMPY[target])
+        if np.any(_infinite(narrow, target) & np.isfinite(wide)):
+            raise OverflowError(float(np.abs(wide[np.isfinite(wide)]).max()))
+        return narrow
+
+    return cast
+
+
+def quantizer(source: str, scale: float, stored_scale: float = 1.0) -> Caster:
+    """Makes E4M3 numbers of `array * stored_scale / scale`, beyond 448 the largest there is.
+
+    As in ModelOpt, float32 is divided by float32, and the quotient rounded to nearest, ties to even.
+    """
+    factor, divisor = np.float32(stored_scale), np.float32(scale)
+
+    def quantize(array: Bits) -> Bits:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _to_fp8(_widened(array, source) * factor / divisor)
+
+    if source == "F32":
+        return quantize
+    # There are so few numbers of 8 or 16 bits that each is quantized once.
+    size = 8 * np.dtype(NUMPY[source]).itemsize
+    table = quantize(np.arange(2**size, dtype=f"<u{size // 8}").view(NUMPY[source]))
+    return lambda array: table.take(array.view(f"<u{size // 8}"))
+
+
+def _widened(array: Bits, source: str) -> NDArray[np.float32]:
+    if source == "BF16":
+        return (array.astype("<u4") << 16).view("<f4")
+    if source == FP8:
+        return _FP8_NUMBERS.take(array)
+    return array.astype("<f4")
 
 
 def _to_bfloat16(wide: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -35,5 +73,28 @@ def _to_bfloat16(wide: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.where(np.isnan(wide), (bits >> 16) | 0x40, rounded).astype("<u2")
 
 
-def _infinite(array: NDArray[Any], dtype: str) -> Any:
+def _to_fp8(wide: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Four bits of exponent with bias 7, three of mantissa, no infinity; all seven are set in a NaN."""
+    sign: NDArray[np.uint8] = (wide.view("<u4") >> 24 & 0x80).astype(np.uint8)
+    size = np.minimum(np.abs(wide), np.float32(448))
+    bits = size.view("<u4")
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    # Below 2**-6 the numbers are multiples of 2**-9, which is the last place of a float32 near 2**14.
+    small = (size + np.float32(2**14)).view("<u4") & 0x3F
+    found = np.where(size < np.float32(2**-6), small, normal)
+    return np.where(np.isnan(wide), np.uint32(0x7F), found).astype(np.uint8) | sign
+
+
+def _from_fp8() -> NDArray[np.float32]:
+    bits = np.arange(256)
+    exponent, mantissa = (bits >> 3) & 15, bits & 7
+    size = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
+    size[(bits & 0x7F) == 0x7F] = np.nan
+    return np.where(bits < 128, size, -size).astype("<f4")
+
+
+_FP8_NUMBERS = _from_fp8()
+
+
+def _infinite(array: Bits, dtype: str) -> Any:
     return (array & 0x7FFF) == 0x7F80 if dtype == "BF16" else np.isinf(array)

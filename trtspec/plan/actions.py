@@ -7,8 +7,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import Source
 from trtspec.checkpoint.tensors import read_json
+from trtspec.checkpoint.verify import verify
 from trtspec.engine import directory, manifest, torch_builder, trtllm
 from trtspec.engine.options import BuildOptions
 from trtspec.errors import UnavailableError
@@ -40,6 +42,12 @@ def copy_tokenizer(source: Source, output: Path, advance: Advance) -> None:
     if source.end_ids:
         content["eos_token_id"] = list(source.end_ids)
     (output / generation.name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def verify_checkpoint(
+    source: Source, options: ConvertOptions, checkpoint: Path, _: Path, advance: Advance
+) -> None:
+    verify(source, options, checkpoint, advance)
 
 
 def build_torch(checkpoint: Path, options: BuildOptions, output: Path, advance: Advance) -> None:

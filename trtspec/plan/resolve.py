@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from trtspec.checkpoint.mapping import Mapping as RankMapping
+from trtspec.checkpoint.mapping import misfit
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.source import Source
 from trtspec.engine.options import BuildOptions
 from trtspec.errors import RecipeError
 from trtspec.plan.facts import Facts, ModelFacts
@@ -38,10 +42,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """One of the two engines: the dtype of its checkpoint, and what it is built for."""
+    """One of the two engines: how its checkpoint is made, its calibration aside, and what it is built for."""
 
     model: ModelFacts
-    dtype: str
+    checkpoint: ConvertOptions
     options: BuildOptions
 
 
@@ -79,7 +83,7 @@ def resolve(
             )
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]
-    _refuse_what_is_missing(choose)
+    _refuse_what_is_missing(choose, facts)
     options = _options(choose, facts, backend)
     target = _engine(choose, "target", backend, facts.target, options)
     draft = _engine(choose, "draft", backend, facts.draft, replace(options, max_draft_len=0))
@@ -138,16 +142,13 @@ def _choose_output(choose: _Chooser) -> Path:
     return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))
 
 
-def _refuse_what_is_missing(choose: _Chooser) -> None:
+def _refuse_what_is_missing(choose: _Chooser, facts: Facts) -> None:
     """What the recipe's schema has, and trtspec cannot do yet."""
     recipe = choose.loaded.recipe
-    for role, model in (("target", recipe.target), ("draft", recipe.draft)):
-        if model.quantization.weights != "none":
-            problem = "this version of trtspec does not quantize"
+    for role, model, found in (("target", recipe.target, facts.target), ("draft", recipe.draft, facts.draft)):
+        if model.quantization.weights != "none" and found.source.scheme is None:
+            problem = "this version of trtspec does not calibrate"
             raise choose.error(f"{role}.quantization.weights", problem, "leave quantization out")
-        if model.parallel.tensor * model.parallel.pipeline > 1:
-            problem = "this version of trtspec makes checkpoints of one rank only"
-            raise choose.error(f"{role}.parallel", problem, "leave parallel out")
     if recipe.serving.layout == "bls":
         problem = "this version of trtspec serves in_process only"
         raise choose.error("serving.layout", problem, "leave layout out")
@@ -214,6 +215,22 @@ def _engine(
     if dtype == "float32" and backend == "tensorrt_llm":
         problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
         raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
+    checkpoint = _checkpoint(choose, role, dtype, facts.source)
     for name, value in model.build.items():
         choose.choices.append(Choice(f"{role}.build.{name}", value, "recipe", "as written"))
-    return EnginePlan(facts, dtype, replace(options, extra=dict(model.build)))
+    return EnginePlan(facts, checkpoint, replace(options, extra=dict(model.build)))
+
+
+def _checkpoint(choose: _Chooser, role: str, dtype: str, source: Source) -> ConvertOptions:
+    weights = choose(f"{role}.quantization.weights", "none", "as the model is")
+    cache = choose(f"{role}.quantization.kv_cache", "none", "as the model is")
+    tensor = choose(f"{role}.parallel.tensor", 1, "one GPU has every layer whole")
+    pipeline = choose(f"{role}.parallel.pipeline", 1, "one GPU has every layer")
+    if source.scheme and weights != "fp8":
+        raise choose.error(f"{role}.quantization.weights", "the model is FP8 already", "write weights: fp8")
+    mapping, fp8 = RankMapping(tensor, pipeline), weights == "fp8"
+    found = misfit(source, mapping, fp8)
+    if found:
+        key, problem, repair = found
+        raise choose.error(f"{role}.{key}", problem, repair)
+    return ConvertOptions(dtype, mapping, fp8, cache == "fp8")

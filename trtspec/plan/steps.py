@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtspec.checkpoint import convert
+from trtspec.checkpoint import convert, verify
+from trtspec.checkpoint.options import ConvertOptions
 from trtspec.engine import manifest, torch_builder, trtllm
 from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.plan import actions
@@ -47,6 +48,7 @@ def make_steps(resolved: Resolved, facts: Facts) -> list[Step]:
     engines = {"target": resolved.target, "draft": resolved.draft}
     steps = [_check(resolved, facts), _tokenizer(resolved.target.model)]
     steps += [_convert(resolved, role, engine) for role, engine in engines.items()]
+    steps += [_verify(resolved, role, engine) for role, engine in engines.items()]
     steps += [_build(resolved, facts, role, engine) for role, engine in engines.items()]
     steps.append(_repository(resolved, facts))
     steps.append(_manifest(resolved, facts, steps))
@@ -80,16 +82,40 @@ def _tokenizer(model: ModelFacts) -> Step:
 
 def _convert(resolved: Resolved, role: str, engine: EnginePlan) -> Step:
     recipe, output = str(resolved.loaded.path), str(resolved.output)
+    source, options = engine.model.source, engine.checkpoint
     return Step(
         name=f"convert {role}",
-        summary=f"the {role} as a TensorRT-LLM checkpoint in {engine.dtype}",
+        summary=f"the {role} as a TensorRT-LLM checkpoint in {_precision(options)}",
         inputs=(engine.model.name,),
         output=f"{role}/checkpoint",
         command=("trtspec", "convert", recipe, "--only", role, "--output", output),
-        digest=_digest(_is_weight, engine.model, format=convert.FORMAT, dtype=engine.dtype),
-        action=partial(convert.convert, engine.model.source, engine.dtype),
-        size=convert.checkpoint_size(engine.model.source, engine.dtype),
+        digest=_digest(_is_weight, engine.model, format=convert.FORMAT, options=asdict(options)),
+        action=partial(convert.convert, source, options),
+        size=convert.checkpoint_size(source, options),
     )
+
+
+def _verify(resolved: Resolved, role: str, engine: EnginePlan) -> Step:
+    recipe, output, checkpoint = str(resolved.loaded.path), str(resolved.output), f"{role}/checkpoint"
+    source, options = engine.model.source, engine.checkpoint
+    return Step(
+        name=f"verify {role}",
+        summary="all ranks together are the original weights",
+        inputs=(engine.model.name, checkpoint),
+        output=None,
+        command=("trtspec", "convert", recipe, "--only", role, "--verify", "--output", output),
+        digest=_digest(_is_weight, engine.model, format=verify.FORMAT, options=asdict(options)),
+        action=partial(actions.verify_checkpoint, source, options, resolved.output / checkpoint),
+        after=(f"convert {role}",),
+        size=convert.checkpoint_size(source, options),
+    )
+
+
+def _precision(options: ConvertOptions) -> str:
+    """Of the weights, and how many ranks there are if several."""
+    ranks = options.mapping.world_size
+    precision = f"FP8 and {options.dtype}" if options.fp8 else options.dtype
+    return f"{precision}, {ranks} ranks" if ranks > 1 else precision
 
 
 def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan) -> Step:
@@ -157,7 +183,16 @@ def _repository(resolved: Resolved, facts: Facts) -> Step:
         command=(),
         digest=digest_of([asdict(spec), facts.serving_code]),
         action=partial(actions.write_repository, spec),
+        obstacle=_layout_obstacle(resolved),
     )
+
+
+def _layout_obstacle(resolved: Resolved) -> TrtspecError | None:
+    """One process cannot own an engine of several ranks."""
+    if max(engine.checkpoint.mapping.world_size for engine in (resolved.target, resolved.draft)) == 1:
+        return None
+    problem = "this version of trtspec serves engines of one rank only"
+    return UnavailableError("parallel", problem, "make the checkpoints alone: trtspec convert")
 
 
 def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:

@@ -1,33 +1,46 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from trtspec.checkpoint.cast import cast
+from trtspec.checkpoint.cast import NUMPY, caster, quantizer
 
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn}
+WIDE = ("F32", "F16", "BF16")
 
 
 def numbers(dtype: str) -> torch.Tensor:
-    """Every number of a 16-bit dtype; for float32, random bit patterns and the borders of the 16-bit ones."""
+    """Every number of a dtype of 8 or 16 bits; of float32, random ones and the borders of narrower ones."""
+    if dtype == "F8_E4M3":
+        return torch.arange(256, dtype=torch.uint8).view(DTYPES[dtype])
     if dtype != "F32":
         return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(DTYPES[dtype])
-    random = torch.randint(-(2**31), 2**31, (200_000,), generator=torch.Generator().manual_seed(0)).to(
-        torch.int32
-    )
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randint(-(2**31), 2**31, (200_000,), generator=generator).to(torch.int32)
     ties = torch.arange(0, 2**16, dtype=torch.int64).mul(2**16).add(2**15).to(torch.int32)
-    return torch.cat([random, ties, ties - 1, ties + 1]).view(torch.float32)
+    fp8 = numbers("F8_E4M3").float().nan_to_num()
+    between = ((fp8[:-1] + fp8[1:]) / 2).view(torch.int32)
+    borders = torch.cat([ties, between])
+    return torch.cat([random, borders, borders - 1, borders + 1]).view(torch.float32)
 
 
-@pytest.mark.parametrize("source", DTYPES)
-@pytest.mark.parametrize("target", DTYPES)
+def as_array(values: torch.Tensor, dtype: str) -> np.ndarray:
+    return values.view(torch.uint8).numpy().view(NUMPY[dtype])
+
+
+def as_tensor(array: np.ndarray, dtype: str) -> torch.Tensor:
+    return torch.from_numpy(array.view("u1").copy()).view(DTYPES[dtype])
+
+
+@pytest.mark.parametrize("source", WIDE)
+@pytest.mark.parametrize("target", WIDE)
 def test_every_number_as_torch_rounds_it(source: str, target: str) -> None:
     values = numbers(source)
     fits = ~(values.to(DTYPES[target]).isinf() & values.isfinite())
     values = values[fits]
     expected = values.to(DTYPES[target])
-    result = cast(values.view(torch.uint8).numpy().tobytes(), source, target)
-    found = torch.frombuffer(bytearray(result), dtype=DTYPES[target])
+    found = as_tensor(caster(source, target)(as_array(values, source)), target)
     assert torch.equal(found.isnan(), expected.isnan())
     assert torch.equal(found.nan_to_num(0), expected.nan_to_num(0))
 
@@ -38,11 +51,38 @@ def test_every_number_as_torch_rounds_it(source: str, target: str) -> None:
 def test_a_number_too_large_is_an_error_and_not_infinity(source: str, target: str, value: float) -> None:
     values = torch.tensor([1.0, value], dtype=DTYPES[source])
     with pytest.raises(OverflowError) as caught:
-        cast(values.view(torch.uint8).numpy().tobytes(), source, target)
+        caster(source, target)(as_array(values, source))
     assert caught.value.args[0] == pytest.approx(abs(value), rel=0.01)
 
 
 def test_infinity_stays_infinity() -> None:
     values = torch.tensor([float("inf"), float("-inf")])
-    result = torch.frombuffer(bytearray(cast(values.numpy().tobytes(), "F32", "F16")), dtype=torch.float16)
+    result = as_tensor(caster("F32", "F16")(as_array(values, "F32")), "F16")
     assert result.tolist() == [float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize("source", WIDE)
+@pytest.mark.parametrize("scale", [1.0, 0.0123, 3.7e-5, 1e-30, 700.0])
+def test_fp8_is_what_torch_makes_of_the_float32_quotient(source: str, scale: float) -> None:
+    values = numbers(source)
+    quotient = values.float() / torch.tensor(scale)
+    expected = quotient.clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)
+    found = quantizer(source, scale)(as_array(values, source))
+    assert torch.equal(torch.from_numpy(found), expected)
+
+
+@pytest.mark.parametrize(("stored", "scale"), [(0.02, 0.03), (0.02, 0.02), (1.0, 0.7), (3e-5, 3.1e-5)])
+def test_fp8_at_another_scale(stored: float, scale: float) -> None:
+    values = numbers("F8_E4M3")
+    wide = values.float() * torch.tensor(stored) / torch.tensor(scale)
+    expected = wide.clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)
+    found = quantizer("F8_E4M3", scale, stored)(as_array(values, "F8_E4M3"))
+    assert torch.equal(torch.from_numpy(found), expected)
+    assert stored != scale or torch.equal(torch.from_numpy(found), values.view(torch.uint8))
+
+
+def test_a_matrix_and_a_part_of_its_columns_stay_one() -> None:
+    values = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    array = values.view(torch.uint8).numpy().view("<u2")[:, 2:6]
+    expected = (values[:, 2:6].float() / 0.5).to(torch.float8_e4m3fn).view(torch.uint8)
+    assert torch.equal(torch.from_numpy(quantizer("BF16", 0.5)(array)), expected)

@@ -13,6 +13,7 @@ from transformers import LlamaForCausalLM
 
 from trtspec.checkpoint import convert as module
 from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError, TensorError, UnavailableError
 
@@ -52,7 +53,7 @@ def test_mapped_back_it_is_the_model_of_transformers(
     llama_folder: Callable[..., Path], tmp_path: Path, dtype: str, config: dict[str, Any]
 ) -> None:
     folder = llama_folder(**config)
-    convert(read_source(folder), dtype, tmp_path / "out")
+    convert(read_source(folder), ConvertOptions(dtype), tmp_path / "out")
     written = json.loads((tmp_path / "out/config.json").read_text())
     tensors = load_file(tmp_path / "out/rank0.safetensors")
     model = LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
@@ -67,7 +68,7 @@ def test_mapped_back_it_is_the_model_of_transformers(
 
 def test_a_converted_model_gives_the_same_logits(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
     folder = llama_folder(tie_word_embeddings=True)
-    convert(read_source(folder), "float32", tmp_path / "out")
+    convert(read_source(folder), ConvertOptions("float32"), tmp_path / "out")
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ids = torch.arange(40)[None]
     expected = model(ids).logits
@@ -81,7 +82,7 @@ def test_a_converted_model_gives_the_same_logits(llama_folder: Callable[..., Pat
 
 def test_config_of_the_checkpoint(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
     scaling = {"rope_type": "linear", "factor": 2.0}
-    convert(read_source(llama_folder(rope_scaling=scaling)), "float16", tmp_path / "out")
+    convert(read_source(llama_folder(rope_scaling=scaling)), ConvertOptions("float16"), tmp_path / "out")
     assert json.loads((tmp_path / "out/config.json").read_text()) == {
         "architecture": "LlamaForCausalLM",
         "dtype": "float16",
@@ -117,7 +118,7 @@ def test_config_of_the_checkpoint(llama_folder: Callable[..., Path], tmp_path: P
 def test_the_same_source_gives_the_same_bytes(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
     one, sharded = llama_folder("ones"), llama_folder("four", shard="20KB")
     for name, folder in (("a", one), ("b", one), ("c", sharded)):
-        convert(read_source(folder), "float32", tmp_path / name)
+        convert(read_source(folder), ConvertOptions("float32"), tmp_path / name)
     for file in ("config.json", "rank0.safetensors"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "c" / file).read_bytes()
@@ -131,7 +132,7 @@ def test_memory_does_not_grow_with_the_model(
     source = read_source(folder)
     tracemalloc.start()
     try:
-        convert(source, "float32", tmp_path / "out")
+        convert(source, ConvertOptions("float32"), tmp_path / "out")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -177,7 +178,7 @@ def test_tensors_that_do_not_fit(
     folder = llama_folder()
     edit(folder, change)
     with pytest.raises(TensorError, match=said):
-        convert(read_source(folder), "float16", tmp_path / "out")
+        convert(read_source(folder), ConvertOptions("float16"), tmp_path / "out")
 
 
 def test_nothing_is_written_before_every_tensor_is_checked(
@@ -186,7 +187,7 @@ def test_nothing_is_written_before_every_tensor_is_checked(
     folder = llama_folder()
     edit(folder, lambda tensors: tensors.pop("model.norm.weight"))
     with pytest.raises(ModelError):
-        convert(read_source(folder), "float32", tmp_path / "out")
+        convert(read_source(folder), ConvertOptions("float32"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -196,7 +197,7 @@ def test_a_head_that_a_tied_model_does_not_use_is_left_out(
     folder = llama_folder(tie_word_embeddings=True)
     edit(folder, lambda tensors: tensors.update({"lm_head.weight": torch.zeros(264, 32)}))
     edit(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}))
-    convert(read_source(folder), "bfloat16", tmp_path / "out")
+    convert(read_source(folder), ConvertOptions("bfloat16"), tmp_path / "out")
     tensors = load_file(tmp_path / "out/rank0.safetensors")
     assert torch.equal(tensors["lm_head.weight"], tensors["transformer.vocab_embedding.weight"])
     assert tensors["lm_head.weight"].any()
@@ -208,5 +209,5 @@ def test_a_disk_without_the_space_is_found_before_writing(
     source = read_source(llama_folder())
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     with pytest.raises(UnavailableError, match="the disk is full"):
-        convert(source, "float32", tmp_path / "out")
+        convert(source, ConvertOptions("float32"), tmp_path / "out")
     assert not (tmp_path / "out/rank0.safetensors").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 from trtspec.engine import torch_builder
 from trtspec.engine.directory import check_engine
@@ -30,7 +31,7 @@ KEYS = [
 
 @pytest.fixture
 def checkpoint(llama_folder: Callable[..., Path], tmp_path: Path) -> Path:
-    convert(read_source(llama_folder()), "float32", tmp_path / "checkpoint")
+    convert(read_source(llama_folder()), ConvertOptions("float32"), tmp_path / "checkpoint")
     return tmp_path / "checkpoint"
 
 

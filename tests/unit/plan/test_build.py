@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
 ALL = [
-    *("check pair", "copy tokenizer", "convert target", "convert draft", "build target", "build draft"),
-    *("write repository", "write manifest"),
+    *("check pair", "copy tokenizer", "convert target", "convert draft", "verify target", "verify draft"),
+    *("build target", "build draft", "write repository", "write manifest"),
 ]
 
 
@@ -77,22 +77,22 @@ def test_only_what_a_change_touches_is_run(pair_recipe: Path) -> None:
     pair_recipe.write_text(
         text.replace("dtype: float32", "dtype: float16") + "speculation: {max_draft_len: 3}\n"
     )
-    assert ran(pair_recipe) == ["convert draft", "build draft", "write manifest"]
+    assert ran(pair_recipe) == ["convert draft", "verify draft", "build draft", "write manifest"]
 
     weights = pair_recipe.parent / "target/model.safetensors"
     tensors = load_file(weights)
     tensors["model.norm.weight"] += 1
     save_file(tensors, weights)
-    assert ran(pair_recipe) == ["convert target", "build target", "write manifest"]
+    assert ran(pair_recipe) == ["convert target", "verify target", "build target", "write manifest"]
 
 
 def test_convert_does_a_part_of_the_build(pair_recipe: Path) -> None:
-    result = trtspec(
-        "convert", pair_recipe, "--only", "draft", "--json", "--output", pair_recipe.parent / "build"
-    )
-    assert json.loads(result.stdout)["ran"] == ["convert draft"]
-    assert not (pair_recipe.parent / "build/target").exists()
-    assert ran(pair_recipe) == [name for name in ALL if name != "convert draft"]
+    build = pair_recipe.parent / "build"
+    command = ("convert", pair_recipe, "--only", "draft", "--json", "--output", build)
+    assert json.loads(trtspec(*command).stdout)["ran"] == ["convert draft"]
+    assert json.loads(trtspec(*command, "--verify").stdout)["ran"] == ["verify draft"]
+    assert not (build / "target").exists()
+    assert ran(pair_recipe) == [name for name in ALL if name not in ("convert draft", "verify draft")]
 
 
 def test_a_dry_run_writes_nothing_and_knows_what_is_done(pair_recipe: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.source import read_source
 from trtspec.errors import RecipeError
 from trtspec.plan.facts import Facts, ModelFacts
@@ -52,7 +53,7 @@ def test_defaults_for_a_gpu(resolved: Resolve) -> None:
     assert (options.max_seq_len, options.max_input_len, options.max_num_tokens) == (8192, 8191, 8192)
     assert found.draft.options.max_draft_len == 0
     assert str(found.output) == "build/x"
-    assert (found.target.dtype, choice(found, "target.dtype").origin) == ("bfloat16", "model")
+    assert (found.target.checkpoint.dtype, choice(found, "target.dtype").origin) == ("bfloat16", "model")
     assert all(choice.reason for choice in found.choices)
 
 
@@ -87,8 +88,8 @@ def test_max_num_tokens_covers_a_verification_of_every_request(resolved: Resolve
 
 def test_dtype_auto_is_the_models_own(resolved: Resolve) -> None:
     found = resolved("target: {model: ./t, dtype: auto}", "draft: {model: ./d, dtype: float16}")
-    assert (found.target.dtype, choice(found, "target.dtype").origin) == ("bfloat16", "model")
-    assert (found.draft.dtype, choice(found, "draft.dtype").origin) == ("float16", "recipe")
+    assert (found.target.checkpoint.dtype, choice(found, "target.dtype").origin) == ("bfloat16", "model")
+    assert (found.draft.checkpoint.dtype, choice(found, "draft.dtype").origin) == ("float16", "recipe")
 
 
 def test_options_of_one_engine_are_its_own(resolved: Resolve) -> None:
@@ -106,7 +107,7 @@ def test_options_of_one_engine_are_its_own(resolved: Resolve) -> None:
         ),
         (
             "target: {model: ./t, quantization: {weights: fp8, calibration: {dataset: c.jsonl}}}",
-            "does not quantize",
+            "does not calibrate",
         ),
         ("serving: {layout: bls}", "serves in_process only"),
     ],
@@ -118,9 +119,23 @@ def test_what_cannot_be_given(resolved: Resolve, line: str, said: str) -> None:
     assert caught.value.problems[0].repair
 
 
-def test_parallelism_is_refused(resolved: Resolve) -> None:
-    with pytest.raises(RecipeError, match="checkpoints of one rank only"):
-        resolved("hardware: {gpu: h200, count: 2}", "target: {model: ./t, parallel: {tensor: 2}}")
+def test_the_ranks_of_an_engine(resolved: Resolve) -> None:
+    found = resolved("hardware: {gpu: h200, count: 4}", "target: {model: ./t, parallel: {tensor: 4}}")
+    assert found.target.checkpoint.mapping == RankMapping(tp_size=4)
+    assert found.draft.checkpoint.mapping == RankMapping()
+
+
+@pytest.mark.parametrize(
+    ("parallel", "said"),
+    [
+        ("tensor: 8", r"target\.parallel\.tensor: 4 attention heads do not divide among 8 ranks"),
+        ("pipeline: 3", r"target\.parallel\.pipeline: 3 pipeline ranks are more than the model's 2 layers"),
+    ],
+)
+def test_ranks_that_a_model_does_not_divide_among(resolved: Resolve, parallel: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said) as caught:
+        resolved("hardware: {gpu: h200, count: 8}", f"target: {{model: ./t, parallel: {{{parallel}}}}}")
+    assert caught.value.problems[0].repair in ("use 1, 2 or 4", "at most 2")
 
 
 def test_a_stretched_rope_makes_room(resolved: Resolve) -> None:

@@ -29,6 +29,11 @@ class Part:
     shape: tuple[int, ...]
     split: Split = Split.WHOLE
 
+    @property
+    def module(self) -> str:
+        """The Hugging Face module whose weight it is."""
+        return self.name.rpartition(".")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:

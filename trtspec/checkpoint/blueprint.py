@@ -1,0 +1,102 @@
+"""A checkpoint as it will be, before a byte of it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.checkpoint.calibration import Calibration
+from trtspec.checkpoint.cast import DTYPES, FP8, Caster, caster, quantizer
+from trtspec.checkpoint.config import checkpoint_config
+from trtspec.checkpoint.families import family_of
+from trtspec.checkpoint.families.family import Part, Weight
+from trtspec.checkpoint.inventory import check_tensors
+from trtspec.checkpoint.mapping import misfit
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.placement import Placed, place
+from trtspec.checkpoint.prequantized import Prequantized, read_prequantized
+from trtspec.checkpoint.scales import Scales, scales_of
+from trtspec.checkpoint.source import Source
+from trtspec.checkpoint.tensors import Tensor
+from trtspec.checkpoint.writer import Entry
+from trtspec.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """`config` is `config.json`; `ranks` has each rank's tensors; `scales` is empty where nothing is FP8.
+
+    `tensors` are the Hugging Face tensors of the weights by name, `stored_scales` what those that are FP8
+    are multiplied with, by the name of their module.
+    """
+
+    config: Mapping[str, Any]
+    weights: tuple[Weight, ...]
+    ranks: tuple[tuple[Placed, ...], ...]
+    scales: Mapping[Weight, Scales]
+    tensors: Mapping[str, Tensor]
+    stored_scales: Mapping[str, float]
+    dtype: str
+
+    def entries(self, rank: int) -> list[Entry]:
+        """What the file of a rank holds, in order: each weight, and after it its scales."""
+        entries = []
+        for placed in self.ranks[rank]:
+            entries.append(Entry(placed.name, self.dtype_of(placed.weight), placed.shape))
+            entries += [Entry(name, "F32", (1,)) for name in self.scales_beside(placed)]
+        return entries
+
+    def dtype_of(self, weight: Weight) -> str:
+        """By its safetensors name."""
+        return FP8 if weight in self.scales else self.dtype
+
+    def scales_beside(self, placed: Placed) -> dict[str, float]:
+        """The tensors of one float32 number that go with a weight."""
+        if placed.weight not in self.scales:
+            return {}
+        layer = placed.name.removesuffix(placed.weight.name)
+        return {layer + name: scale for name, scale in self.scales[placed.weight].tensors.items()}
+
+    def caster(self, weight: Weight, part: Part) -> Caster:
+        """Makes a part's stored numbers those of the checkpoint."""
+        tensor = self.tensors[part.name]
+        if weight not in self.scales:
+            return caster(tensor.dtype, self.dtype)
+        stored = self.stored_scales.get(part.module, 1.0)
+        return quantizer(tensor.dtype, self.scales[weight].weight, stored)
+
+
+def draw(source: Source, options: ConvertOptions) -> Blueprint:
+    """Checks presence, dtype and shape of every tensor. Raises ModelError or TensorError."""
+    family, mapping = family_of(source), options.mapping
+    finding = misfit(source, mapping, options.fp8)
+    if finding:
+        raise ModelError(source.folder / "config.json", *finding[1:])
+    prequantized = read_prequantized(source)
+    weights = tuple(family.weights(source))
+    tensors = check_tensors(source, family, weights, prequantized)
+    calibration = _calibration(source, options, prequantized)
+    size = source.num_hidden_layers, source.head_size
+    return Blueprint(
+        config=checkpoint_config(source, family, options),
+        weights=weights,
+        ranks=tuple(tuple(place(weights, *size, mapping, rank)) for rank in range(mapping.world_size)),
+        scales=scales_of(weights, calibration, options.fp8_kv_cache) if calibration else {},
+        tensors=tensors,
+        stored_scales=prequantized.stored_scales if prequantized else {},
+        dtype=DTYPES[options.dtype],
+    )
+
+
+def _calibration(
+    source: Source, options: ConvertOptions, prequantized: Prequantized | None
+) -> Calibration | None:
+    if prequantized and not options.fp8:
+        raise ModelError(source.folder, "is an FP8 model", "write quantization: {weights: fp8} in the recipe")
+    if not options.fp8:
+        return None
+    found = options.calibration or (prequantized.calibration if prequantized else None)
+    if found is None:
+        raise ModelError(source.folder, "has no FP8 scales: it was not calibrated")
+    return found

@@ -1,0 +1,52 @@
+"""`config.json` of a checkpoint: TensorRT-LLM's `PretrainedConfig`, every default said aloud."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtspec.checkpoint.families.family import Family
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.source import Source
+
+
+def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -> dict[str, Any]:
+    mapping = options.mapping
+    return {
+        "architecture": source.architecture,
+        "dtype": options.dtype,
+        "logits_dtype": "float32",
+        "vocab_size": source.vocab_size,
+        "hidden_size": source.hidden_size,
+        "intermediate_size": source.intermediate_size,
+        "num_hidden_layers": source.num_hidden_layers,
+        "num_attention_heads": source.num_attention_heads,
+        "num_key_value_heads": source.num_key_value_heads,
+        "head_size": source.head_size,
+        "hidden_act": source.hidden_act,
+        "norm_epsilon": source.norm_epsilon,
+        "position_embedding_type": "rope_gpt_neox",
+        "max_position_embeddings": source.max_position_embeddings,
+        "rotary_embedding_dim": source.head_size,
+        # The vocabulary is what the ranks share of the embedding.
+        "use_parallel_embedding": mapping.tp_size > 1,
+        "embedding_sharding_dim": 0,
+        "qk_layernorm": False,
+        **family.config(source),
+        "mapping": {
+            "world_size": mapping.world_size,
+            "tp_size": mapping.tp_size,
+            "pp_size": mapping.pp_size,
+        },
+        "quantization": _quantization(options),
+    }
+
+
+def _quantization(options: ConvertOptions) -> dict[str, Any]:
+    """Keywords of TensorRT-LLM's `QuantConfig`, which refuses any other."""
+    if not options.fp8:
+        return {"quant_algo": None, "kv_cache_quant_algo": None}
+    return {
+        "quant_algo": "FP8",
+        "kv_cache_quant_algo": "FP8" if options.fp8_kv_cache else None,
+        "exclude_modules": ["lm_head"],
+    }

@@ -1,0 +1,52 @@
+"""Whether a model folder has every tensor that its configuration demands, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trtspec.checkpoint.cast import DTYPES, FP8
+from trtspec.checkpoint.families.family import Family, Part, Weight
+from trtspec.checkpoint.prequantized import Prequantized
+from trtspec.checkpoint.source import Source
+from trtspec.checkpoint.tensors import DOWNLOAD_AGAIN, Tensor
+from trtspec.errors import TensorError
+
+
+def check_tensors(
+    source: Source, family: Family, weights: Iterable[Weight], prequantized: Prequantized | None
+) -> dict[str, Tensor]:
+    """The Hugging Face tensors that the weights are made of.
+
+    Raises TensorError for one that is missing, not as demanded, or would be lost.
+    """
+    scales = prequantized.scale_tensors if prequantized else frozenset[str]()
+    quantized = prequantized.stored_scales if prequantized else {}
+    parts = {part.name: part for weight in weights for part in weight.parts}
+    missing = [name for name in parts if name not in source.tensors]
+    if missing:
+        problem = f"{missing[0]}: this tensor is missing{_more(missing)}"
+        raise TensorError(source.folder, problem, DOWNLOAD_AGAIN)
+    for part in parts.values():
+        _check_part(part, source.tensors[part.name], part.name.removesuffix(".weight") in quantized)
+    known = {*parts, *scales, *(["lm_head.weight"] if source.tie_word_embeddings else [])}
+    extra = [name for name in source.tensors if name not in known and not family.ignored.fullmatch(name)]
+    if extra:
+        has_none = f"{source.architecture} has no such tensor{_more(extra)}"
+        problem = f"{extra[0]}: {has_none}; converting would lose it"
+        file = source.tensors[extra[0]].file
+        raise TensorError(file, problem, "check architectures and sizes in config.json")
+    return {name: source.tensors[name] for name in parts}
+
+
+def _check_part(part: Part, tensor: Tensor, quantized: bool) -> None:
+    allowed = [FP8] if quantized else list(DTYPES.values())
+    if tensor.dtype not in allowed:
+        problem = f"{part.name}: has dtype {tensor.dtype}, expected one of {', '.join(allowed)}"
+        raise TensorError(tensor.file, problem)
+    if tensor.shape != part.shape:
+        problem = f"{part.name}: has shape {list(tensor.shape)}, config.json demands {list(part.shape)}"
+        raise TensorError(tensor.file, problem, "take config.json and weights from the same revision")
+
+
+def _more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""

@@ -1,0 +1,72 @@
+"""How one model is spread over ranks: TensorRT-LLM's `Mapping`, of tensor and pipeline parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.checkpoint.source import Source
+
+# Key of the recipe's model section, problem, repair.
+Finding = tuple[str, str, str]
+
+_FP8_UNIT = 16  # cuBLASLt's FP8 products want both sides of a weight in multiples of it
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """`tp_size` ranks share every layer; `pp_size` groups of them have consecutive layers each.
+
+    Rank `pp_rank * tp_size + tp_rank`, as in TensorRT-LLM's `mapping.py` without context parallelism.
+    """
+
+    tp_size: int = 1
+    pp_size: int = 1
+
+    @property
+    def world_size(self) -> int:
+        return self.tp_size * self.pp_size
+
+    def layers(self, pp_rank: int, num_layers: int) -> range:
+        """The layers of a pipeline rank; as `torch.tensor_split` cuts them, the first ranks have one more."""
+        each, more = divmod(num_layers, self.pp_size)
+        first = pp_rank * each + min(pp_rank, more)
+        return range(first, first + each + (pp_rank < more))
+
+
+def misfit(source: Source, mapping: Mapping, fp8: bool) -> Finding | None:
+    """Why the model cannot be spread like this, if so; nothing of its weights is read."""
+    layers = source.num_hidden_layers
+    if mapping.pp_size > layers:
+        problem = f"{mapping.pp_size} pipeline ranks are more than the model's {layers} layers"
+        return "parallel.pipeline", problem, f"at most {layers}"
+    flaw = _flaw(source, mapping.tp_size, fp8)
+    if flaw is None:
+        return None
+    sizes = range(1, source.num_attention_heads + 1)
+    fitting = [str(size) for size in sizes if _flaw(source, size, fp8) is None]
+    if not fitting:
+        return "quantization.weights", flaw, "leave quantization out"
+    return "parallel.tensor", flaw, f"use {' or '.join(filter(None, [', '.join(fitting[:-1]), fitting[-1]]))}"
+
+
+def _flaw(source: Source, tp_size: int, fp8: bool) -> str | None:
+    heads, kv_heads, inner = source.num_attention_heads, source.num_key_value_heads, source.intermediate_size
+    if heads % tp_size:
+        return f"{heads} attention heads do not divide among {tp_size} ranks"
+    if kv_heads % tp_size and tp_size % kv_heads:
+        return (
+            f"{kv_heads} key-value heads do not divide among {tp_size} ranks, nor {tp_size} ranks among them"
+        )
+    if inner % tp_size:
+        return f"intermediate_size {inner} does not divide among {tp_size} ranks"
+    queries, keys = heads // tp_size * source.head_size, max(kv_heads // tp_size, 1) * source.head_size
+    sizes = {
+        "hidden_size": source.hidden_size,
+        "the query rows of a rank": queries,
+        "the query, key and value rows of a rank": queries + 2 * keys,
+        "intermediate_size of a rank": inner // tp_size,
+    }
+    odd = next((name for name, size in sizes.items() if size % _FP8_UNIT), None)
+    if fp8 and odd:
+        return f"{odd}: {sizes[odd]} is not a multiple of {_FP8_UNIT}, as FP8 products demand"
+    return None

@@ -1,0 +1,82 @@
+"""What each rank has of each weight; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+from trtspec.checkpoint.families.family import Part, Split, Weight
+from trtspec.checkpoint.mapping import Mapping
+
+EMBEDDING = "transformer.vocab_embedding.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A rectangle of a Hugging Face tensor, and the row of the rank's tensor at which it begins.
+
+    Of a tensor with one dimension every number is a row of one column.
+    """
+
+    part: Part
+    rows: range
+    columns: range
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A TensorRT-LLM tensor on one rank; the rows that no share covers are zero."""
+
+    weight: Weight
+    name: str
+    shape: tuple[int, ...]
+    shares: tuple[Share, ...]
+
+
+def place(
+    weights: Iterable[Weight], num_layers: int, head_size: int, mapping: Mapping, rank: int
+) -> Iterator[Placed]:
+    """The tensors of one rank, in the order of the weights.
+
+    The embedding is on the first pipeline rank, and what follows the layers on the last.
+    """
+    pp_rank, tp_rank = divmod(rank, mapping.tp_size)
+    layers = mapping.layers(pp_rank, num_layers)
+    for weight in weights:
+        edge = 0 if weight.name == EMBEDDING else mapping.pp_size - 1
+        if pp_rank == edge if weight.layer is None else weight.layer in layers:
+            yield _placed(weight, layers.start, head_size, mapping.tp_size, tp_rank)
+
+
+def _placed(weight: Weight, first_layer: int, head_size: int, tp_size: int, tp_rank: int) -> Placed:
+    shares, at, columns = [], 0, range(0)
+    for part in weight.parts:
+        rows, columns, height = _rectangle(part, head_size, tp_size, tp_rank)
+        shares.append(Share(part, rows, columns, at))
+        at += height
+    shape = (at,) if len(weight.parts[0].shape) == 1 else (at, len(columns))
+    return Placed(weight, weight.name_from(first_layer), shape, tuple(shares))
+
+
+def _rectangle(part: Part, head_size: int, tp_size: int, tp_rank: int) -> tuple[range, range, int]:
+    """Rows and columns of a rank's share, and the rows that it takes there, zero ones among them."""
+    height, width = part.shape[0], prod(part.shape[1:])
+    rows, columns = range(height), range(width)
+    match part.split:
+        case Split.WHOLE:
+            return rows, columns, height
+        case Split.ROWS:
+            each = height // tp_size
+            return rows[tp_rank * each :][:each], columns, each
+        case Split.COLUMNS:
+            each = width // tp_size
+            return rows, columns[tp_rank * each :][:each], height
+        case Split.VOCAB:
+            each = -(-height // tp_size)
+            return rows[tp_rank * each :][:each], columns, each
+        case Split.HEADS:
+            heads = height // head_size
+            first, each = tp_rank * heads // tp_size, max(heads // tp_size, 1)
+            return rows[first * head_size :][: each * head_size], columns, each * head_size

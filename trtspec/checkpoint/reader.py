@@ -1,0 +1,52 @@
+"""Rows of tensors, read from files that stay open.
+
+Not through memory maps: what is mapped counts as the process's memory, and a file that another process cuts
+off ends it with a signal instead of an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from trtspec.checkpoint.cast import NUMPY, Bits
+from trtspec.checkpoint.tensors import DOWNLOAD_AGAIN, ITEM_SIZE, Tensor
+from trtspec.errors import TensorError
+
+
+class Reader:
+    """Open safetensors files; threads may share it."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._descriptors = {file: os.open(file, os.O_RDONLY) for file in sorted(files)}
+
+    def rows(self, tensor: Tensor, rows: range) -> Bits:
+        """[rows, columns], or [rows, 1] of one dimension; raises TensorError where the file ends."""
+        width = tensor.elements // tensor.shape[0]
+        row_size = width * ITEM_SIZE[tensor.dtype]
+        size, position = len(rows) * row_size, tensor.start + rows.start * row_size
+        data = os.pread(self._descriptors[tensor.file], size, position)
+        if len(data) < size:
+            problem = f"{tensor.name}: the file was cut off while it was read"
+            raise TensorError(tensor.file, problem, DOWNLOAD_AGAIN)
+        return np.frombuffer(data, NUMPY[tensor.dtype]).reshape(len(rows), width)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+
+
+def chunks(rows: range, tensor: Tensor, size: int) -> Iterator[range]:
+    """The rows in ranges that have about so many bytes in this tensor."""
+    step = max(size * tensor.shape[0] // (tensor.end - tensor.start), 1)
+    for first in range(rows.start, rows.stop, step):
+        yield range(first, min(first + step, rows.stop))

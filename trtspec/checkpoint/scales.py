@@ -1,0 +1,78 @@
+"""The FP8 scales that TensorRT-LLM reads, from what a calibration found; pure.
+
+Numbers are multiplied with their scale to be read, so scale = amax / 448, in float32. One product has one
+scale: query, key and value share theirs, and so do `mlp.fc` and `mlp.gate`, which a fused MLP reads as one
+(TensorRT-LLM's `quantization/layers.py`, ModelOpt's `export/postprocess.py`). The scale of a KV cache is at
+least 1, which leaves keys and values up to 448 as they are (`get_kv_cache_scaling_factor` of ModelOpt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from trtspec.checkpoint.calibration import Calibration
+from trtspec.checkpoint.families.family import Part, Weight
+from trtspec.errors import ModelError
+
+T = TypeVar("T")
+FP8_MAX = 448.0
+_SHARED = {"mlp.gate.weight": "mlp.fc.weight"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """Of one linear weight; `tensors` are the scales written beside it, by their names within the layer."""
+
+    weight: float
+    tensors: Mapping[str, float]
+
+
+def scales_of(weights: Iterable[Weight], calibration: Calibration, kv_cache: bool) -> dict[Weight, Scales]:
+    """The scales of every linear weight. Raises ModelError for a layer that was not calibrated."""
+    linears = [weight for weight in weights if weight.linear]
+    groups: dict[tuple[int | None, str], list[Part]] = {}
+    for weight in linears:
+        groups.setdefault(_group(weight), []).extend(weight.parts)
+    result = {}
+    for weight in linears:
+        parts = groups[_group(weight)]
+        found = [_find(calibration.linears, part) for part in parts]
+        scale = to_scale(max(amax.weight for amax in found))
+        activation = to_scale(max(amax.input for amax in found))
+        stem = weight.name.removesuffix(".weight")
+        tensors = {f"{stem}.weights_scaling_factor": scale, f"{stem}.activation_scaling_factor": activation}
+        if kv_cache and weight.name == "attention.qkv.weight":
+            tensors |= _cache_scales(weight, calibration)
+        result[weight] = Scales(scale, tensors)
+    return result
+
+
+def to_scale(amax: float) -> float:
+    """The float32 nearest to amax / 448."""
+    return float(np.float32(amax / FP8_MAX))
+
+
+def _group(weight: Weight) -> tuple[int | None, str]:
+    return weight.layer, _SHARED.get(weight.name, weight.name)
+
+
+def _cache_scales(weight: Weight, calibration: Calibration) -> dict[str, float]:
+    """TensorRT-LLM reads the shared one; ModelOpt writes those of keys and of values too."""
+    _, keys, values = weight.parts
+    k, v = (max(to_scale(_find(calibration.kv, part)), 1.0) for part in (keys, values))
+    names = ("kv_cache", "k_cache", "v_cache")
+    return {
+        f"attention.{name}_scaling_factor": scale
+        for name, scale in zip(names, (max(k, v), k, v), strict=True)
+    }
+
+
+def _find(found: Mapping[str, T], part: Part) -> T:
+    if part.module not in found:
+        problem = f"has nothing of {part.module}"
+        raise ModelError("the calibration", problem, "calibrate this model again")
+    return found[part.module]

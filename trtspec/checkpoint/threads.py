@@ -1,0 +1,42 @@
+"""Work of many pieces, several at once: reads, writes and numpy leave Python's lock to the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import TypeVar
+
+T = TypeVar("T")
+THREADS = min(8, os.cpu_count() or 1)
+
+
+def in_threads(work: Callable[[T], int], items: Iterable[T], advance: Callable[[int], None]) -> None:
+    """Calls `work` with every item, and `advance`, never twice at once, with what it returns.
+
+    Items are asked for when a thread is free. The first exception ends all threads and is raised.
+    """
+    left, lock, stopped = iter(items), Lock(), False
+
+    def run() -> None:
+        nonlocal stopped
+        try:
+            while not stopped:
+                with lock:
+                    item = next(left)
+                done = work(item)
+                with lock:
+                    advance(done)
+        except StopIteration:
+            return
+        except BaseException:
+            stopped = True
+            raise
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        try:
+            for future in [pool.submit(run) for _ in range(THREADS)]:
+                future.result()
+        finally:
+            stopped = True

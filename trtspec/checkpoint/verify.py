@@ -1,0 +1,184 @@
+"""Proves that a checkpoint is its model: the ranks are put together again and compared with the original.
+
+This room says how ranks are put together, and `placement` how they are taken apart; neither asks the other.
+What is FP8 must be, byte for byte, what its scale makes of the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from trtspec.checkpoint.blueprint import Blueprint, draw
+from trtspec.checkpoint.cast import Caster
+from trtspec.checkpoint.families.family import Part, Split, Weight
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.reader import Reader, chunks
+from trtspec.checkpoint.source import Source
+from trtspec.checkpoint.tensors import Tensor, read_header, read_json
+from trtspec.checkpoint.threads import in_threads
+from trtspec.errors import TensorError
+
+CHUNK = 1 << 20  # bytes
+FORMAT = 1  # of what is proven: raised when it becomes more
+CONVERT_AGAIN = "remove the folder and convert again"
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """Rows of a rank's tensor, from `at` on, that must be a rectangle of an original; None for zeros."""
+
+    held: Tensor
+    at: int
+    rows: range
+    columns: range
+    original: Tensor | None
+    cast: Caster
+
+
+def verify(
+    source: Source, options: ConvertOptions, folder: Path, advance: Callable[[int], None] = lambda _: None
+) -> None:
+    """Raises TensorError for what is missing, superfluous or not the original's; what is right says nothing.
+
+    `advance` hears of every bytes of the checkpoint compared.
+    """
+    blueprint = draw(source, options)
+    _check_config(blueprint, folder / "config.json")
+    files = [folder / f"rank{rank}.safetensors" for rank in range(options.mapping.world_size)]
+    ranks = _Ranks(files, options.mapping.tp_size)
+    originals = {tensor.file for tensor in blueprint.tensors.values()}
+    with Reader(originals) as original, Reader(files) as held:
+        claims = _claims(blueprint, ranks, held, source.head_size)
+        in_threads(partial(_compare, original, held), _pieces(claims), advance)
+    ranks.check_empty()
+
+
+class _Ranks:
+    """The tensors of all ranks that nobody has asked for yet."""
+
+    def __init__(self, files: list[Path], tp_size: int) -> None:
+        missing = next((file for file in files if not file.is_file()), None)
+        if missing:
+            raise TensorError(missing, "is missing", CONVERT_AGAIN)
+        self._left = [read_header(file) for file in files]
+        self._files = files
+        stages = range(0, len(files), tp_size)
+        self._stages = [range(first, first + tp_size) for first in stages]
+        # Pipeline ranks count their layers from zero, and have those of the rank before behind them.
+        self._depths = [_depth(self._left[first]) for first in stages]
+
+    def take(self, name: str, layer: int | None) -> list[Tensor]:
+        """The tensors of one weight, in the order of the tensor-parallel ranks, each given once."""
+        if layer is None:
+            found = [ranks for ranks in self._stages if name in self._left[ranks[0]]]
+            ranks = found[0] if found else self._stages[-1]
+        else:
+            stage = 0
+            while stage + 1 < len(self._stages) and layer >= self._depths[stage]:
+                layer, stage = layer - self._depths[stage], stage + 1
+            name, ranks = f"transformer.layers.{layer}.{name}", self._stages[stage]
+        absent = next((rank for rank in ranks if name not in self._left[rank]), None)
+        if absent is not None:
+            raise TensorError(self._files[absent], f"{name}: this tensor is missing", CONVERT_AGAIN)
+        return [self._left[rank].pop(name) for rank in ranks]
+
+    def check_empty(self) -> None:
+        for file, tensors in zip(self._files, self._left, strict=True):
+            if tensors:
+                problem = f"{next(iter(tensors))}: this tensor is none of the model's"
+                raise TensorError(file, problem, CONVERT_AGAIN)
+
+
+def _depth(tensors: dict[str, Tensor]) -> int:
+    return len({name.split(".")[2] for name in tensors if name.startswith("transformer.layers.")})
+
+
+def _check_config(blueprint: Blueprint, file: Path) -> None:
+    found = read_json(file)
+    for key in blueprint.config.keys() | found.keys():
+        if found.get(key) != blueprint.config.get(key):
+            problem = f"{key} is {found.get(key)!r}, not {blueprint.config.get(key)!r}"
+            raise TensorError(file, problem, CONVERT_AGAIN)
+
+
+def _claims(blueprint: Blueprint, ranks: _Ranks, held: Reader, head_size: int) -> Iterator[_Claim]:
+    for weight in blueprint.weights:
+        tensors = ranks.take(weight.name, weight.layer)
+        ends, claims = [0] * len(tensors), []
+        for part in weight.parts:
+            original, cast = blueprint.tensors[part.name], blueprint.caster(weight, part)
+            for rank, (rows, columns) in enumerate(_put_together(part, tensors, head_size)):
+                tensor, at = tensors[rank], ends[rank]
+                known = range(rows.start, min(rows.stop, part.shape[0]))
+                zeros = range(len(rows) - len(known))
+                claims.append(_Claim(tensor, at, known, columns, original, cast))
+                claims.append(_Claim(tensor, at + len(known), zeros, columns, None, cast))
+                ends[rank] += len(rows)
+                if tensor.shape[1:] not in ((), (len(columns),)):
+                    raise _unlike(tensor, f"has shape {list(tensor.shape)}, not {len(columns)} columns")
+        for tensor, end in zip(tensors, ends, strict=True):
+            if tensor.shape[0] != end:
+                raise _unlike(tensor, f"has shape {list(tensor.shape)}, not {end} rows")
+            if tensor.dtype != blueprint.dtype_of(weight):
+                raise _unlike(tensor, f"has dtype {tensor.dtype}, not {blueprint.dtype_of(weight)}")
+        _check_scales(blueprint, weight, ranks, held)
+        yield from claims
+
+
+def _put_together(part: Part, tensors: list[Tensor], head_size: int) -> Iterator[tuple[range, range]]:
+    """The rows and columns of the original that each rank's tensor has next; rows after its last are zero."""
+    height, width, ranks = part.shape[0], prod(part.shape[1:]), len(tensors)
+    if part.split is Split.WHOLE:
+        yield from [(range(height), range(width))] * ranks
+    elif part.split is Split.COLUMNS:
+        for rank in range(ranks):
+            yield range(height), range(rank * width // ranks, (rank + 1) * width // ranks)
+    else:
+        alike = max(ranks * head_size // height, 1) if part.split is Split.HEADS else 1
+        each = -(-height * alike // ranks)
+        for rank in range(ranks):
+            first = rank // alike * each
+            yield range(first, first + each), range(width)
+
+
+def _check_scales(blueprint: Blueprint, weight: Weight, ranks: _Ranks, held: Reader) -> None:
+    if weight not in blueprint.scales:
+        return
+    for name, scale in blueprint.scales[weight].tensors.items():
+        for tensor in ranks.take(name, weight.layer):
+            if (tensor.dtype, tensor.shape) != ("F32", (1,)):
+                raise _unlike(tensor, f"is {tensor.dtype} {list(tensor.shape)}, not one F32")
+            found = float(held.rows(tensor, range(1))[0, 0])
+            if found != scale:
+                raise _unlike(tensor, f"is {found:g}, not {scale:g}")
+
+
+def _pieces(claims: Iterator[_Claim]) -> Iterator[_Claim]:
+    for claim in claims:
+        for rows in chunks(claim.rows, claim.held, CHUNK):
+            yield replace(claim, at=claim.at + rows.start - claim.rows.start, rows=rows)
+
+
+def _compare(original: Reader, held: Reader, claim: _Claim) -> int:
+    """Bytes compared, which must be the same; two NaNs are."""
+    found = held.rows(claim.held, range(claim.at, claim.at + len(claim.rows)))
+    expected = np.zeros_like(found)
+    if claim.original:
+        rows = original.rows(claim.original, claim.rows)
+        expected = claim.cast(rows[:, claim.columns.start : claim.columns.stop])
+    bits = f"u{found.itemsize}"
+    wrong = np.flatnonzero((found.view(bits) != expected.view(bits)).any(axis=1))
+    if wrong.size:
+        row, name = claim.rows.start + int(wrong[0]), claim.original.name if claim.original else "zero"
+        raise _unlike(claim.held, f"row {claim.at + int(wrong[0])} is not row {row} of {name}")
+    return found.nbytes
+
+
+def _unlike(tensor: Tensor, problem: str) -> TensorError:
+    return TensorError(tensor.file, f"{tensor.name}: {problem}", CONVERT_AGAIN)
