@@ -54,18 +54,27 @@ class TensorError(ModelError):
     """One tensor, or the file that should hold it, is not what the model's configuration demands."""
 
 
+class DatasetError(TrtspecError):
+    """Texts to calibrate with that cannot be read; the subject says in which file, and on which line."""
+
+
 class EngineError(TrtspecError):
     """An engine directory that cannot be built or would fail to load."""
 
 
 class StepError(TrtspecError):
-    """A step of a plan that failed; `log` is the file that holds its output, if there is one."""
+    """A step of a plan that failed; `log` is the file that holds its output, `lines` are its last ones."""
 
     def __init__(
-        self, subject: str | Path, problem: str, repair: str | None = None, log: Path | None = None
+        self,
+        subject: str | Path,
+        problem: str,
+        repair: str | None = None,
+        log: Path | None = None,
+        lines: tuple[str, ...] = (),
     ) -> None:
         super().__init__(subject, problem, repair)
-        self.log = log
+        self.log, self.lines = log, lines
 
 
 class ServerError(TrtspecError):

@@ -40,7 +40,7 @@ def _recipe(error: RecipeError) -> Explanation:
 
 def _step(error: StepError) -> Explanation:
     log = (f"its output is in {error.log}",) if error.log else ()
-    return Explanation(f"{error.subject}: {error.problem}", error.repair, log)
+    return Explanation(f"{error.subject}: {error.problem}", error.repair, (*error.lines, *log))
 
 
 def _known(error: TrtspecError) -> Explanation:

@@ -15,8 +15,8 @@ _INTERVAL_S = 10.0
 class Progress(Protocol):
     """What the work tells."""
 
-    def advance(self, amount: int = 1) -> None:
-        """`amount` units more are done."""
+    def advance(self, amount: int = 1, note: str = "", /) -> None:
+        """`amount` units more are done; `note` says what is being done now."""
         ...
 
 
@@ -34,12 +34,12 @@ class PlainProgress:
         self._say(f"{self._label} ...")
         return self
 
-    def advance(self, amount: int = 1) -> None:
+    def advance(self, amount: int = 1, note: str = "", /) -> None:
         self._done += amount
         now = self._clock()
         if now - self._spoken >= _INTERVAL_S:
             self._spoken = now
-            self._say(f"{self._label}: {self._amount()} after {now - self._start:.0f} s")
+            self._say(f"{self._label}: {note or self._amount()} after {now - self._start:.0f} s")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -68,14 +68,16 @@ class BarProgress:
             columns.append(progress.DownloadColumn() if unit == "B" else progress.MofNCompleteColumn())
         columns.append(progress.TimeElapsedColumn())
         self._bar = progress.Progress(*columns, console=Console(stderr=True), redirect_stdout=False)
-        self._task = self._bar.add_task(label, total=total)
+        self._label, self._task = label, self._bar.add_task(label, total=total)
 
     def __enter__(self) -> BarProgress:
         self._bar.start()
         return self
 
-    def advance(self, amount: int = 1) -> None:
+    def advance(self, amount: int = 1, note: str = "", /) -> None:
         self._bar.advance(self._task, amount)
+        if note:
+            self._bar.update(self._task, description=f"{self._label}: {note}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

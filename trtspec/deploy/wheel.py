@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from trtspec.cache import cache_folder
 from trtspec.errors import UnavailableError
 
 _INSTALL = "pip install 'trtspec[triton]' (Linux on x86-64, Python 3.10 to 3.13)"
@@ -62,7 +63,7 @@ def _backends(source: Path, stub: Path) -> Path:
     """The wheel's backends with the stub in its place, made once for each wheel and Python."""
     made = stub.stat()
     name = f"{stub.parent.name}-{made.st_size}-{made.st_mtime_ns}"
-    destination = _cache_folder() / "triton-backends" / name
+    destination = cache_folder() / "triton-backends" / name
     if destination.is_dir():
         return destination
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -77,9 +78,3 @@ def _backends(source: Path, stub: Path) -> Path:
             if not destination.is_dir():
                 raise
     return destination
-
-
-def _cache_folder() -> Path:
-    if own := os.environ.get("TRTSPEC_CACHE"):
-        return Path(own).resolve()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trtspec"

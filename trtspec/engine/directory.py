@@ -12,6 +12,7 @@ from trtspec.errors import EngineError
 
 NO_DRAFTS, DRAFT_TOKENS_EXTERNAL = 1, 2  # `SpeculativeDecodingMode` of TensorRT-LLM, written as an integer
 TORCH_VERSION = "trtspec-torch"
+_REBUILD = "build the engine again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,14 @@ class EngineConfig:
     vocab_size: int
     world_size: int
     max_batch_size: int
+    max_beam_width: int
     max_input_len: int
     max_seq_len: int
     max_num_tokens: int
     max_draft_len: int
     speculative_decoding_mode: int
+    kv_cache_type: str
+    remove_input_padding: bool
     use_paged_context_fmha: bool
     gather_generation_logits: bool
 
@@ -49,6 +53,7 @@ def read_engine(folder: Path) -> EngineConfig:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         pretrained, build = content["pretrained_config"], content["build_config"]
+        plugins = build["plugin_config"]
         config = EngineConfig(
             version=content["version"],
             architecture=pretrained["architecture"],
@@ -56,34 +61,58 @@ def read_engine(folder: Path) -> EngineConfig:
             vocab_size=pretrained["vocab_size"],
             world_size=pretrained["mapping"]["world_size"],
             max_batch_size=build["max_batch_size"],
+            max_beam_width=build.get("max_beam_width", 1),
             max_input_len=build["max_input_len"],
             max_seq_len=build["max_seq_len"],
             max_num_tokens=build["max_num_tokens"],
             max_draft_len=build["max_draft_len"],
             speculative_decoding_mode=int(build["speculative_decoding_mode"]),
-            use_paged_context_fmha=bool(build["plugin_config"]["use_paged_context_fmha"]),
+            kv_cache_type=str(build.get("kv_cache_type", "paged")).lower(),
+            remove_input_padding=bool(plugins.get("remove_input_padding", True)),
+            use_paged_context_fmha=bool(plugins["use_paged_context_fmha"]),
             gather_generation_logits=bool(build["gather_generation_logits"]),
         )
     except FileNotFoundError as error:
         raise EngineError(folder, "is not an engine: it has no config.json", "trtspec build") from error
     except KeyError as error:
-        raise EngineError(file, f"has no {error.args[0]}", "build the engine again") from error
+        raise EngineError(file, f"has no {error.args[0]}", _REBUILD) from error
     except (ValueError, TypeError) as error:
-        raise EngineError(file, f"is not an engine's config: {error}", "build the engine again") from error
+        raise EngineError(file, f"is not an engine's config: {error}", _REBUILD) from error
     return config
 
 
-def check_engine(folder: Path, max_draft_len: int) -> EngineConfig:
-    """What the runtime asserts only at load time: ranks, mode, draft length, paged context FMHA."""
+def check_engine(folder: Path, max_draft_len: int, release: str | None = None) -> EngineConfig:
+    """What the runtime asserts only at load time, and what KV blocks need to be reused from round to round.
+
+    `max_draft_len` is 0 for an engine that proposes. `release` is the TensorRT-LLM that should have built it.
+    """
     config = read_engine(folder)
+    if release and config.version != release:
+        problem = f"was built by TensorRT-LLM {config.version}, and not by {release} as the recipe says"
+        raise EngineError(folder, problem, f"write release: {config.version}, or run the image of {release}")
     suffix = "safetensors" if config.backend == "torch" else "engine"
     for rank in range(config.world_size):
         if not (folder / f"rank{rank}.{suffix}").is_file():
-            raise EngineError(folder, f"has no rank{rank}.{suffix}", "build the engine again")
+            raise EngineError(folder, f"has no rank{rank}.{suffix}", _REBUILD)
     mode = DRAFT_TOKENS_EXTERNAL if max_draft_len else NO_DRAFTS
     if (config.speculative_decoding_mode, config.max_draft_len) != (mode, max_draft_len):
         found = f"mode {config.speculative_decoding_mode} with max_draft_len {config.max_draft_len}"
-        raise EngineError(folder, f"was built for {found}, not for mode {mode} with {max_draft_len}")
-    if not config.use_paged_context_fmha:
-        raise EngineError(folder, "was built without use_paged_context_fmha, so it cannot reuse KV blocks")
+        problem = f"was built for {found}, not for mode {mode} with {max_draft_len}"
+        raise EngineError(folder, problem, _REBUILD)
+    for flaw in _flaws(config):
+        raise EngineError(folder, flaw, _REBUILD)
     return config
+
+
+def _flaws(config: EngineConfig) -> list[str]:
+    flaws = {
+        "was built without use_paged_context_fmha, so it cannot reuse KV blocks": (
+            not config.use_paged_context_fmha
+        ),
+        f"has a KV cache that is {config.kv_cache_type}, not paged": config.kv_cache_type != "paged",
+        "was built without remove_input_padding, so it cannot batch in flight": (
+            not config.remove_input_padding
+        ),
+        "was built for beams, and drafts have none": config.max_beam_width > 1,
+    }
+    return [flaw for flaw, found in flaws.items() if found]

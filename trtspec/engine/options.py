@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-Value = bool | int | float | str
+from trtspec.recipe.build_options import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,3 @@ class BuildOptions:
     max_num_tokens: int
     max_draft_len: int = 0
     extra: Mapping[str, Value] = field(default_factory=dict)
-
-
-def is_on(value: Value | None) -> bool:
-    """Whether a recipe's value switches something on: YAML's true, or trtllm-build's own word."""
-    return value is True or value == "enable"

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, NO_DRAFTS, TORCH_VERSION, write_config
-from trtspec.engine.options import BuildOptions, is_on
+from trtspec.engine.options import BuildOptions
+from trtspec.recipe.build_options import is_on
 
 FORMAT = 1  # of what is written: raised when the same checkpoint and options give other bytes
 PLUGINS: dict[str, Any] = {

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from pathlib import Path
 
-from trtspec.engine.options import BuildOptions, Value, is_on
-from trtspec.errors import StepError
+from trtspec.engine.diagnosis import diagnose
+from trtspec.engine.options import BuildOptions
+from trtspec.engine.place import Place
+from trtspec.engine.timing_cache import TimingCache
+from trtspec.recipe.build_options import Value, to_argv
+from trtspec.watch import Advance
 
 COMMAND = "trtllm-build"
-_WORDS = {True: "enable", False: "disable"}
 
-# What an expert adds to trtllm-build's own defaults, and what speculation needs said aloud.
-DEFAULTS: dict[str, Value] = {
-    "max_beam_width": 1,
-    "kv_cache_type": "paged",
-    "remove_input_padding": "enable",
-    "context_fmha": "enable",
-    "use_paged_context_fmha": "enable",
-    "gemm_plugin": "auto",
-}
-
-# Options without a value; all others that YAML may call true or false are enable or disable.
-FLAGS = frozenset(
-    {
-        "enable_debug_output",
-        "fast_build",
-        "gather_all_token_logits",
-        "gather_context_logits",
-        "gather_generation_logits",
-        "monitor_memory",
-        "strip_plan",
-        "weight_sparsity",
-        "weight_streaming",
-    }
-)
+# How often what the builder says is looked at.
+_POLL_S = 0.2
 
 
 def build_argv(checkpoint: str, output: str, options: BuildOptions) -> tuple[str, ...]:
@@ -48,47 +26,51 @@ def build_argv(checkpoint: str, output: str, options: BuildOptions) -> tuple[str
         "max_input_len": options.max_input_len,
         "max_seq_len": options.max_seq_len,
         "max_num_tokens": options.max_num_tokens,
-        **DEFAULTS,
-        **options.extra,
     }
     if options.max_draft_len:
         values |= {
             "speculative_decoding_mode": "draft_tokens_external",
             "max_draft_len": options.max_draft_len,
         }
-    argv = [COMMAND]
-    for name, value in values.items():
-        if name in FLAGS:
-            argv += [f"--{name}"] if is_on(value) else []
-        else:
-            argv += [f"--{name}", _WORDS[value] if isinstance(value, bool) else str(value)]
-    return tuple(argv)
+    values.update(options.extra)
+    return (COMMAND, *(word for item in values.items() for word in to_argv(*item)))
 
 
-def build(executable: str, argv: tuple[str, ...], log: Path) -> None:
-    """Runs the command with its output in `log`; raises StepError. Ctrl-C ends its worker processes too."""
+def build(argv: tuple[str, ...], place: Place, cache: TimingCache, log: Path, advance: Advance) -> None:
+    """Runs the command with its output in `log`; raises StepError with the diagnosis.
+
+    `advance` hears the last thing that the builder said. What it raises, and Ctrl-C, ends the builder with
+    its worker processes.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as stream:
-        # trtllm-build leaves its timing cache, model.cache, in the working directory.
-        process = subprocess.Popen(  # noqa: S603
-            [executable, *argv[1:]],
-            cwd=log.parent,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    with log.open("wb") as stream, cache.options(log.parent) as timing:
+        process = place.start((*argv, *timing), stream, log.parent)
+        tail = _Tail(log)
         try:
-            status = process.wait()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise
-    if status:
-        raise StepError(argv[0], f"failed with status {status}: {_last_line(log)}", log=log)
+            while (status := process.wait(_POLL_S)) is None:
+                advance(0, tail.last())
+        finally:
+            process.kill()
+        if status:
+            raise diagnose(argv[0], status, log)
 
 
-def _last_line(log: Path) -> str:
-    """The last thing said, which with a Python program is the exception."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+class _Tail:
+    """The last line of a file that grows."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._offset, self._line = file, 0, ""
+
+    def last(self) -> str:
+        """Without the time and the name of the logger, `[11/21/2026-07:30:00] [TRT-LLM] [I]`."""
+        with self._file.open("rb") as stream:
+            stream.seek(self._offset)
+            new = stream.read()
+        self._offset += len(new)
+        lines = [line for line in new.decode("utf-8", "replace").splitlines() if line.strip()]
+        if lines:
+            self._line = lines[-1].rpartition("] ")[2].strip()[:_WIDTH]
+        return self._line
+
+
+_WIDTH = 60

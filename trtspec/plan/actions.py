@@ -13,7 +13,8 @@ from trtspec.checkpoint.tensors import read_json
 from trtspec.checkpoint.verify import verify
 from trtspec.engine import directory, manifest, torch_builder, trtllm
 from trtspec.engine.options import BuildOptions
-from trtspec.errors import UnavailableError
+from trtspec.engine.place import Place
+from trtspec.engine.timing_cache import TimingCache
 from trtspec.plan.digests import Advance
 from trtspec.plan.facts import TOKENIZER_FILES
 from trtspec.plan.records import read_records
@@ -56,14 +57,18 @@ def build_torch(checkpoint: Path, options: BuildOptions, output: Path, advance: 
 
 
 def build_tensorrt_llm(
-    executable: str | None, checkpoint: Path, options: BuildOptions, log: Path, output: Path, advance: Advance
+    checkpoint: Path,
+    options: BuildOptions,
+    place: Place,
+    cache: TimingCache,
+    log: Path,
+    output: Path,
+    advance: Advance,
 ) -> None:
-    if executable is None:
-        raise UnavailableError(trtllm.COMMAND, "is not on PATH")
     # The command runs in the folder of its log, so its paths must be whole.
     argv = trtllm.build_argv(str(checkpoint.absolute()), str(output.absolute()), options)
-    trtllm.build(executable, argv, log)
-    directory.check_engine(output, options.max_draft_len)
+    trtllm.build(argv, place, cache, log.absolute(), advance)
+    directory.check_engine(output, options.max_draft_len, cache.release)
 
 
 def write_repository(spec: RepositorySpec, output: Path, advance: Advance) -> None:

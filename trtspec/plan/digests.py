@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from trtspec.plan.atomic import write_atomically
 from trtspec.watch import Advance as Advance
 from trtspec.watch import Watch as Watch
+from trtspec.watch import unwatched
 
 CHUNK = 4 << 20
 LARGE = 1 << 30
@@ -28,11 +28,8 @@ class FileDigests:
         stat = file.stat()
         key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
         if key not in self._known:
-            with (
-                self._watch(f"read {file.name}", stat.st_size)
-                if stat.st_size >= LARGE
-                else _unseen() as advance
-            ):
+            watch = self._watch if stat.st_size >= LARGE else unwatched
+            with watch(f"read {file.name}", stat.st_size) as advance:
                 self._known[key] = _sha256(file, advance)
         return self._known[key]
 
@@ -63,10 +60,6 @@ def _sha256(file: Path, advance: Advance) -> str:
             sha.update(chunk)
             advance(len(chunk))
     return sha.hexdigest()
-
-
-def _unseen() -> AbstractContextManager[Advance]:
-    return nullcontext(lambda _: None)
 
 
 def digest_of(value: Any) -> str:

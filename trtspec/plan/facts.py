@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import trtspec.repository
@@ -15,12 +13,15 @@ import trtspec.serving
 from trtspec.checkpoint.hub import fetch
 from trtspec.checkpoint.source import Source, read_source
 from trtspec.engine.trtllm import COMMAND
+from trtspec.plan.devices import Gpu, find_gpus
 from trtspec.plan.digests import FileDigests, digest_of
+from trtspec.plan.installed import installed, installed_beside
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
 from trtspec.watch import Watch
 
-PACKAGES = ("trtspec", "tensorrt_llm", "tensorrt", "torch", "numpy", "tokenizers")
+ENGINE_PACKAGES = ("tensorrt_llm", "tensorrt")
+PACKAGES = ("trtspec", *ENGINE_PACKAGES, "torch", "numpy", "tokenizers")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -44,20 +45,11 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """The first GPU of this machine; `sm` is the compute capability times ten."""
-
-    name: str
-    sm: int
-    driver: str
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """What planning depends on beside the recipe.
 
-    `versions` has the packages that are installed, `serving_code` the digest of what a repository carries.
-    `trtllm_build` and `gpu` are None where there is none.
+    `versions` has the packages that are installed, here or with trtllm-build; `serving_code` is the digest of
+    what a repository carries. `trtllm_build` is None where there is none.
     """
 
     target: ModelFacts
@@ -65,7 +57,7 @@ class Facts:
     versions: Mapping[str, str]
     serving_code: str
     trtllm_build: str | None
-    gpu: Gpu | None
+    gpus: tuple[Gpu, ...]
 
 
 def gather(loaded: LoadedRecipe, digests: FileDigests | None, watch: Watch) -> Facts:
@@ -77,10 +69,11 @@ def gather(loaded: LoadedRecipe, digests: FileDigests | None, watch: Watch) -> F
     return Facts(
         target=_model(loaded, loaded.recipe.target, digests, watch),
         draft=_model(loaded, loaded.recipe.draft, digests, watch),
-        versions={name: found for name in PACKAGES if (found := _version(name))},
+        versions=installed(PACKAGES)
+        | (installed_beside(Path(trtllm_build), ENGINE_PACKAGES) if trtllm_build else {}),
         serving_code=_serving_code(),
         trtllm_build=trtllm_build,
-        gpu=_gpu() if trtllm_build else None,
+        gpus=find_gpus() if trtllm_build else (),
     )
 
 
@@ -93,30 +86,8 @@ def _model(loaded: LoadedRecipe, model: Model, digests: FileDigests | None, watc
     return ModelFacts(model.model, None if folder == location else folder.name, source, found)
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def _serving_code() -> str:
     """The digest of the Python files that `write_repository` copies or generates from."""
     rooms = [Path(room) for package in (trtspec.serving, trtspec.repository) for room in package.__path__]
     files = sorted(file for room in rooms for file in room.rglob("*.py"))
     return digest_of([[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in files])
-
-
-def _gpu() -> Gpu | None:
-    query = ("--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader", "--id=0")
-    executable = shutil.which("nvidia-smi")
-    if executable is None:
-        return None
-    result = subprocess.run(  # noqa: S603
-        [executable, *query], capture_output=True, text=True, timeout=20, check=False
-    )
-    try:
-        name, capability, driver = result.stdout.strip().split(", ")
-        return Gpu(name, round(10 * float(capability)), driver)
-    except ValueError:
-        return None

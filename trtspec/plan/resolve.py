@@ -14,10 +14,12 @@ from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import Source
+from trtspec.engine.defaults import EngineKind, defaults
 from trtspec.engine.options import BuildOptions
 from trtspec.errors import RecipeError
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.recipe import gpus, releases
+from trtspec.recipe.build_options import Value, is_on
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
 
@@ -207,7 +209,6 @@ def _num_tokens(choose: _Chooser, batch: int, drafts: int) -> int:
 def _engine(
     choose: _Chooser, role: str, backend: str, facts: ModelFacts, options: BuildOptions
 ) -> EnginePlan:
-    model: Model = getattr(choose.loaded.recipe, role)
     dtype = choose(f"{role}.dtype", facts.source.dtype, "what the model is stored in", "model")
     if dtype == "auto":
         dtype = facts.source.dtype
@@ -216,9 +217,34 @@ def _engine(
         problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
         raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
     checkpoint = _checkpoint(choose, role, dtype, facts.source)
-    for name, value in model.build.items():
-        choose.choices.append(Choice(f"{role}.build.{name}", value, "recipe", "as written"))
-    return EnginePlan(facts, checkpoint, replace(options, extra=dict(model.build)))
+    extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint)
+    return EnginePlan(facts, checkpoint, replace(options, extra=extra))
+
+
+def _build_options(
+    choose: _Chooser, role: str, backend: str, architecture: str, checkpoint: ConvertOptions
+) -> dict[str, Value]:
+    """The options of `trtllm-build` beside the sizes: an expert's, and the recipe's in their place."""
+    recipe = choose.loaded.recipe
+    model: Model = getattr(recipe, role)
+    if is_on(model.build.get("reduce_fusion")) and architecture != "LlamaForCausalLM":
+        problem = f"trtllm-build switches it off for {architecture}"
+        raise choose.error(f"{role}.build.reduce_fusion", problem, "remove this line")
+    gpu, mapping = gpus.GPUS.get(recipe.hardware.gpu), checkpoint.mapping
+    chosen = {
+        name: Choice(f"{role}.build.{name}", value, "recipe", "as written")
+        for name, value in model.build.items()
+    }
+    expert = {}
+    if gpu and backend == "tensorrt_llm":
+        kind = EngineKind(
+            architecture, checkpoint.fp8, checkpoint.fp8_kv_cache, gpu.sm, mapping.tp_size, mapping.pp_size
+        )
+        for name, value, reason in defaults(kind, model.build):
+            expert[name] = Choice(f"{role}.build.{name}", value, "default", reason)
+    choices = expert | chosen
+    choose.choices += choices.values()
+    return {name: choice.value for name, choice in choices.items()}
 
 
 def _checkpoint(choose: _Chooser, role: str, dtype: str, source: Source) -> ConvertOptions:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
-from time import monotonic
 
 from trtspec.errors import UnavailableError
 from trtspec.plan.atomic import publish, remove, remove_leftovers, temporary
 from trtspec.plan.digests import Advance, FileDigests, Watch, digest_of
 from trtspec.plan.lock import locked
 from trtspec.plan.records import FOLDER, Record, read_records, write_records
+from trtspec.plan.side_by_side import groups, run_together
 from trtspec.plan.steps import Step
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -28,19 +29,20 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Watch) 
         remove_leftovers(build)
         _check_obstacles(steps, build, digests)
         records = read_records(build)
-        for step in steps:
-            if _is_done(step, records, build, digests):
+        for group in groups(steps):
+            undone = [step for step in group if not _is_done(step, records, build, digests)]
+            if not undone:
                 continue
-            if records.pop(step.name, None):
+            if [step for step in undone if records.pop(step.name, None)]:
                 write_records(build, records)
-            start = monotonic()
-            with watch(step.name, step.size) as advance:
-                _make(step, build, advance)
-            files = _files(step, build, digests)
-            seconds = round(monotonic() - start, 3)
-            records[step.name] = Record(str(step.digest), _inputs(step, records), files, seconds)
-            write_records(build, records)
-            ran.append(step.name)
+            jobs = [partial(_make, step, build) for step in undone]
+            with watch(" and ".join(step.name for step in undone), undone[0].size) as advance:
+                for index, seconds in run_together(jobs, advance):
+                    step = undone[index]
+                    files = _files(step, build, digests)
+                    records[step.name] = Record(str(step.digest), _inputs(step, records), files, seconds)
+                    write_records(build, records)
+                    ran.append(step.name)
         digests.save()
     return ran
 

@@ -11,12 +11,15 @@ from typing import Any
 from trtspec.checkpoint import convert, verify
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.engine import manifest, torch_builder, trtllm
+from trtspec.engine.place import Here
+from trtspec.engine.timing_cache import TimingCache
 from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.plan import actions
+from trtspec.plan.devices import apart
 from trtspec.plan.digests import Advance, digest_of
 from trtspec.plan.facts import TOKENIZER_FILES, Facts, ModelFacts
+from trtspec.plan.obstacles import build_obstacle
 from trtspec.plan.resolve import EnginePlan, Resolved
-from trtspec.recipe import gpus
 from trtspec.repository.spec import RepositorySpec
 
 
@@ -28,7 +31,8 @@ class Step:
     whose outputs it reads. `command` does the same by hand, and is empty where only `trtspec build` does
     it. `digest` stands for all that the output depends on beside those outputs; it is None where the facts
     are without digests. `action` makes the output at the temporary path that it is given and tells how many
-    of `size` bytes are done. `obstacle` is what keeps the step from being run on this machine.
+    of `size` bytes are done. `gpus` are the UUIDs of GPUs that are the step's own: neighbours that both have
+    some are run side by side. `obstacle` is what keeps the step from being run on this machine.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Step:
     action: Callable[[Path, Advance], None] = field(repr=False)
     after: tuple[str, ...] = ()
     size: int | None = None
+    gpus: tuple[str, ...] = ()
     obstacle: TrtspecError | None = None
 
 
@@ -49,7 +54,9 @@ def make_steps(resolved: Resolved, facts: Facts) -> list[Step]:
     steps = [_check(resolved, facts), _tokenizer(resolved.target.model)]
     steps += [_convert(resolved, role, engine) for role, engine in engines.items()]
     steps += [_verify(resolved, role, engine) for role, engine in engines.items()]
-    steps += [_build(resolved, facts, role, engine) for role, engine in engines.items()]
+    own = apart(facts.gpus, [engine.checkpoint.mapping.world_size for engine in engines.values()])
+    for (role, engine), gpus in zip(engines.items(), own, strict=True):
+        steps.append(_build(resolved, facts, role, engine, gpus))
     steps.append(_repository(resolved, facts))
     steps.append(_manifest(resolved, facts, steps))
     return steps
@@ -118,7 +125,7 @@ def _precision(options: ConvertOptions) -> str:
     return f"{precision}, {ranks} ranks" if ranks > 1 else precision
 
 
-def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan) -> Step:
+def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan, gpus: tuple[str, ...]) -> Step:
     checkpoint, output, options = f"{role}/checkpoint", f"{role}/engine", engine.options
     folder = resolved.output / checkpoint
     if resolved.release is None:
@@ -131,7 +138,9 @@ def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan) -> S
         gpu = resolved.loaded.recipe.hardware.gpu
         digest = digest_of([resolved.release.version, gpu, trtllm.build_argv(checkpoint, output, options)])
         log = resolved.output / actions.LOGS / f"build-{role}.log"
-        action = partial(actions.build_tensorrt_llm, facts.trtllm_build, folder, options, log)
+        place = Here(facts.trtllm_build or trtllm.COMMAND, gpus)
+        cache = TimingCache(resolved.release.version, gpu, _shape(engine))
+        action = partial(actions.build_tensorrt_llm, folder, options, place, cache, log)
     kind = (
         f"verifies up to {options.max_draft_len} draft tokens" if options.max_draft_len else "proposes tokens"
     )
@@ -144,29 +153,16 @@ def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan) -> S
         digest=digest,
         action=action,
         after=(f"convert {role}",),
-        obstacle=_obstacle(resolved, facts),
+        gpus=gpus,
+        obstacle=build_obstacle(resolved, facts, engine),
     )
 
 
-def _obstacle(resolved: Resolved, facts: Facts) -> TrtspecError | None:
-    """Why trtllm-build cannot make these engines here; the torch backend builds anywhere."""
-    release, gpu = resolved.release, gpus.GPUS.get(resolved.loaded.recipe.hardware.gpu)
-    if release is None:
-        return None
-    image = release.image
-    repair = f"run inside {image}, with trtspec installed there, or build for this machine: --backend torch"
-    found = facts.versions.get("tensorrt_llm")
-    if facts.trtllm_build is None:
-        return UnavailableError(trtllm.COMMAND, "is not on PATH", repair)
-    if found and found != release.version:
-        problem = f"is of TensorRT-LLM {found}, the recipe's release is {release.version}"
-        return UnavailableError(facts.trtllm_build, problem, f"run inside {image}, or write release: {found}")
-    if facts.gpu and gpu and facts.gpu.sm != gpu.sm:
-        problem = (
-            f"has SM {facts.gpu.sm}, the recipe's {gpu.name} SM {gpu.sm}; an engine runs where it was built"
-        )
-        return UnavailableError(facts.gpu.name, problem, "build on the recipe's GPU, or change hardware.gpu")
-    return None
+def _shape(engine: EnginePlan) -> str:
+    """What the kernels of an engine depend on, beside its sizes."""
+    source, options = engine.model.source, engine.checkpoint
+    precision = "fp8" if options.fp8 else options.dtype
+    return f"{source.hidden_size}x{source.intermediate_size}-{precision}-tp{options.mapping.tp_size}"
 
 
 def _repository(resolved: Resolved, facts: Facts) -> Step:
@@ -210,7 +206,7 @@ def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:
             for role, model in (("target", facts.target), ("draft", facts.draft))
         },
         tools=dict(facts.versions),
-        gpu=asdict(facts.gpu) if facts.gpu else None,
+        gpu={key: getattr(facts.gpus[0], key) for key in ("name", "sm", "driver")} if facts.gpus else None,
         commands={step.name: _portable(step.command, resolved) for step in steps if step.command},
     )
     return Step(

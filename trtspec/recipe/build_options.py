@@ -1,67 +1,147 @@
-"""Every option of `trtllm-build` that a recipe may set by hand, and why it may not set the others.
+"""Every option of `trtllm-build`: what a recipe may set by hand, and why it may not set the others.
 
-Names, values and defaults are those of TensorRT-LLM 1.0 to 1.2 (`commands/build.py`, `plugin/plugin.py`).
+Names, values and defaults are those of TensorRT-LLM 1.0 to 1.2 (`commands/build.py`, `plugin/plugin.py`),
+whose options are the same but for 1.0's automatic parallelism.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 Value = bool | int | float | str
 
-_SWITCH = ("enable", "disable")
-_FP8 = ("fp8", "disable")
-_DTYPE = ("auto", "float16", "bfloat16", "float32", "disable")
-_INT, _FLAG, _TEXT = "a whole number from 1", "true or false", "text"
 
-# An option's value is one of these words, or what the text says.
-OPTIONS: dict[str, tuple[str, ...] | str] = {
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One word of these; where `disable` is one, false stands for it, and true for `enable`."""
+
+    words: tuple[str, ...]
+
+    def fits(self, value: Value) -> bool:
+        return to_word(value) in self.words
+
+    def __str__(self) -> str:
+        return ", ".join(self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number from `least` to the largest that a C++ int32 holds."""
+
+    least: int = 1
+
+    def fits(self, value: Value) -> bool:
+        return type(value) is int and self.least <= value <= 2**31 - 1
+
+    def __str__(self) -> str:
+        return f"a whole number from {self.least}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option without a value: it is there, or it is not."""
+
+    def fits(self, value: Value) -> bool:
+        return isinstance(value, bool)
+
+    def __str__(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text; of `words`, several separated by spaces."""
+
+    words: tuple[str, ...] = ()
+
+    def fits(self, value: Value) -> bool:
+        return isinstance(value, str) and (not self.words or set(value.split()) <= set(self.words))
+
+    def __str__(self) -> str:
+        return f"one or more of {', '.join(self.words)}" if self.words else "text"
+
+
+Kind = Words | Whole | Flag | Text
+
+_SWITCH = Words(("enable", "disable"))
+_DTYPES = ("auto", "float16", "float32", "bfloat16", "int32")
+_DTYPE = Words((*_DTYPES, "disable"))
+_FP8 = Words(("fp8", "disable"))
+# Those of a dense decoder (`lora_manager.py`).
+_LORA_MODULES = (
+    "attn_qkv",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_dense",
+    "mlp_h_to_4h",
+    "mlp_4h_to_h",
+    "mlp_gate",
+    "mlp_gate_up",
+)
+
+OPTIONS: dict[str, Kind] = {
     "gpt_attention_plugin": _DTYPE,
-    "gemm_plugin": (*_DTYPE, "int32", "fp8", "nvfp4"),
+    "bert_attention_plugin": _DTYPE,
+    "gemm_plugin": Words((*_DTYPES, "fp8", "nvfp4", "disable")),
     "gemm_swiglu_plugin": _FP8,
-    "fp8_rowwise_gemm_plugin": (*_DTYPE, "fp8"),
+    "fp8_rowwise_gemm_plugin": _DTYPE,
     "low_latency_gemm_plugin": _FP8,
     "low_latency_gemm_swiglu_plugin": _FP8,
-    "gemm_allreduce_plugin": ("float16", "bfloat16", "disable"),
+    "gemm_allreduce_plugin": Words(("float16", "bfloat16", "disable")),
     "nccl_plugin": _DTYPE,
+    "moe_plugin": _DTYPE,
+    "mamba_conv1d_plugin": _DTYPE,
     "lora_plugin": _DTYPE,
-    "lora_dir": _TEXT,
-    "lora_ckpt_source": ("hf", "nemo"),
-    "lora_target_modules": _TEXT,
-    "max_lora_rank": _INT,
+    "dora_plugin": _SWITCH,
+    "lora_dir": Text(),
+    "lora_ckpt_source": Words(("hf", "nemo")),
+    "lora_target_modules": Text(_LORA_MODULES),
+    "max_lora_rank": Whole(),
     "use_fp8_context_fmha": _SWITCH,
+    "bert_context_fmha_fp32_acc": _SWITCH,
     "multiple_profiles": _SWITCH,
     "reduce_fusion": _SWITCH,
     "user_buffer": _SWITCH,
     "norm_quant_fusion": _SWITCH,
+    "fuse_fp4_quant": _SWITCH,
     "use_fused_mlp": _SWITCH,
     "pp_reduce_scatter": _SWITCH,
-    "tokens_per_block": _INT,
-    "opt_num_tokens": _INT,
-    "workers": _INT,
-    "profiling_verbosity": ("layer_names_only", "detailed", "none"),
-    "log_level": ("internal_error", "error", "warning", "info", "verbose", "debug", "trace"),
-    "gather_generation_logits": _FLAG,
-    "weight_sparsity": _FLAG,
-    "weight_streaming": _FLAG,
-    "strip_plan": _FLAG,
-    "fast_build": _FLAG,
-    "enable_debug_output": _FLAG,
-    "monitor_memory": _FLAG,
+    "paged_state": _SWITCH,
+    "tokens_per_block": Words(("8", "16", "32", "64", "128")),
+    "opt_num_tokens": Whole(),
+    "max_encoder_input_len": Whole(),
+    "max_prompt_embedding_table_size": Whole(least=0),
+    "workers": Whole(),
+    "profiling_verbosity": Words(("layer_names_only", "detailed", "none")),
+    "log_level": Words(("internal_error", "error", "warning", "info", "verbose", "debug", "trace")),
+    "visualize_network": Text(),
+    "gather_generation_logits": Flag(),
+    "weight_sparsity": Flag(),
+    "weight_streaming": Flag(),
+    "fast_build": Flag(),
+    "enable_debug_output": Flag(),
+    "monitor_memory": Flag(),
 }
 
 # What a pair stands on. trtllm-build takes other values, and the engines then fail when they are loaded.
-_FIXED: dict[str, tuple[int | str, str]] = {
-    "use_paged_context_fmha": ("enable", "verifying drafts reuses KV blocks, which needs it"),
-    "context_fmha": ("enable", "paged context FMHA needs it"),
-    "remove_input_padding": ("enable", "in-flight batching needs it"),
-    "kv_cache_type": ("paged", "KV block reuse needs it"),
-    "paged_kv_cache": ("enable", "KV block reuse needs it"),
+FIXED: dict[str, tuple[int | str, str]] = {
     "max_beam_width": (1, "speculation has no beams"),
+    "kv_cache_type": ("paged", "KV blocks are reused from round to round"),
+    "remove_input_padding": ("enable", "in-flight batching needs it"),
+    "context_fmha": ("enable", "paged context FMHA needs it"),
+    "use_paged_context_fmha": ("enable", "verifying drafts reads KV blocks of the rounds before"),
+    "logits_dtype": ("float32", "what is sampled from; the serving side is told the same"),
+}
+
+# What has one value too, which is trtllm-build's own, so that it is never written.
+_NEVER: dict[str, tuple[int | str, str]] = {
+    "paged_kv_cache": ("enable", "KV blocks are reused from round to round"),
     "streamingllm": ("disable", "TensorRT-LLM no longer builds it"),
-    "logits_dtype": ("float32", "the checkpoint says so"),
     "gather_context_logits": ("disable", "trtllm-build refuses it together with drafts"),
     "gather_all_token_logits": ("disable", "trtllm-build refuses it together with drafts"),
+    "strip_plan": ("disable", "an engine without its weights does not load"),
 }
 
 # What the recipe has a key of its own for, or what trtspec decides alone.
@@ -72,7 +152,11 @@ _ELSEWHERE = {
     "max_decoder_seq_len": "set engine.max_seq_len",
     "max_num_tokens": "set engine.max_num_tokens",
     "max_draft_len": "set speculation.max_draft_len",
+    "max_multimodal_len": "set max_prompt_embedding_table_size",
     "speculative_decoding_mode": "set speculation.mode",
+    "auto_parallel": "set parallel: {tensor: …, pipeline: …}",
+    "gpus_per_node": "set hardware.count",
+    "cluster_key": "set hardware.gpu",
     "checkpoint_dir": "trtspec sets it",
     "output_dir": "trtspec sets it",
     "input_timing_cache": "trtspec sets it",
@@ -81,7 +165,6 @@ _ELSEWHERE = {
     "build_config": "trtllm-build would ignore every other option",
     "model_cls_file": "trtspec runs no code that comes with a model",
     "model_cls_name": "trtspec runs no code that comes with a model",
-    "visualize_network": "call trtllm-build yourself for this",
     "dry_run": "use trtspec build --dry-run",
 }
 
@@ -89,34 +172,41 @@ _ELSEWHERE = {
 def option_problem(option: str, value: Value) -> tuple[str, str | None] | None:
     """Problem and repair; None for an option that may stand in a recipe."""
     name = option.lstrip("-").replace("-", "_").lower()
-    known = (*OPTIONS, *_FIXED, *_ELSEWHERE)
+    fixed = FIXED | _NEVER
+    known = (*OPTIONS, *fixed, *_ELSEWHERE)
     if name in _ELSEWHERE:
         return "this option of trtllm-build is not for the recipe", _ELSEWHERE[name]
     if name != option or name not in known:
         near = get_close_matches(name, known, n=1)
         return "unknown option of trtllm-build", f"did you mean {near[0]}?" if near else None
-    word = {True: "enable", False: "disable"}[value] if isinstance(value, bool) else value
-    if name in _FIXED:
-        wanted, reason = _FIXED[name]
-        return None if word == wanted else (f"cannot be {_shown(value)}: {reason}", "remove this line")
-    if not _fits(name, value):
-        allowed = OPTIONS[name]
-        return (
-            f"cannot be {_shown(value)}",
-            f"write {allowed if isinstance(allowed, str) else ', '.join(allowed)}",
-        )
+    if name in fixed:
+        wanted, reason = fixed[name]
+        return None if to_word(value) == str(wanted) else (f"cannot be {_shown(value)}: {reason}", _REMOVE)
+    if not OPTIONS[name].fits(value):
+        return f"cannot be {_shown(value)}", f"write {OPTIONS[name]}"
     return None
 
 
-def _fits(name: str, value: Value) -> bool:
-    allowed = OPTIONS[name]
-    if allowed == _INT:
-        return type(value) is int and value >= 1
-    if allowed == _FLAG:
-        return isinstance(value, bool)
-    if isinstance(value, bool):
-        return "disable" in allowed and (value is False or "enable" in allowed)
-    return isinstance(value, str) and (allowed == _TEXT or value in allowed)
+_REMOVE = "remove this line"
+
+
+def to_word(value: Value) -> str:
+    """A value as `trtllm-build` takes it: YAML's true and false are its enable and disable."""
+    return {True: "enable", False: "disable"}[value] if isinstance(value, bool) else str(value)
+
+
+def to_argv(name: str, value: Value) -> list[str]:
+    """One option of the command line, none for a flag that is off."""
+    kind = OPTIONS.get(name)
+    if isinstance(kind, Flag):
+        return [f"--{name}"] if value else []
+    words = str(value).split() if isinstance(kind, Text) and kind.words else [to_word(value)]
+    return [f"--{name}", *words]
+
+
+def is_on(value: Value | None) -> bool:
+    """Whether a value switches something on."""
+    return value is not None and to_word(value) != "disable"
 
 
 def _shown(value: Value) -> str:

@@ -23,6 +23,7 @@ class Gpu:
 
 
 NONE = "none"
+HOPPER = 90
 
 GPUS = {
     gpu.name: gpu
@@ -43,6 +44,11 @@ GPUS = {
 }
 
 NAMES = (*GPUS, NONE)
+
+
+def identify(label: str) -> Gpu | None:
+    """The kind of GPU with the name that `nvidia-smi` gives; None for one that no recipe can name."""
+    return next((gpu for gpu in GPUS.values() if gpu.label == label), None)
 
 
 def check(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtspec.recipe import gpus
+from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import option_problem
 from trtspec.recipe.schema import Model, Recipe
 
@@ -23,10 +24,13 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     for role, model in (("target", recipe.target), ("draft", recipe.draft)):
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
-        for option, value in model.build.items():
-            found = option_problem(option, value)
-            if found:
-                yield f"{role}.build.{option}", *found
+        flaws = [
+            (option, *flaw)
+            for option, value in model.build.items()
+            if (flaw := option_problem(option, value))
+        ]
+        for option, problem, repair in flaws or build_contradictions(model, recipe):
+            yield f"{role}.build.{option}", problem, repair
 
 
 def _hardware(recipe: Recipe) -> Iterator[Finding]:
@@ -70,7 +74,9 @@ def _serving(recipe: Recipe) -> Iterator[Finding]:
             f"{name} is the name of an engine's model in the bls layout",
             "choose another name",
         )
-    ranks = {role: _ranks(model) for role, model in (("target", recipe.target), ("draft", recipe.draft))}
+    ranks = {
+        role: model.parallel.ranks for role, model in (("target", recipe.target), ("draft", recipe.draft))
+    }
     several = [role for role, count in ranks.items() if count > 1]
     if layout == "in_process" and several:
         problem = f"in_process needs one rank for each engine, and the {several[0]} has {ranks[several[0]]}"
@@ -78,7 +84,7 @@ def _serving(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _parallel(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
-    ranks, hardware = _ranks(model), recipe.hardware
+    ranks, hardware = model.parallel.ranks, recipe.hardware
     if recipe.backend == "torch" and ranks > 1:
         yield (
             f"{role}.parallel",
@@ -110,7 +116,3 @@ def _precision(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
     if on_tensorrt and gpu and quantization.weights == "fp8" and not gpu.fp8:
         problem = f"{gpu.label} (SM {gpu.sm}) has no FP8; it came with SM 89"
         yield f"{role}.quantization.weights", problem, f"write weights: {gpus.NONE}, or name another GPU"
-
-
-def _ranks(model: Model) -> int:
-    return model.parallel.tensor * model.parallel.pipeline

@@ -12,10 +12,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One TensorRT-LLM release; `tags` (YY.MM) are the Triton images that have it, the one to use first."""
+    """One TensorRT-LLM release; `tags` (YY.MM) are the Triton images that have it, the one to use first.
+
+    `driver` is the oldest branch of NVIDIA's driver that runs the image's CUDA without the forward
+    compatibility package (CUDA Compatibility guide: 525 for CUDA 12, 580 for CUDA 13).
+    """
 
     version: str
     tensorrt: str
+    cuda: str
+    driver: int
     tags: tuple[str, ...]
 
     @property
@@ -29,10 +35,10 @@ RELEASES = {
     release.version: release
     for release in (
         # 26.06 is the newest image from before engines were removed from TensorRT-LLM's main branch.
-        Release("1.2.1", "10.14.1.48", ("26.06", "26.07", "26.05", "26.04")),
-        Release("1.2.0", "10.14.1.48", ("26.03",)),
-        Release("1.1.0", "10.13.3.9", ("26.02", "26.01", "25.12")),
-        Release("1.0.0", "10.11.0.33", ("25.10", "25.09")),
+        Release("1.2.1", "10.14.1.48", "13.1", 580, ("26.06", "26.07", "26.05", "26.04")),
+        Release("1.2.0", "10.14.1.48", "13.1", 580, ("26.03",)),
+        Release("1.1.0", "10.13.3.9", "13.0", 580, ("26.02", "26.01", "25.12")),
+        Release("1.0.0", "10.11.0.33", "12.9", 525, ("25.10", "25.09")),
     )
 }
 
@@ -41,18 +47,28 @@ def check(version: str) -> str:
     """The version itself if engines can be built with it; raises ValueError(problem, repair)."""
     if version in RELEASES:
         return version
-    raise ValueError(
-        f"found {version!r:.80}: {_reason(version)}", f"known releases are {', '.join(RELEASES)}"
-    )
+    raise ValueError(f"found {version!r:.80}: {_reason(version)}", _repair(version))
+
+
+def of_tag(tag: str) -> Release | None:
+    """The release in the Triton image of this tag (YY.MM), or in that of a whole image name."""
+    found = _TAG.search(tag)
+    return next((release for release in RELEASES.values() if found and found[0] in release.tags), None)
+
+
+# Triton's tags are year and month, which no TensorRT-LLM release looks like.
+_TAG = re.compile(r"(?<![\d.])2[3-9]\.(?:0[1-9]|1[0-2])(?![\d.])")
 
 
 def _reason(version: str) -> str:
-    for release in RELEASES.values():
-        if version in release.tags:
-            return f"that is the tag of a Triton image, whose TensorRT-LLM is {release.version}"
-    if version == "25.11" or version.startswith("1.0.3"):
+    tag = _TAG.search(version)
+    if release := of_tag(version):
+        return f"that is a Triton image, whose TensorRT-LLM is {release.version}"
+    if (tag and tag[0] == "25.11") or version.startswith("1.0.3"):
         return "NVIDIA's matrix and the 25.11 image disagree about what is in it, so it is not used"
-    numbers = re.match(r"(\d{1,4})\.(\d{1,4})(.*)", version)
+    if tag:
+        return "that is a Triton image, and none whose TensorRT-LLM builds engines for trtspec"
+    numbers = re.fullmatch(r"v?(\d{1,4})\.(\d{1,4})(.*)", version)
     if not numbers:
         return "that is no TensorRT-LLM release"
     if (int(numbers[1]), int(numbers[2])) >= (1, 3):
@@ -62,3 +78,10 @@ def _reason(version: str) -> str:
     if re.search(r"[a-z]", numbers[3]):
         return "only final releases have a Triton image"
     return "that is no TensorRT-LLM release with a Triton image"
+
+
+def _repair(version: str) -> str:
+    release = of_tag(version) or RELEASES.get(version.removeprefix("v"))
+    if release:
+        return f"write release: {release.version}"
+    return f"known releases are {', '.join(RELEASES)}"

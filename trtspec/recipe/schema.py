@@ -65,6 +65,11 @@ class Parallel(Section):
     tensor: Positive = Field(default=1, description="Tensor parallel size (tp_size).")
     pipeline: Positive = Field(default=1, description="Pipeline parallel size (pp_size).")
 
+    @property
+    def ranks(self) -> int:
+        """GPUs of this engine."""
+        return self.tensor * self.pipeline
+
 
 class Model(Section):
     """One of the two models."""

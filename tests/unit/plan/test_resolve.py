@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,19 @@ def resolved(llama_folder: Callable[..., Path], tmp_path: Path) -> Resolve:
         *lines: str,
         gpu: str = "h200",
         longest: tuple[int, int] = (131072, 131072),
+        architecture: str = "LlamaForCausalLM",
         flags: Mapping[str, str | None] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Resolved:
-        models = [
-            ModelFacts(name, None, read_source(llama_folder(name, max_position_embeddings=length)), None)
+        sources = [
+            read_source(llama_folder(name, max_position_embeddings=length))
             for name, length in zip(("target", "draft"), longest, strict=True)
         ]
-        facts = Facts(*models, versions={}, serving_code="", trtllm_build=None, gpu=None)
+        models = [
+            ModelFacts(name, None, replace(source, architecture=architecture), None)
+            for name, source in zip(("target", "draft"), sources, strict=True)
+        ]
+        facts = Facts(*models, versions={}, serving_code="", trtllm_build=None, gpus=())
         recipe = tmp_path / "recipe.yaml"
         start = ("name: x", f"hardware: {{gpu: {gpu}}}", "target: {model: ./t}", "draft: {model: ./d}")
         given = [line.split(":")[0] for line in lines]
@@ -94,7 +100,28 @@ def test_dtype_auto_is_the_models_own(resolved: Resolve) -> None:
 
 def test_options_of_one_engine_are_its_own(resolved: Resolve) -> None:
     found = resolved("draft: {model: ./d, build: {gemm_plugin: bfloat16}}")
-    assert (found.target.options.extra, found.draft.options.extra) == ({}, {"gemm_plugin": "bfloat16"})
+    target, draft = (engine.options.extra["gemm_plugin"] for engine in (found.target, found.draft))
+    assert (target, draft) == ("auto", "bfloat16")
+    assert choice(found, "target.build.gemm_plugin").origin == "default"
+    assert choice(found, "draft.build.gemm_plugin").origin == "recipe"
+
+
+def test_the_torch_backend_has_the_recipes_options_alone(resolved: Resolve) -> None:
+    found = resolved(
+        "engine: {backend: torch}",
+        "target: {model: ./t, build: {gather_generation_logits: true}}",
+        gpu="none",
+    )
+    assert found.target.options.extra == {"gather_generation_logits": True}
+    assert found.draft.options.extra == {}
+
+
+def test_what_trtllm_build_would_switch_off_is_refused(resolved: Resolve) -> None:
+    two = "hardware: {gpu: h200, count: 2}"
+    target = "target: {model: ./t, parallel: {tensor: 2}, build: {reduce_fusion: enable}}"
+    assert resolved(two, target).target.options.extra["reduce_fusion"] == "enable"
+    with pytest.raises(RecipeError, match="switches it off for MistralForCausalLM"):
+        resolved(two, target, architecture="MistralForCausalLM")
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.gpu_machine import H200, GpuMachine
+from trtspec.errors import StepError
+from trtspec.plan.plan import make_plan
+from trtspec.plan.runner import run
+from trtspec.watch import unwatched
+
 TRTSPEC = Path(sys.executable).with_name("trtspec")
-FAKE = Path(__file__).parents[2] / "fakes/trtllm_build.py"
 
 
 @pytest.fixture
@@ -28,84 +35,247 @@ def recipe(pair_recipe: Path) -> Path:
 
 
 @pytest.fixture
-def on_path(tmp_path: Path) -> dict[str, str]:
-    """An environment in which `trtllm-build` is found."""
-    command = tmp_path / "bin/trtllm-build"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
-    command.chmod(0o755)
-    return {**os.environ, "PATH": f"{command.parent}:/usr/bin:/bin"}
+def machine(tmp_path: Path) -> GpuMachine:
+    """NVIDIA's image on a server with one H200."""
+    machine = GpuMachine(tmp_path / "machine")
+    machine.gpus(H200)
+    machine.tensorrt_llm()
+    return machine
 
 
-def build(recipe: Path, environment: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
+def build(
+    recipe: Path, machine: GpuMachine, *more: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     command = [str(TRTSPEC), "build", recipe.name, "--output", "out", *more]
+    environment = machine.environment | variables
     return subprocess.run(
         command, cwd=recipe.parent, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
 
 
-def test_both_engines_are_built_by_the_command_that_the_plan_shows(
-    recipe: Path, on_path: dict[str, str]
-) -> None:
-    result = build(recipe, on_path)
+def config(recipe: Path, role: str) -> dict[str, dict[str, object]]:
+    content: dict[str, dict[str, object]] = json.loads(
+        (recipe.parent / "out" / role / "engine/config.json").read_text()
+    )
+    return content
+
+
+def test_both_engines_are_built_by_the_command_that_the_plan_shows(recipe: Path, machine: GpuMachine) -> None:
+    result = build(recipe, machine)
     assert result.returncode == 0, result.stderr
     out = recipe.parent / "out"
-    configs = {
-        role: json.loads((out / role / "engine/config.json").read_text()) for role in ("target", "draft")
-    }
-    assert configs["target"]["build_config"]["speculative_decoding_mode"] == 2
-    assert configs["draft"]["build_config"]["speculative_decoding_mode"] == 1
+    assert config(recipe, "target")["build_config"]["speculative_decoding_mode"] == 2
+    assert config(recipe, "draft")["build_config"]["speculative_decoding_mode"] == 1
     assert "tensorrt_llm" in (out / "model_repository/speculative_llm/config.pbtxt").read_text()
-    assert (out / ".trtspec/logs/model.cache").exists()
+    assert "Total time of building" in (out / ".trtspec/logs/build-target.log").read_text()
     manifest = json.loads((out / "manifest.json").read_text())
     command = manifest["commands"]["build target"]
-    assert command[:5] == [
-        "trtllm-build",
-        "--checkpoint_dir",
-        "target/checkpoint",
-        "--output_dir",
-        "target/engine",
-    ]
+    expected = ["trtllm-build", "--checkpoint_dir", "target/checkpoint", "--output_dir", "target/engine"]
+    assert command[:5] == expected
+    assert manifest["tools"]["tensorrt_llm"] == "1.2.1"
+    assert manifest["gpu"] == {"name": "NVIDIA H200", "sm": 90, "driver": "590.44.01"}
     assert str(recipe.parent) not in (out / "manifest.json").read_text()
-    assert "nothing to do" in build(recipe, on_path).stderr
+    assert "nothing to do" in build(recipe, machine).stderr
 
 
-def test_an_engine_that_comes_out_different_is_in_a_new_manifest(
-    recipe: Path, on_path: dict[str, str]
-) -> None:
-    build(recipe, on_path)
+def test_an_engine_that_comes_out_different_is_in_a_new_manifest(recipe: Path, machine: GpuMachine) -> None:
+    build(recipe, machine)
     engine = recipe.parent / "out/draft/engine/rank0.engine"
     engine.unlink()
-    result = build(recipe, on_path, "--json")
+    result = build(recipe, machine, "--json")
     assert json.loads(result.stdout)["ran"] == ["build draft", "write manifest"]
     manifest = json.loads((recipe.parent / "out/manifest.json").read_text())
     digest = subprocess.check_output(["sha256sum", engine], text=True).split()[0]
     assert manifest["outputs"]["draft/engine/rank0.engine"] == digest
 
 
-def test_without_trtllm_build_nothing_is_converted_and_the_image_is_named(recipe: Path) -> None:
-    result = build(recipe, {**os.environ, "PATH": "/usr/bin:/bin"})
-    assert result.returncode == 1
-    assert "error: trtllm-build: is not on PATH" in result.stderr
-    assert "nvcr.io/nvidia/tritonserver:26.0" in result.stderr
-    assert "--backend torch" in result.stderr
-    assert not (recipe.parent / "out/target").exists()
+def test_what_was_measured_in_one_build_is_known_in_the_next(recipe: Path, machine: GpuMachine) -> None:
+    build(recipe, machine)
+    (recipe.parent / "out/target/engine/rank0.engine").unlink()
+    assert build(recipe, machine).returncode == 0
+    log = (recipe.parent / "out/.trtspec/logs/build-target.log").read_text()
+    assert "Loaded 7 bytes of timing cache" in log
+    folder = Path(machine.environment["TRTSPEC_CACHE"], "timing/1.2.1-h200")
+    assert {file.name for file in folder.iterdir()} == {
+        "64x80-bfloat16-tp1.cache",
+        "32x80-float16-tp1.cache",
+    }
 
 
-def test_a_build_that_breaks_off_names_its_log(recipe: Path, on_path: dict[str, str]) -> None:
-    recipe.write_text(
-        recipe.read_text().replace("model: ./target", "model: ./target, build: {log_level: error}")
+class TestRefusedBeforeAnythingIsConverted:
+    def refused(self, recipe: Path, machine: GpuMachine, **variables: str) -> str:
+        result = build(recipe, machine, **variables)
+        assert result.returncode == 1
+        assert not (recipe.parent / "out/target").exists()
+        return result.stderr
+
+    def test_no_trtllm_build(self, recipe: Path, machine: GpuMachine) -> None:
+        said = self.refused(recipe, machine, PATH="/usr/bin:/bin")
+        assert "error: trtllm-build: is not on PATH" in said
+        assert "nvcr.io/nvidia/tritonserver:26.06-trtllm-python-py3" in said
+        assert "--backend torch" in said
+
+    def test_another_release(self, recipe: Path, machine: GpuMachine) -> None:
+        recipe.write_text(recipe.read_text().replace("1.2.1", "1.1.0"))
+        said = self.refused(recipe, machine)
+        assert "is of TensorRT-LLM 1.2.1, the recipe's release is 1.1.0" in said
+        assert "run inside nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3" in said
+        assert "or write release: 1.2.1" in said
+
+    @pytest.mark.parametrize(
+        ("gpu", "problem", "repair"),
+        [
+            ("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000", "has SM 89", "change hardware.gpu"),
+            (H200.replace("Default", "Exclusive_Process"), "compute mode Exclusive_Process", "-c DEFAULT"),
+            (H200.replace("Disabled", "Enabled"), "is divided (MIG)", "nvidia-smi -i 0 -mig 0"),
+        ],
     )
-    result = build(recipe, on_path)
-    assert result.returncode == 1
-    assert "error: trtllm-build: failed with status 2" in result.stderr
-    assert "unrecognized arguments: --log_level error" in result.stderr
-    assert "out/.trtspec/logs/build-target.log" in result.stderr
-    assert not (recipe.parent / "out/target/engine").exists()
+    def test_a_gpu_that_will_not_do(
+        self, recipe: Path, machine: GpuMachine, gpu: str, problem: str, repair: str
+    ) -> None:
+        machine.gpus(gpu)
+        said = self.refused(recipe, machine)
+        assert problem in said
+        assert repair in said
+
+    def test_no_gpu(self, recipe: Path, machine: GpuMachine) -> None:
+        machine.gpus()
+        assert "GPU: none is visible here; the recipe is for NVIDIA H200" in self.refused(recipe, machine)
+        machine.gpus(H200)
+        assert "none is visible here" in self.refused(recipe, machine, CUDA_VISIBLE_DEVICES="")
 
 
-def test_an_engine_that_would_not_load_is_refused(recipe: Path, on_path: dict[str, str]) -> None:
-    result = build(recipe, {**on_path, "FAKE_WITHOUT_PAGED": "1"})
-    assert result.returncode == 1
-    assert "built without use_paged_context_fmha" in result.stderr
-    assert not (recipe.parent / "out/target/engine").exists()
+class TestFailures:
+    def test_options_of_another_release(self, recipe: Path, machine: GpuMachine) -> None:
+        """The package says 1.2.1 and the command does not know its options."""
+        machine.command(
+            "trtllm-build", "echo 'error: unrecognized arguments: --reduce_fusion enable'; exit 2"
+        )
+        result = build(recipe, machine)
+        assert result.returncode == 1
+        assert "error: trtllm-build: failed with status 2: it does not know --reduce_fusion" in result.stderr
+        assert "out/.trtspec/logs/build-target.log" in result.stderr
+
+    def test_a_gpu_without_free_memory(self, recipe: Path, machine: GpuMachine) -> None:
+        result = build(recipe, machine, FAKE_FAILURE="gpu memory")
+        assert result.returncode == 1
+        assert "failed with status 1: the GPU has too little free memory" in result.stderr
+        assert "hint: end what else uses the GPU (nvidia-smi)" in result.stderr
+        assert "AssertionError: Engine building failed" in result.stderr  # of the last lines
+        assert not (recipe.parent / "out/target/engine").exists()
+
+    def test_a_machine_without_free_memory(self, recipe: Path, machine: GpuMachine) -> None:
+        result = build(recipe, machine, FAKE_FAILURE="host memory")
+        assert result.returncode == 1
+        assert "was killed by SIGKILL: the system ends processes so when its memory is full" in result.stderr
+        assert "workers: 1" in result.stderr
+
+    def test_an_engine_of_another_release_is_not_kept(self, recipe: Path, machine: GpuMachine) -> None:
+        result = build(recipe, machine, FAKE_RELEASE="1.1.0")
+        assert result.returncode == 1
+        assert "was built by TensorRT-LLM 1.1.0, and not by 1.2.1 as the recipe says" in result.stderr
+        assert not (recipe.parent / "out/target/engine").exists()
+
+    def test_an_engine_that_would_not_load_is_not_kept(self, recipe: Path, machine: GpuMachine) -> None:
+        result = build(recipe, machine, FAKE_FAILURE="no paged context")
+        assert result.returncode == 1
+        assert "built without use_paged_context_fmha" in result.stderr
+        assert not (recipe.parent / "out/target/engine").exists()
+
+
+class TestTwoRanks:
+    """The engine alone: how several ranks are served is no matter of its build."""
+
+    @pytest.fixture
+    def engine(self, recipe: Path, machine: GpuMachine, monkeypatch: pytest.MonkeyPatch) -> Path:
+        text = recipe.read_text().replace("gpu: h200", "gpu: h200, count: 2")
+        recipe.write_text(text.replace("model: ./target", "model: ./target, parallel: {tensor: 2}"))
+        machine.gpus(H200, H200)
+        for name, value in machine.environment.items():
+            monkeypatch.setenv(name, value)
+        return recipe.parent / "out/target/engine"
+
+    def build(self, engine: Path) -> None:
+        plan = make_plan(engine.parents[2] / "pair.yaml", {"output": str(engine.parents[1])}, True, unwatched)
+        wanted = ("convert target", "build target")
+        run([step for step in plan.steps if step.name in wanted], plan.output, plan.digests, unwatched)
+
+    def test_every_rank_has_a_worker(self, engine: Path) -> None:
+        self.build(engine)
+        assert sorted(file.name for file in engine.glob("*.engine")) == ["rank0.engine", "rank1.engine"]
+        content = json.loads((engine / "config.json").read_text())
+        assert content["build_config"]["plugin_config"]["reduce_fusion"] is True
+        assert content["pretrained_config"]["mapping"]["tp_size"] == 2
+
+    def test_one_that_fails_after_another_leaves_nothing(
+        self, engine: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FAKE_FAILURE", "middle")
+        with pytest.raises(StepError, match="failed with status 1: RuntimeError: Failed to set weight"):
+            self.build(engine)
+        assert [path.name for path in engine.parent.iterdir()] == ["checkpoint"]
+
+
+class TestSideBySide:
+    @pytest.fixture
+    def machine(self, machine: GpuMachine) -> GpuMachine:
+        machine.gpus(H200, H200)
+        return machine
+
+    def test_each_engine_has_a_gpu_of_its_own(self, recipe: Path, machine: GpuMachine) -> None:
+        calls = recipe.parent / "calls.txt"
+        result = build(recipe, machine, FAKE_CALLS=str(calls))
+        assert result.returncode == 0, result.stderr
+        lines = sorted(line.split() for line in calls.read_text().splitlines())
+        assert sorted(line[2] for line in lines) == ["GPU-00", "GPU-00", "GPU-11", "GPU-11"]
+        assert "build target and build draft ..." in result.stderr
+        assert "nothing to do" in build(recipe, machine).stderr
+
+    def test_one_that_fails_ends_the_other(self, recipe: Path, machine: GpuMachine) -> None:
+        machine.command("trtllm-build", 'case "$*" in *external*) exit 7;; *) exec sleep 60;; esac')
+        start = time.monotonic()
+        result = build(recipe, machine)
+        assert "failed with status 7" in result.stderr
+        assert time.monotonic() - start < 30
+        assert list((recipe.parent / "out").glob("*/*engine*")) == []
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_ctrl_c_ends_the_builders_and_leaves_nothing_half_made(
+    recipe: Path, machine: GpuMachine, gpus: int
+) -> None:
+    machine.gpus(*[H200] * gpus)
+    hanging = recipe.parent / "hanging"
+    environment = machine.environment | {"FAKE_FAILURE": "hang", "FAKE_HANGING": str(hanging)}
+    process = subprocess.Popen(
+        [str(TRTSPEC), "build", recipe.name, "--output", "out"],
+        cwd=recipe.parent,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not hanging.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    out = recipe.parent / "out"
+    assert [path.name for path in (out / "target").iterdir()] == ["checkpoint"]
+    assert _builders(out) == []
+    assert list(Path(environment["TRTSPEC_CACHE"]).rglob("*.cache*")) == []
+    assert build(recipe, machine).returncode == 0
+
+
+def _builders(out: Path) -> list[str]:
+    """The command lines of all processes that know of this build."""
+    lines = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(out) in line and int(process.name) != os.getpid():
+            lines.append(line)
+    return lines

@@ -209,7 +209,6 @@ class TestGpusAndReleases:
             ("1.2.0rc6", "only final releases"),
             ("1.0.3.2510", "disagree"),
             ("'25.11'", "disagree"),
-            ("'26.04'", "TensorRT-LLM is 1.2.1"),
             ("'1.2'", "no TensorRT-LLM release with a Triton image"),
             ("latest", "no TensorRT-LLM release"),
         ],
@@ -220,6 +219,25 @@ class TestGpusAndReleases:
         (found,) = problems(MINIMAL + f"engine: {{release: {release}}}")
         assert reason in found.problem
         assert found.repair == "known releases are 1.2.1, 1.2.0, 1.1.0, 1.0.0"
+
+    @pytest.mark.parametrize(
+        ("release", "known"),
+        [
+            ("26.04", "1.2.1"),
+            ("26.01", "1.1.0"),
+            ("nvcr.io/nvidia/tritonserver:25.09-trtllm-python-py3", "1.0.0"),
+            ("v1.2.0", "1.2.0"),
+        ],
+    )
+    def test_another_name_of_a_release(
+        self, problems: Callable[..., list[Problem]], release: str, known: str
+    ) -> None:
+        (found,) = problems(MINIMAL + f"engine: {{release: {release!r}}}")
+        assert found.repair == f"write release: {known}"
+
+    def test_an_image_outside_the_table(self, problems: Callable[..., list[Problem]]) -> None:
+        (found,) = problems(MINIMAL + "engine: {release: '26.08'}")
+        assert "none whose TensorRT-LLM builds engines" in found.problem
 
 
 class TestAllAtOnce:

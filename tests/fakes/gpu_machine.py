@@ -1,0 +1,60 @@
+"""A machine with GPUs and NVIDIA's tools, as executables in a folder for PATH."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+TRTLLM_BUILD = Path(__file__).with_name("trtllm_build.py")
+H200 = "NVIDIA H200, 9.0, 590.44.01, Default, Disabled, 143771, 143000"
+H100 = "NVIDIA H100 80GB HBM3, 9.0, 590.44.01, Default, Disabled, 81559, 81000"
+QUERY = (
+    "--query-gpu=index,uuid,name,compute_cap,driver_version,compute_mode,mig.mode.current,"
+    "memory.total,memory.free"
+)
+
+
+class GpuMachine:
+    """`environment` finds what was put on the machine, and nothing of the real one but the system's tools."""
+
+    def __init__(self, folder: Path) -> None:
+        self._bin, self._packages = folder / "bin", folder / "packages"
+        self._bin.mkdir(parents=True)
+        self._packages.mkdir()
+        self.environment = {
+            **os.environ,
+            "PATH": f"{self._bin}:/usr/bin:/bin",
+            "PYTHONPATH": str(self._packages),
+            "TRTSPEC_CACHE": str(folder / "cache"),
+        }
+        self.environment.pop("CUDA_VISIBLE_DEVICES", None)
+
+    def command(self, name: str, script: str) -> None:
+        file = self._bin / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+
+    def gpus(self, *lines: str) -> None:
+        """`nvidia-smi`, which answers one question: each line is the name and what follows it."""
+        answer = "".join(f"{index}, GPU-{index}{index}, {line}\n" for index, line in enumerate(lines))
+        (self._bin / "gpus.csv").write_text(answer)
+        question = f"{QUERY} --format=csv,noheader,nounits"
+        self.command(
+            "nvidia-smi", f'[ "$*" = "{question}" ] || exit 2; exec /bin/cat {self._bin / "gpus.csv"}'
+        )
+
+    def install(self, package: str, version: str) -> None:
+        """What `importlib.metadata` finds of a package."""
+        info = self._packages / f"{package}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+
+    def tensorrt_llm(self, release: str = "1.2.1", tensorrt: str = "10.14.1.48") -> None:
+        """NVIDIA's image, as far as a build sees it."""
+        self.install("tensorrt_llm", release)
+        self.install("tensorrt", tensorrt)
+        self.environment["FAKE_RELEASE"] = release
+        file = self._bin / "trtllm-build"
+        file.write_text(f"#!{sys.executable}\n{TRTLLM_BUILD.read_text()}")
+        file.chmod(0o755)

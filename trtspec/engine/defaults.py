@@ -1,0 +1,75 @@
+"""What an expert adds to `trtllm-build`'s own defaults for a pair, with the reason of each.
+
+The reasons are those of TensorRT-LLM's performance tuning guide (useful-build-time-flags.md,
+fp8-quantization.md) and of `tensorrt_llm/builder.py`, releases 1.0 to 1.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trtspec.recipe.build_options import FIXED, Value, is_on
+from trtspec.recipe.gpus import HOPPER
+
+
+class Default(NamedTuple):
+    """One option, its value and the reason in one line."""
+
+    option: str
+    value: Value
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """What the choice depends on; `sm` is the compute capability times ten."""
+
+    architecture: str
+    fp8_weights: bool
+    fp8_kv_cache: bool
+    sm: int
+    tensor: int = 1
+    pipeline: int = 1
+
+
+def defaults(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Default]:
+    """Every option that the command line has beside the sizes; `written` are the recipe's own."""
+    for option, (value, reason) in FIXED.items():
+        yield Default(option, value, reason)
+    yield from _attention(kind)
+    yield from _products(kind, written)
+    if "opt_num_tokens" not in written:
+        reason = "kernels for a few draft tokens and for long prompts alike; the build takes longer"
+        yield Default("multiple_profiles", "enable", reason)
+    yield from _ranks(kind)
+
+
+def _attention(kind: EngineKind) -> Iterator[Default]:
+    fp8 = kind.fp8_weights and kind.fp8_kv_cache
+    reason = "paged attention reads an FP8 KV cache in FP8 only" if fp8 else "it needs an FP8 KV cache"
+    yield Default("use_fp8_context_fmha", "enable" if fp8 else "disable", reason)
+
+
+def _products(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Default]:
+    """Matrix products, of which a round has few rows: one for each draft token of a request."""
+    if not kind.fp8_weights:
+        yield Default("gemm_plugin", "auto", "cuBLASLt: faster in float16 and bfloat16, and less memory")
+        return
+    yield Default("gemm_plugin", "disable", "NVIDIA advises against it for FP8")
+    if kind.sm != HOPPER:
+        return
+    yield Default("low_latency_gemm_plugin", "fp8", "Hopper's FP8 kernels for the few rows of a round")
+    if not is_on(written.get("gemm_swiglu_plugin")) and is_on(written.get("use_fused_mlp", "enable")):
+        reason = "one kernel for gate, up and SwiGLU; they share a scale, so nothing is lost"
+        yield Default("low_latency_gemm_swiglu_plugin", "fp8", reason)
+
+
+def _ranks(kind: EngineKind) -> Iterator[Default]:
+    if kind.tensor > 1 and kind.pipeline == 1 and kind.architecture == "LlamaForCausalLM":
+        yield Default(
+            "reduce_fusion", "enable", "one kernel for the sum over the ranks and the norm after it"
+        )
+    if ranks := kind.tensor * kind.pipeline - 1:
+        yield Default("workers", ranks + 1, "every rank is built at once, each on a GPU of its own")

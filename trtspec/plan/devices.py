@@ -1,0 +1,110 @@
+"""The GPUs of this machine, as `nvidia-smi` tells of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_FIELDS = (
+    "index",
+    "uuid",
+    "name",
+    "compute_cap",
+    "driver_version",
+    "compute_mode",
+    "mig.mode.current",
+    "memory.total",
+    "memory.free",
+)
+_TIMEOUT_S = 20
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU; `sm` is the compute capability times ten, memory is in bytes."""
+
+    index: int
+    uuid: str
+    name: str
+    sm: int
+    driver: str
+    compute_mode: str
+    mig: bool
+    memory: int
+    free: int
+
+    @property
+    def shared(self) -> bool:
+        """Whether several processes may use it at once; TensorRT-LLM's workers are processes."""
+        return self.compute_mode == "Default"
+
+
+def find_gpus() -> tuple[Gpu, ...]:
+    """Those that CUDA programs see here; none without a driver."""
+    executable = shutil.which("nvidia-smi")
+    if executable is None:
+        return ()
+    query = f"--query-gpu={','.join(_FIELDS)}"
+    try:
+        result = subprocess.run(  # noqa: S603
+            [executable, query, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ()
+    return visible(parse(result.stdout), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def parse(output: str) -> tuple[Gpu, ...]:
+    """From the lines of the query; a line that is none, such as an error, is left out."""
+    return tuple(gpu for line in output.splitlines() if (gpu := _parse_line(line)))
+
+
+def visible(gpus: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
+    """What `CUDA_VISIBLE_DEVICES` leaves, in its order: numbers, or UUIDs as far as they are unambiguous.
+
+    CUDA stops at the first entry that names no GPU.
+    """
+    if variable is None:
+        return tuple(gpus)
+    chosen = []
+    for word in filter(None, variable.split(",")):
+        named = [gpu for gpu in gpus if word.strip() == str(gpu.index) or gpu.uuid.startswith(word.strip())]
+        if len(named) != 1:
+            break
+        chosen.append(named[0])
+    return tuple(chosen)
+
+
+def apart(gpus: Sequence[Gpu], ranks: Sequence[int]) -> list[tuple[str, ...]]:
+    """For engines of so many ranks, the UUIDs of GPUs of their own; empty for all if there are too few."""
+    if sum(ranks) > len(gpus):
+        return [()] * len(ranks)
+    uuids = iter(gpu.uuid for gpu in gpus)
+    return [tuple(next(uuids) for _ in range(count)) for count in ranks]
+
+
+def _parse_line(line: str) -> Gpu | None:
+    words = [word.strip() for word in line.split(",")]
+    try:
+        index, uuid, name, capability, driver, mode, mig, total, free = words
+        return Gpu(
+            index=int(index),
+            uuid=uuid,
+            name=name,
+            sm=round(10 * float(capability)),
+            driver=driver,
+            compute_mode=mode,
+            mig=mig == "Enabled",
+            memory=int(total) * _MIB,
+            free=int(free) * _MIB,
+        )
+    except ValueError:
+        return None

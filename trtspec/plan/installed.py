@@ -1,0 +1,60 @@
+"""Versions of Python packages, here and where a command of TensorRT-LLM has its own Python."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_TIMEOUT_S = 10
+_ASK = """
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """The version of each that this Python has."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def installed_beside(command: Path, packages: Iterable[str]) -> dict[str, str]:
+    """The version of each that the Python of a console script has; empty for another kind of command."""
+    python = _interpreter(command)
+    if python is None:
+        return {}
+    try:
+        result = subprocess.run(  # noqa: S603
+            [python, "-c", _ASK, *packages], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+        found = json.loads(result.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _interpreter(command: Path) -> str | None:
+    """What the script's first line names, if it is a Python and has no arguments."""
+    try:
+        with command.open("rb") as stream:
+            line = stream.readline(300).decode("utf-8", "replace")
+    except OSError:
+        return None
+    found = re.fullmatch(r"#!\s*(/\S*/python[\d.]*)\s*", line)
+    return found[1] if found else None

@@ -1,0 +1,46 @@
+"""Why engines cannot be built on this machine; found before anything is converted. Pure."""
+
+from __future__ import annotations
+
+from trtspec.engine.trtllm import COMMAND
+from trtspec.errors import TrtspecError, UnavailableError
+from trtspec.plan.facts import Facts
+from trtspec.plan.resolve import EnginePlan, Resolved
+from trtspec.recipe import gpus
+
+
+def build_obstacle(resolved: Resolved, facts: Facts, engine: EnginePlan) -> TrtspecError | None:
+    """What keeps `trtllm-build` from making this engine here; the torch backend builds anywhere."""
+    release = resolved.release
+    if release is None:
+        return None
+    inside = f"run inside {release.image}, with trtspec installed there"
+    if facts.trtllm_build is None:
+        repair = f"{inside}, or build for this machine: --backend torch"
+        return UnavailableError(COMMAND, "is not on PATH", repair)
+    found = facts.versions.get("tensorrt_llm")
+    if found and found != release.version:
+        problem = f"is of TensorRT-LLM {found}, the recipe's release is {release.version}"
+        repair = f"{inside}, or write release: {found}"
+        return UnavailableError(facts.trtllm_build, problem, repair)
+    return _gpu_obstacle(resolved, facts, engine)
+
+
+def _gpu_obstacle(resolved: Resolved, facts: Facts, engine: EnginePlan) -> TrtspecError | None:
+    wanted = gpus.GPUS[resolved.loaded.recipe.hardware.gpu]
+    ranks = engine.checkpoint.mapping.world_size
+    if not facts.gpus:
+        repair = "start the container with --gpus all, and look at CUDA_VISIBLE_DEVICES"
+        return UnavailableError("GPU", f"none is visible here; the recipe is for {wanted.label}", repair)
+    for gpu in facts.gpus[:ranks]:
+        if gpu.sm != wanted.sm:
+            problem = f"has SM {gpu.sm}, the recipe's {wanted.name} SM {wanted.sm}"
+            problem += "; an engine runs where it was built"
+            return UnavailableError(gpu.name, problem, "build on the recipe's GPU, or change hardware.gpu")
+        if gpu.mig:
+            problem = "is divided (MIG), and an engine is built for a whole GPU"
+            return UnavailableError(gpu.name, problem, f"nvidia-smi -i {gpu.index} -mig 0")
+        if not gpu.shared:
+            problem = f"has compute mode {gpu.compute_mode}; TensorRT-LLM starts several processes on it"
+            return UnavailableError(gpu.name, problem, f"nvidia-smi -i {gpu.index} -c DEFAULT")
+    return None
