@@ -63,7 +63,7 @@ def explained(repo_id: str, revision: str | None, kind: Kind = MODEL) -> Iterato
         if not is_transfer and type(error).__module__.partition(".")[0] not in _TRANSPORTS:
             raise
         if "Connect" in type(error).__name__:
-            raise _not_reached(repo_id, error) from error
+            raise _not_reached(repo_id, kind, error) from error
         problem = f"the download broke off ({type(error).__name__})"
         raise kind.error(repo_id, problem, "run the command again; it goes on where it stopped") from error
 
