@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,6 +52,7 @@ def deploy(
     if not (build / "model_repository").is_dir():
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(build, "there is no build here", repair)
+    _check_engines(build, loaded.recipe.speculation.num_draft_tokens or 1)
     deployment = Deployment(
         repository=build / "model_repository",
         model_name=loaded.recipe.serving.model_name,
@@ -72,6 +74,18 @@ def deploy(
             raise
         out.status("stopping; requests in flight may end first, a second Ctrl-C does not wait for them")
     out.status("stopped")
+
+
+def _check_engines(build: Path, num_draft_tokens: int) -> None:
+    """What would fail after minutes of loading is refused at once."""
+    from trtspec.checkpoint.tokenizer import read_tokenizer
+    from trtspec.engine.loading import built_with, check_loading
+    from trtspec.plan.runtime import this_runtime
+
+    size = read_tokenizer(build / "tokenizer").size
+    target, draft = build / "target/engine", build / "draft/engine"
+    built, runtime = built_with(build / "manifest.json"), this_runtime()
+    check_loading(target, draft, num_draft_tokens, size, built, runtime)
 
 
 @contextmanager

@@ -15,13 +15,12 @@ from trtspec.checkpoint.source import Source, read_source
 from trtspec.engine.trtllm import COMMAND
 from trtspec.plan.devices import Gpu, find_gpus
 from trtspec.plan.digests import FileDigests, digest_of
-from trtspec.plan.installed import installed, installed_beside
+from trtspec.plan.installed import engine_versions, installed
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
 from trtspec.watch import Watch
 
-ENGINE_PACKAGES = ("tensorrt_llm", "tensorrt")
-PACKAGES = ("trtspec", *ENGINE_PACKAGES, "torch", "numpy", "tokenizers")
+PACKAGES = ("trtspec", "torch", "numpy", "tokenizers")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -69,8 +68,7 @@ def gather(loaded: LoadedRecipe, digests: FileDigests | None, watch: Watch) -> F
     return Facts(
         target=_model(loaded, loaded.recipe.target, digests, watch),
         draft=_model(loaded, loaded.recipe.draft, digests, watch),
-        versions=installed(PACKAGES)
-        | (installed_beside(Path(trtllm_build), ENGINE_PACKAGES) if trtllm_build else {}),
+        versions=installed(PACKAGES) | engine_versions(),
         serving_code=_serving_code(),
         trtllm_build=trtllm_build,
         gpus=find_gpus() if trtllm_build else (),

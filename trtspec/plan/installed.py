@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from trtspec.engine.trtllm import COMMAND
+
+ENGINE_PACKAGES = ("tensorrt_llm", "tensorrt")
 _TIMEOUT_S = 10
 _ASK = """
 import json, sys
@@ -32,6 +36,13 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def engine_versions() -> dict[str, str]:
+    """Of TensorRT-LLM and TensorRT: with trtllm-build, if that is here, else with this Python."""
+    command = shutil.which(COMMAND)
+    beside = installed_beside(Path(command), ENGINE_PACKAGES) if command else {}
+    return installed(ENGINE_PACKAGES) | beside
 
 
 def installed_beside(command: Path, packages: Iterable[str]) -> dict[str, str]:

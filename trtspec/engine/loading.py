@@ -1,0 +1,126 @@
+"""Whether two engines will load and work together where they are to be served, before that is tried."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, EngineConfig, check_engine, read_engine
+from trtspec.errors import EngineError
+from trtspec.recipe.releases import RELEASES
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What is to load the engines: versions, and the SM of each GPU in their order.
+
+    `tensorrt_llm` is None where there is none, `tensorrt` where its version is not known.
+    """
+
+    tensorrt_llm: str | None
+    tensorrt: str | None
+    sms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltWith:
+    """What an engine directory does not say of itself; None where no manifest says it either."""
+
+    tensorrt: str | None = None
+    sm: int | None = None
+
+
+def built_with(manifest: Path) -> BuiltWith:
+    """From a build's manifest; one that is missing or of another schema says nothing."""
+    try:
+        content: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
+        tools, gpu = content.get("tools") or {}, content.get("gpu") or {}
+        return BuiltWith(tools.get("tensorrt"), gpu.get("sm"))
+    except (OSError, ValueError, AttributeError):
+        return BuiltWith()
+
+
+def check_loading(
+    target: Path, draft: Path, num_draft_tokens: int, tokenizer_size: int, built: BuiltWith, runtime: Runtime
+) -> None:
+    """Raises EngineError for the first thing that would fail, with the image or the rebuild that mends it.
+
+    `num_draft_tokens` is the longest draft that will be sent, `tokenizer_size` one more than the highest id.
+    """
+    configs = {target: read_engine(target), draft: read_engine(draft)}
+    for folder, config in configs.items():
+        if config.backend == "tensorrt_llm":
+            _check_versions(folder, config, built, runtime)
+            _check_gpus(folder, config, built, runtime)
+    _check_mode(target, configs[target], num_draft_tokens)
+    check_engine(target, configs[target].max_draft_len)
+    check_engine(draft, 0)
+    _check_sizes(target, draft, configs[target], configs[draft], tokenizer_size)
+
+
+def _check_versions(folder: Path, config: EngineConfig, built: BuiltWith, runtime: Runtime) -> None:
+    found, release = runtime.tensorrt_llm, RELEASES.get(config.version)
+    serve = f"serve it with {release.image}" if release else "serve it with the image that built it"
+    if found is None:
+        problem = f"needs TensorRT-LLM {config.version}, and there is none here"
+        raise EngineError(folder, problem, serve)
+    if found != config.version:
+        problem = f"was built by TensorRT-LLM {config.version}, and this is {found}"
+        again = f", or build it again with release: {found}" if found in RELEASES else ""
+        raise EngineError(folder, problem, serve + again)
+    tensorrt = built.tensorrt
+    if tensorrt and runtime.tensorrt and _base(tensorrt) != _base(runtime.tensorrt):
+        problem = f"was built by TensorRT {tensorrt}, and this is {runtime.tensorrt}; it loads in no other"
+        raise EngineError(folder, problem, f"{serve}, or build it again here")
+
+
+def _check_gpus(folder: Path, config: EngineConfig, built: BuiltWith, runtime: Runtime) -> None:
+    ranks = config.world_size
+    if len(runtime.sms) < ranks:
+        problem = (
+            f"has {ranks} rank{'s' * (ranks > 1)}, one GPU each, and {len(runtime.sms)} are visible here"
+        )
+        repair = "start the container with --gpus all, or build it again with fewer ranks (parallel)"
+        raise EngineError(folder, problem, repair)
+    other = [sm for sm in runtime.sms[:ranks] if built.sm and sm != built.sm]
+    if other:
+        problem = (
+            f"was built for SM {built.sm}, and this GPU has SM {other[0]}; an engine runs where it was built"
+        )
+        raise EngineError(folder, problem, "serve it on the GPU of its recipe, or build it again on this one")
+
+
+def _check_mode(folder: Path, config: EngineConfig, num_draft_tokens: int) -> None:
+    if config.speculative_decoding_mode != DRAFT_TOKENS_EXTERNAL or config.max_draft_len < 1:
+        problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
+        raise EngineError(folder, problem, "trtspec build makes a target that does")
+    if num_draft_tokens > config.max_draft_len:
+        problem = (
+            f"verifies drafts of up to {config.max_draft_len} tokens, and {num_draft_tokens} are asked for"
+        )
+        repair = (
+            f"write num_draft_tokens: {config.max_draft_len}, or build it again with a larger max_draft_len"
+        )
+        raise EngineError(folder, problem, repair)
+
+
+def _check_sizes(
+    target: Path, draft: Path, ours: EngineConfig, theirs: EngineConfig, tokenizer_size: int
+) -> None:
+    for folder, config in ((target, ours), (draft, theirs)):
+        if tokenizer_size > config.vocab_size:
+            problem = (
+                f"has a vocabulary of {config.vocab_size}, and the tokenizer ids up to {tokenizer_size - 1}"
+            )
+            raise EngineError(folder, problem, "build both engines and the tokenizer from one recipe")
+    longest = ours.max_seq_len - ours.max_draft_len
+    if theirs.max_seq_len < longest:
+        problem = f"reads texts of {theirs.max_seq_len} tokens, the target of {longest}; it gets them whole"
+        raise EngineError(draft, problem, "build both engines from one recipe")
+
+
+def _base(version: str) -> str:
+    """Without what a package adds: 10.14.1.48.post1 is TensorRT 10.14.1.48."""
+    return ".".join(version.split(".")[:4])

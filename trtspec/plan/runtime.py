@@ -1,0 +1,13 @@
+"""What would load engines on this machine."""
+
+from __future__ import annotations
+
+from trtspec.engine.loading import Runtime
+from trtspec.plan.devices import find_gpus
+from trtspec.plan.installed import engine_versions
+
+
+def this_runtime() -> Runtime:
+    versions = engine_versions()
+    sms = tuple(gpu.sm for gpu in find_gpus())
+    return Runtime(versions.get("tensorrt_llm"), versions.get("tensorrt"), sms)
