@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.mapping import Mapping, misfit
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.source import read_source
+from trtspec.errors import ModelError
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5, 80, 126])
+@pytest.mark.parametrize("stages", [1, 2, 3, 8])
+def test_layers_of_a_pipeline_as_torch_splits_them(layers: int, stages: int) -> None:
+    expected = [part.tolist() for part in torch.arange(layers).tensor_split(stages)]
+    assert [list(Mapping(1, stages).layers(rank, layers)) for rank in range(stages)] == expected
+
+
+@pytest.mark.parametrize(
+    ("mapping", "fp8", "config", "key", "problem", "repair"),
+    [
+        (
+            Mapping(3),
+            False,
+            {},
+            "parallel.tensor",
+            "4 attention heads do not divide among 3",
+            "use 1, 2 or 4",
+        ),
+        (
+            Mapping(8),
+            False,
+            {},
+            "parallel.tensor",
+            "4 attention heads do not divide among 8",
+            "use 1, 2 or 4",
+        ),
+        (
+            *(Mapping(4), False, {"num_attention_heads": 12, "num_key_value_heads": 6, "intermediate_size": 96}),
+            *("parallel.tensor", "6 key-value heads do not divide among 4", "use 1, 2, 3, 6 or 12"),
+        ),
+        (
+            *(Mapping(2), False, {"intermediate_size": 81}),
+            *("parallel.tensor", "intermediate_size 81 does not divide among 2", "use 1"),
+        ),
+        (Mapping(1, 3), False, {}, "parallel.pipeline", "more than the model's 2 layers", "at most 2"),
+        (
+            *(Mapping(2), True, {}),
+            *("parallel.tensor", "intermediate_size of a rank: 40 is not a multiple of 16", "use 1"),
+        ),
+        (
+            *(Mapping(1), True, {"intermediate_size": 88}),
+            *("quantization.weights", "88 is not a multiple of 16", "leave quantization out"),
+        ),
+    ],
+)
+def test_sizes_that_do_not_divide(
+    llama_folder: Callable[..., Path],
+    tmp_path: Path,
+    mapping: Mapping,
+    fp8: bool,
+    config: dict[str, int],
+    key: str,
+    problem: str,
+    repair: str,
+) -> None:
+    folder = llama_folder(**config)
+    source = read_source(folder)
+    (folder / "model.safetensors").unlink()  # it is not looked at again
+    found = misfit(source, mapping, fp8)
+    assert found is not None
+    assert (found[0], found[2]) == (key, repair)
+    assert problem in found[1]
+    with pytest.raises(ModelError, match=re.escape(problem)):
+        convert(source, ConvertOptions("bfloat16", mapping, fp8), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_sizes_that_divide(llama_folder: Callable[..., Path]) -> None:
+    sizes = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 128, "intermediate_size": 512}
+    source = read_source(llama_folder(**sizes))
+    for tp_size in (1, 2, 4, 8):
+        assert misfit(source, Mapping(tp_size, 2), fp8=True) is None

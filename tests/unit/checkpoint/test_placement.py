@@ -1,0 +1,141 @@
+"""Ranks as torch cuts them, whole checkpoints: tensor and pipeline parallelism, FP8."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.unit.checkpoint.parallel import quantized, ranks_of
+from trtspec.checkpoint import convert as module
+from trtspec.checkpoint.calibration import Amax, Calibration
+from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.source import read_source
+
+GRID = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 96}
+LINEAR = {
+    "attention.qkv.": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.dense.": ("self_attn.o_proj",),
+    "mlp.fc.": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.gate.": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.proj.": ("mlp.down_proj",),
+}
+
+
+def converted(folder: Path, options: ConvertOptions, output: Path) -> list[dict[str, torch.Tensor]]:
+    convert(read_source(folder), options, output)
+    return [load_file(output / f"rank{rank}.safetensors") for rank in range(options.mapping.world_size)]
+
+
+def original(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    return model.state_dict(), model.config.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("tp", "pp", "config"),
+    [
+        (2, 1, {}),
+        (4, 1, {}),  # each key-value head on two ranks
+        (8, 1, {"vocab_size": 261}),
+        (1, 2, {"num_hidden_layers": 3}),
+        (2, 3, {"num_hidden_layers": 7, "vocab_size": 265, "tie_word_embeddings": True}),
+        (4, 2, {"head_dim": 16, "num_key_value_heads": 4}),
+    ],
+)
+def test_every_rank_is_what_torch_cuts(
+    llama_folder: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tp: int,
+    pp: int,
+    config: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(module, "CHUNK", 1000)  # so that pieces begin and end anywhere
+    folder = llama_folder(**(GRID | config), shard="30KB")
+    expected = ranks_of(*original(folder), tp, pp)
+    found = converted(folder, ConvertOptions("bfloat16", Mapping(tp, pp)), tmp_path / "out")
+    for rank, tensors in zip(found, expected, strict=True):
+        assert rank.keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert torch.equal(rank[name], tensor), name
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert written["mapping"] == {"world_size": tp * pp, "tp_size": tp, "pp_size": pp}
+    assert written["vocab_size"] == config.get("vocab_size", 264)
+    assert (written["use_parallel_embedding"], written["embedding_sharding_dim"]) == (tp > 1, 0)
+
+
+def calibration_of(tensors: dict[str, torch.Tensor], kv: float | None) -> Calibration:
+    names = [name.removesuffix(".weight") for name in tensors if name.endswith("_proj.weight")]
+    linears = {
+        name: Amax(float(tensors[f"{name}.weight"].float().abs().max()), 3.0 + number)
+        for number, name in enumerate(names)
+    }
+    caches = [name for name in names if name.endswith(("k_proj", "v_proj"))] if kv else []
+    return Calibration(linears, {name: kv * (2 if "v_" in name else 1) for name in caches if kv}, {})
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize("kv", [None, 7.0, 1000.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_fp8(
+    llama_folder: Callable[..., Path], tmp_path: Path, tp: int, pp: int, kv: float | None, dtype: torch.dtype
+) -> None:
+    config = {**GRID, "intermediate_size": 128, "head_dim": 16}
+    folder = llama_folder(**config, dtype=dtype)
+    tensors, settings = original(folder)
+    calibration = calibration_of(tensors, kv)
+    options = ConvertOptions("float16", Mapping(tp, pp), True, kv is not None, calibration)
+    found = converted(folder, options, tmp_path / "out")
+
+    for rank, expected in zip(found, ranks_of(tensors, settings, tp, pp), strict=True):
+        first = 0 if "transformer.vocab_embedding.weight" in rank else 2 // pp
+        scales = {}
+        for name in expected:
+            linear = next((linear for linear in LINEAR if linear in name), None)
+            if linear is None:
+                assert torch.equal(rank[name], expected[name].half())
+                continue
+            layer = int(name.split(".")[2]) + first
+            amaxes = [calibration.linears[f"model.layers.{layer}.{module}"] for module in LINEAR[linear]]
+            weight = torch.tensor([max(amax.weight for amax in amaxes)]) / 448
+            scales[name.replace("weight", "weights_scaling_factor")] = weight
+            inputs = torch.tensor([max(amax.input for amax in amaxes)]) / 448
+            scales[name.replace("weight", "activation_scaling_factor")] = inputs
+            bits = quantized(expected[name], weight).view(torch.uint8)
+            assert torch.equal(rank[name].view(torch.uint8), bits), name
+            if kv and linear == "attention.qkv.":
+                k, v = (torch.tensor([factor * kv / 448]).clamp(min=1) for factor in (1, 2))
+                for letters, scale in (("k", k), ("v", v), ("kv", torch.maximum(k, v))):
+                    scales[name.replace("qkv.weight", f"{letters}_cache_scaling_factor")] = scale
+        assert rank.keys() == expected.keys() | scales.keys()
+        for name, scale in scales.items():
+            assert rank[name].dtype == torch.float32
+            assert torch.equal(rank[name], scale), name
+    written = json.loads((tmp_path / "out/config.json").read_text())["quantization"]
+    cache = "FP8" if kv else None
+    assert written == {"quant_algo": "FP8", "kv_cache_quant_algo": cache, "exclude_modules": ["lm_head"]}
+
+
+def test_scales_stand_behind_their_weight(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    folder = llama_folder(**GRID)
+    calibration = calibration_of(original(folder)[0], 1.0)
+    convert(
+        read_source(folder), ConvertOptions("bfloat16", Mapping(), True, True, calibration), tmp_path / "out"
+    )
+    with safe_open(tmp_path / "out/rank0.safetensors", "pt") as file:
+        names = file.offset_keys()
+    at = names.index("transformer.layers.0.attention.qkv.weight")
+    assert {name.rpartition(".")[2] for name in names[at + 1 : at + 6]} == {
+        *("weights_scaling_factor", "activation_scaling_factor"),
+        *("kv_cache_scaling_factor", "k_cache_scaling_factor", "v_cache_scaling_factor"),
+    }

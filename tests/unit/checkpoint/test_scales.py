@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trtspec.checkpoint.calibration import Amax, Calibration
+from trtspec.checkpoint.families.family import Part, Weight
+from trtspec.checkpoint.scales import scales_of, to_scale
+from trtspec.errors import ModelError
+
+
+def test_a_scale_is_the_float32_quotient_of_torch() -> None:
+    amaxes = torch.rand(10_000, generator=torch.Generator().manual_seed(0)) * 100
+    assert [to_scale(float(amax)) for amax in amaxes] == (amaxes / 448).tolist()
+
+
+def test_a_stored_scale_comes_back() -> None:
+    """An FP8 model's scale is kept as amax = scale * 448 in float64."""
+    scales = torch.rand(10_000, generator=torch.Generator().manual_seed(0)).tolist()
+    assert [to_scale(scale * 448) for scale in scales] == scales
+
+
+def weight(name: str, layer: int, *modules: str) -> Weight:
+    return Weight(name, tuple(Part(f"{module}.weight", (8, 8)) for module in modules), layer, linear=True)
+
+
+WEIGHTS = [
+    weight("attention.qkv.weight", 0, "q", "k", "v"),
+    weight("mlp.fc.weight", 0, "gate"),
+    weight("mlp.gate.weight", 0, "up"),
+    weight("mlp.fc.weight", 1, "gate1"),
+    weight("mlp.gate.weight", 1, "up1"),
+    Weight("input_layernorm.weight", (Part("norm.weight", (8,)),), 0),
+]
+AMAX = {"q": (1, 9), "k": (3, 7), "v": (2, 8), "gate": (4, 5), "up": (6, 2), "gate1": (1, 1), "up1": (1, 1)}
+LINEARS = {name: Amax(448.0 * weight, 448.0 * given) for name, (weight, given) in AMAX.items()}
+
+
+def test_what_one_product_reads_has_one_scale() -> None:
+    calibration = Calibration(LINEARS, {"k": 896.0, "v": 1344.0}, {})
+    found = scales_of(WEIGHTS, calibration, kv_cache=True)
+    assert [found[weight].weight for weight in WEIGHTS[:-1]] == [3, 6, 6, 1, 1]
+    assert found[WEIGHTS[0]].tensors == {
+        "attention.qkv.weights_scaling_factor": 3,
+        "attention.qkv.activation_scaling_factor": 9,
+        "attention.kv_cache_scaling_factor": 3,
+        "attention.k_cache_scaling_factor": 2,
+        "attention.v_cache_scaling_factor": 3,
+    }
+    gate = {"mlp.gate.weights_scaling_factor": 6, "mlp.gate.activation_scaling_factor": 5}
+    assert found[WEIGHTS[2]].tensors == gate
+    assert WEIGHTS[-1] not in found
+
+
+def test_a_cache_scale_is_at_least_one_and_there_only_if_asked_for() -> None:
+    calibration = Calibration(LINEARS, {"k": 1.0, "v": 2.0}, {})
+    with_cache = scales_of(WEIGHTS, calibration, kv_cache=True)[WEIGHTS[0]].tensors
+    assert {scale for name, scale in with_cache.items() if "cache" in name} == {1}
+    without = scales_of(WEIGHTS, calibration, kv_cache=False)[WEIGHTS[0]].tensors
+    assert not any("cache" in name for name in without)
+
+
+@pytest.mark.parametrize(("linears", "kv"), [({}, {"k": 1.0, "v": 1.0}), (LINEARS, {"k": 1.0})])
+def test_a_calibration_of_another_model(linears: dict[str, Amax], kv: dict[str, float]) -> None:
+    with pytest.raises(ModelError, match=r"calibration.* has nothing of [qv]"):
+        scales_of(WEIGHTS, Calibration(linears, kv, {}), kv_cache=True)
