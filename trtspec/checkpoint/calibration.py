@@ -79,15 +79,15 @@ def read_calibration(file: Path) -> Calibration:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"is not a calibration of trtspec ({type(error).__name__}: {error})"
         raise ModelError(file, problem, _CALIBRATE_AGAIN) from None
-    check_amax(file, calibration)
+    check_amax(file, calibration, _CALIBRATE_AGAIN)
     return calibration
 
 
-def check_amax(subject: str | Path, calibration: Calibration) -> None:
+def check_amax(subject: str | Path, calibration: Calibration, repair: str) -> None:
     """Raises ModelError for an amax that is not a positive, finite number."""
     numbers = {f"{name}, weight": amax.weight for name, amax in calibration.linears.items()}
     numbers |= {f"{name}, input": amax.input for name, amax in calibration.linears.items()}
     numbers |= {f"{name}, output": amax for name, amax in calibration.kv.items()}
     for name, amax in numbers.items():
         if not (isinstance(amax, float) and math.isfinite(amax) and amax > 0):
-            raise ModelError(subject, f"{name}: {amax!r} is no largest absolute value", _CALIBRATE_AGAIN)
+            raise ModelError(subject, f"{name}: {amax!r} is no largest absolute value", repair)

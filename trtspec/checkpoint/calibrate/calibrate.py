@@ -1,0 +1,107 @@
+"""One calibration: texts in, the scales of an FP8 model and what they cost out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
+from trtspec.checkpoint.calibrate.model import load_model
+from trtspec.checkpoint.calibrate.quality import measure
+from trtspec.checkpoint.calibrate.texts import choose, read_texts
+from trtspec.checkpoint.calibrate.tokens import Encoder, batches, encode
+from trtspec.checkpoint.calibration import Calibration, check_amax
+from trtspec.checkpoint.families import family_of
+from trtspec.checkpoint.inventory import check_tensors
+from trtspec.checkpoint.source import Source
+from trtspec.errors import DatasetError
+from trtspec.watch import Advance
+
+FORMAT = 1  # raised when the same texts and options give other numbers
+HELD_OUT = 64  # texts that quality is measured on
+_TOOLS = ("nvidia-modelopt", "torch", "transformers")
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrateOptions:
+    """`dtype` is what the model computes in; the others are the recipe's."""
+
+    dtype: str
+    kv_cache: bool
+    samples: int
+    max_length: int
+    batch_size: int
+    seed: int
+    text_field: str
+    chat_template: bool
+
+
+def calibrate(
+    source: Source,
+    dataset: Path,
+    options: CalibrateOptions,
+    origin: Mapping[str, Any],
+    advance: Advance = lambda *_: None,
+) -> Calibration:
+    """Runs `samples` texts of the dataset through the model, and others to measure what FP8 changes.
+
+    `origin` says of model and dataset what they are, and becomes part of the provenance. Raises DatasetError,
+    and ModelError or TensorError.
+    """
+    weights = tuple(family_of(source).weights(source))
+    check_tensors(source, family_of(source), weights, None)
+    fitting, held_out = _texts(source, dataset, options)
+    total = len(fitting) + len(held_out)
+    done = 0
+
+    def count(texts: int) -> None:
+        nonlocal done
+        done += texts
+        advance(0, f"text {done} of {total}")
+
+    model = load_model(source, options.dtype, options.batch_size * options.max_length)
+
+    def run(model: Any) -> None:
+        import torch
+
+        for batch in batches(fitting, options.batch_size):
+            with torch.inference_mode():
+                model(batch.to(model.device), use_cache=False)
+            count(len(batch))
+
+    quantized = FakeQuantized(model, options.kv_cache, run)
+    provenance = {
+        **origin,
+        **asdict(options),
+        "texts": len(fitting),
+        "tokens": sum(map(len, fitting)),
+        "device": _device(model),
+        "tools": {name: version(name) for name in _TOOLS},
+    }
+    found = Calibration(*quantized.found(weights), provenance)
+    check_amax(source.folder, found, "write dtype: bfloat16, which holds larger numbers, or leave fp8 out")
+    quantized.apply(weights, found)
+    return Calibration(found.linears, found.kv, provenance, measure(quantized, held_out, count))
+
+
+def _texts(
+    source: Source, dataset: Path, options: CalibrateOptions
+) -> tuple[Sequence[list[int]], Sequence[list[int]]]:
+    """The token ids of the texts that calibrate, and of those that are kept for measuring."""
+    encoder = Encoder(source.folder, dataset, options.max_length, options.chat_template)
+    found = read_texts(dataset, options.text_field)
+    texts = encode(choose(found, options.samples + HELD_OUT, options.seed), encoder)
+    if not texts:
+        raise DatasetError(dataset, "holds no text", "give it the texts to calibrate with")
+    # Of texts that do not suffice for both, an eighth is kept.
+    kept = min(HELD_OUT, max(len(texts) - options.samples, -(-len(texts) // 8)), len(texts) - 1)
+    return texts[kept:], texts[:kept]
+
+
+def _device(model: Any) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu"

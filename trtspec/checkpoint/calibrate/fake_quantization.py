@@ -1,0 +1,83 @@
+"""A model whose linear layers, and whose KV cache, NVIDIA ModelOpt calibrates and quantizes in place."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from trtspec.checkpoint.calibration import Amax, Calibration
+from trtspec.checkpoint.families.family import Weight
+from trtspec.checkpoint.scales import FP8_MAX, scales_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class FakeQuantized:
+    """FP8 is the grid that numbers are rounded to; the arithmetic stays in the model's dtype.
+
+    `run`, given the model, runs the texts through it that calibrate. `lm_head` stays as it is.
+    """
+
+    def __init__(self, model: PreTrainedModel, kv_cache: bool, run: Callable[[Any], None]) -> None:
+        import modelopt.torch.quantization as mtq
+        from modelopt.torch.quantization.nn import TensorQuantizer
+
+        self.model, self._kv_cache = model, kv_cache
+        rules = [*mtq.FP8_DEFAULT_CFG["quant_cfg"], *(mtq.FP8_KV_CFG["quant_cfg"] if kv_cache else ())]
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mtq.quantize(model, {**mtq.FP8_DEFAULT_CFG, "quant_cfg": rules}, run)
+        modules = model.modules()
+        self._active = [item for item in modules if isinstance(item, TensorQuantizer) and item.is_enabled]
+
+    @contextmanager
+    def original(self) -> Iterator[None]:
+        """The model within is the one that it was before."""
+        for quantizer in self._active:
+            quantizer.disable()
+        try:
+            yield
+        finally:
+            for quantizer in self._active:
+                quantizer.enable()
+
+    def found(self, weights: Iterable[Weight]) -> tuple[dict[str, Amax], dict[str, float]]:
+        """What `linears` and `kv` of a `Calibration` are."""
+        linears, kv = {}, {}
+        for part in (part for weight in weights if weight.linear for part in weight.parts):
+            module = self.model.get_submodule(part.module)
+            linears[part.module] = Amax(_number(module.weight_quantizer), _number(module.input_quantizer))
+            if self._kv_cache and part.module.endswith(("k_proj", "v_proj")):
+                kv[part.module] = _number(self._cache_quantizer(part.module))
+        return linears, kv
+
+    def apply(self, weights: Iterable[Weight], calibration: Calibration) -> None:
+        """Quantizes with the scales that TensorRT-LLM will read, which layers of one product share."""
+        for weight, scales in scales_of(weights, calibration, self._kv_cache).items():
+            stem = weight.name.removesuffix(".weight")
+            for part in weight.parts:
+                module = self.model.get_submodule(part.module)
+                _set(module.weight_quantizer, scales.weight)
+                _set(module.input_quantizer, scales.tensors[f"{stem}.activation_scaling_factor"])
+                if part.module in calibration.kv:
+                    cache = scales.tensors["attention.kv_cache_scaling_factor"]
+                    _set(self._cache_quantizer(part.module), cache)
+
+    def _cache_quantizer(self, module: str) -> Any:
+        """Of what k_proj or v_proj puts into the cache."""
+        attention, _, name = module.rpartition(".")
+        return getattr(self.model.get_submodule(attention), f"{name[0]}_bmm_quantizer")
+
+
+def _number(quantizer: Any) -> float:
+    return float(quantizer.amax.float())
+
+
+def _set(quantizer: Any, scale: float) -> None:
+    import torch
+
+    quantizer.amax = torch.tensor(scale * FP8_MAX, device=quantizer.amax.device)

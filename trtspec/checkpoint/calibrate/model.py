@@ -1,0 +1,46 @@
+"""The original model, run by transformers: on the GPUs when there are any, else on the CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtspec.checkpoint.source import Source
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_RESERVE = 4 << 30  # bytes of a GPU for activations and for what fake quantization computes with
+
+
+def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
+    """The model in `dtype`, from safetensors alone and without code of its own.
+
+    accelerate puts its layers onto the GPUs, and into the CPU's memory what does not fit; room is left for
+    the logits of as many tokens.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logits = 4 * 4 * tokens * source.vocab_size  # those of both models, and two copies in float32
+    placement: dict[str, Any] = {}
+    if torch.cuda.is_available():
+        placement = {"device_map": "auto", "max_memory": _memory(_RESERVE + logits)}
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        source.folder,
+        dtype=getattr(torch, dtype),
+        use_safetensors=True,
+        trust_remote_code=False,
+        local_files_only=True,
+        **placement,
+    )
+    return model
+
+
+def _memory(reserve: int) -> dict[int | str, int]:
+    """Bytes of each GPU, and of the CPU, that the model may take."""
+    from accelerate.utils import get_max_memory
+
+    free = get_max_memory()
+    return {device: size if device == "cpu" else max(size - reserve, 0) for device, size in free.items()}

@@ -1,0 +1,60 @@
+"""What quantization costs, on texts that were not calibrated with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
+from trtspec.checkpoint.calibration import Quality
+
+if TYPE_CHECKING:
+    import torch
+
+_ROWS = 256  # positions whose distributions are compared at once, in float32
+
+
+def measure(
+    quantized: FakeQuantized, texts: Sequence[Sequence[int]], advance: Callable[[int], None]
+) -> Quality | None:
+    """None where no text has a next token. `advance` hears of every text that is done."""
+    import torch
+
+    tokens = sum(len(text) - 1 for text in texts)
+    if not tokens:
+        return None
+    sums = torch.zeros(4, dtype=torch.float64)
+    for text in texts:
+        ids = torch.tensor([text], device=quantized.model.device)
+        with torch.inference_mode():
+            found = quantized.model(ids, use_cache=False).logits[0, :-1]
+            with quantized.original():
+                expected = quantized.model(ids, use_cache=False).logits[0, :-1]
+            parts = (rows.split(_ROWS) for rows in (expected, found, ids[0, 1:]))
+            for part in zip(*parts, strict=True):
+                sums += _compare(*part).cpu()
+        advance(1)
+    agreement, kl, surprise, original_surprise = (sums / tokens).tolist()
+    return Quality(
+        texts=len(texts),
+        tokens=tokens,
+        agreement=agreement,
+        kl=max(kl, 0.0),
+        perplexity=math.exp(surprise),
+        original_perplexity=math.exp(original_surprise),
+    )
+
+
+def _compare(expected: torch.Tensor, found: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Sums over positions: equal argmax, KL(expected || found), -log p of what follows, found and expected.
+
+    Logits [positions, vocabulary], `following` [positions]; nats.
+    """
+    import torch
+
+    p, q = (logits.float().log_softmax(-1) for logits in (expected, found))
+    same = (expected.argmax(-1) == found.argmax(-1)).double().sum()
+    kl = (p.exp() * (p - q)).sum(-1).double().sum()
+    losses = [-logs.gather(1, following[:, None]).double().sum() for logs in (q, p)]
+    return torch.stack([same, kl, *losses])
