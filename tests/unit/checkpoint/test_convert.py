@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -201,6 +203,43 @@ def test_a_head_that_a_tied_model_does_not_use_is_left_out(
     tensors = load_file(tmp_path / "out/rank0.safetensors")
     assert torch.equal(tensors["lm_head.weight"], tensors["transformer.vocab_embedding.weight"])
     assert tensors["lm_head.weight"].any()
+
+
+def test_a_file_that_is_cut_off_while_it_is_read(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = read_source(llama_folder())
+    os.truncate(source.folder / "model.safetensors", 5000)
+    with pytest.raises(TensorError, match="was cut off while it was read"):
+        convert(source, ConvertOptions("float32"), tmp_path / "out")
+
+
+def test_a_disk_that_fills_while_it_is_written(
+    llama_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner turns this error into one line, and removes the folder."""
+    left, write = 20, os.pwrite
+
+    def fill(descriptor: int, data: memoryview, position: int) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[:100] if left % 2 else data, position)
+
+    monkeypatch.setattr(os, "pwrite", fill)
+    with pytest.raises(OSError, match="No space left") as caught:
+        convert(read_source(llama_folder()), ConvertOptions("float32"), tmp_path / "out")
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_a_write_that_takes_a_part_goes_on(
+    llama_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, write = read_source(llama_folder()), os.pwrite
+    convert(source, ConvertOptions("float32"), tmp_path / "at once")
+    monkeypatch.setattr(os, "pwrite", lambda file, data, position: write(file, data[:1000], position))
+    convert(source, ConvertOptions("float32"), tmp_path / "in parts")
+    once, parts = (tmp_path / name / "rank0.safetensors" for name in ("at once", "in parts"))
+    assert once.read_bytes() == parts.read_bytes()
 
 
 def test_a_disk_without_the_space_is_found_before_writing(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,6 +126,21 @@ def test_killed_at_any_moment_the_next_run_ends_with_the_same_bytes(pair_recipe:
     assert int(result.stdout) > 20
 
 
+def test_killed_while_ranks_are_written(pair_recipe: Path) -> None:
+    pair_recipe.write_text(
+        "name: pair\n"
+        "target: {model: ./target, parallel: {tensor: 2, pipeline: 2}}\n"
+        "draft: {model: ./draft, dtype: float16, parallel: {tensor: 4}}\n"
+        "hardware: {gpu: h200, count: 4}\n"
+    )
+    script = Path(__file__).with_name("killed_everywhere.py")
+    command = [sys.executable, script, pair_recipe, pair_recipe.parent / "build", "7"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) > 10
+    assert len([*pair_recipe.parent.glob("build/*/checkpoint/rank*.safetensors")]) == 8
+
+
 @pytest.fixture
 def slow_pair(pair_recipe: Path, llama_folder: Callable[..., Path]) -> Path:
     """A pair whose conversion takes long enough to be interrupted."""
@@ -179,6 +195,27 @@ def test_a_full_disk(slow_pair: Path) -> None:
     assert ran(slow_pair) == ALL[2:]
 
 
+NORM = "model.norm.weight"
+
+
+def shards(folder: Path) -> list[Path]:
+    """The model in two shards, with an index."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    files = [folder / f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    places = {name: files[number % 2] for number, name in enumerate(tensors)}
+    for file in files:
+        save_file({name: tensors[name] for name in places if places[name] == file}, file)
+    index = {"weight_map": {name: file.name for name, file in places.items()}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return files
+
+
+def edit(folder: Path, pop: str | None = None, **tensors: torch.Tensor) -> None:
+    found = load_file(folder / "model.safetensors") | tensors
+    save_file({name: tensor for name, tensor in found.items() if name != pop}, folder / "model.safetensors")
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -186,6 +223,12 @@ def test_a_full_disk(slow_pair: Path) -> None:
         (lambda folder: os.truncate(folder / "model.safetensors", 5000), "is cut off"),
         (lambda folder: (folder / "config.json").write_text("{}"), "has no architectures"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
+        (lambda folder: os.truncate(shards(folder)[1], 5000), "is cut off"),
+        (lambda folder: shards(folder)[1].unlink(), "the index names this shard, but it is missing"),
+        (lambda folder: shutil.copy(*shards(folder)), "stands in"),
+        (lambda folder: edit(folder, pop="model.norm.weight"), "model.norm.weight: this tensor is missing"),
+        (lambda folder: edit(folder, **{NORM: torch.zeros(31)}), r"has shape [31], config.json demands [32]"),
+        (lambda folder: edit(folder, **{NORM: torch.zeros(32).int()}), "has dtype I32, expected one of"),
     ],
 )
 def test_a_model_that_is_broken_is_one_line(
@@ -198,4 +241,6 @@ def test_a_model_that_is_broken_is_one_line(
     assert len(errors) == 1
     assert said in errors[0]
     assert str(pair_recipe.parent / "draft") in errors[0]
+    assert not (pair_recipe.parent / "build/draft/checkpoint").exists()
+    assert not leftovers(pair_recipe.parent / "build")
     assert "Traceback" not in result.stderr
