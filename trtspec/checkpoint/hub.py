@@ -7,11 +7,14 @@ goes on with a file where an earlier download broke off.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trtspec.checkpoint.download import download
+from trtspec.checkpoint.hub_errors import explained
 from trtspec.checkpoint.tensors import read_tensors
-from trtspec.errors import ModelError
+from trtspec.errors import ModelError, UnavailableError
 from trtspec.watch import Watch, unwatched
 
 
@@ -47,3 +50,43 @@ def _is_whole(folder: Path) -> bool:
     except ModelError:
         return False
     return (folder / "tokenizer.json").is_file()
+
+
+def check_access(repo_id: str, revision: str | None, timeout: float) -> None:
+    """Raises ModelError for a model that this machine may not download, UnavailableError for a Hub too slow.
+
+    `timeout` is in seconds.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    with explained(repo_id, revision), _answering(timeout):
+        get_hf_file_metadata(hf_hub_url(repo_id, "config.json", revision=revision), timeout=timeout)
+
+
+def check_connection(timeout: float) -> None:
+    """Raises UnavailableError if the Hub does not answer within `timeout` seconds."""
+    from huggingface_hub import get_session
+    from huggingface_hub.constants import ENDPOINT
+
+    with _answering(timeout):
+        try:
+            with explained(ENDPOINT, None):
+                get_session().head(ENDPOINT, timeout=timeout)
+        except ModelError as error:
+            raise UnavailableError(ENDPOINT, "cannot be reached", _NETWORK) from error
+
+
+@contextmanager
+def _answering(timeout: float) -> Iterator[None]:
+    """Timeouts of either HTTP library that huggingface_hub may use."""
+    try:
+        yield
+    except Exception as error:
+        cause = error.__cause__ or error
+        if "Timeout" not in type(cause).__name__:
+            raise
+        problem = f"does not answer within {timeout:g} s"
+        raise UnavailableError("the Hub", problem, _NETWORK) from error
+
+
+_NETWORK = "check the network, its proxy and HF_ENDPOINT"

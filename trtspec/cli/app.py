@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from trtspec.cli import build, check, convert, deploy, generate, init, inspect, plan, schema
+from trtspec.cli import build, check, convert, deploy, doctor, generate, init, inspect, plan, schema
 from trtspec.cli.errors import explain
 from trtspec.cli.output import out
 
-_COMMANDS = (init, check, plan, convert, build, deploy, generate, inspect, schema)
+_COMMANDS = (init, doctor, check, plan, convert, build, deploy, generate, inspect, schema)
 _DEBUG = "TRTSPEC_DEBUG"
 
 

@@ -1,0 +1,216 @@
+"""`trtspec doctor`, with the executables of a machine on PATH."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.fakes.gpu_machine import H100, H200, GpuMachine
+from trtspec.cli.app import app
+
+DOCKER = '{"ServerVersion": "29.0.1", "Runtimes": {"nvidia": {}, "runc": {}}}'
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuMachine:
+    """NVIDIA's image on a server with one H200, and nothing missing."""
+    machine = GpuMachine(tmp_path / "machine")
+    machine.gpus(H200)
+    machine.tensorrt_llm()
+    machine.docker(DOCKER)
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    # Nothing listens there, which is answered at once.
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    return machine
+
+
+@pytest.fixture
+def doctor(
+    machine: GpuMachine, model_folder: Callable[..., Path], write_recipe: Callable[..., Path]
+) -> Callable[..., dict[str, dict[str, Any]]]:
+    """Runs it on a recipe and returns the findings by subject; `ok` is whether the exit status was 0."""
+
+    def run(text: str = "", **sections: str) -> dict[str, dict[str, Any]]:
+        for role in ("target", "draft"):
+            if not (machine.folder.parent / role).exists():
+                model_folder(role)
+        lines = {
+            "name": "x",
+            "target": "{model: ./target}",
+            "draft": "{model: ./draft}",
+            "hardware": "{gpu: h200}",
+        } | sections
+        recipe = write_recipe("\n".join(f"{key}: {value}" for key, value in lines.items()))
+        result = invoke(str(recipe), "--json")
+        answer = json.loads(result.stdout)
+        states = [finding["state"] for finding in answer["findings"]]
+        assert answer["ok"] == ("missing" not in states) == (result.exit_code == 0)
+        return {finding["subject"]: finding for finding in answer["findings"]}
+
+    return run
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", *words])
+
+
+def missing(findings: dict[str, dict[str, Any]]) -> list[str]:
+    return [subject for subject, finding in findings.items() if finding["state"] == "missing"]
+
+
+def test_a_machine_with_everything(doctor: Callable[..., Any]) -> None:
+    found = doctor()
+    assert missing(found) == []
+    assert found["GPU"]["found"] == "1 x NVIDIA H200 (SM 90, 140.4 GiB)"
+    assert found["driver"]["found"] == "590.44.01"
+    assert found["GPU memory"]["found"] == "139.6 GiB free"
+    assert found["TensorRT-LLM"]["found"].startswith("1.2.1, ")
+    assert found["TensorRT"]["found"] == "10.14.1.48"
+    assert found["docker"]["found"] == "29.0.1, with GPUs for containers"
+    assert found["target"]["found"] == "./target, on this machine"
+    assert {found[name]["state"] for name in ("GPU", "driver", "TensorRT", "docker", "disk")} == {"ok"}
+
+
+def test_without_a_recipe_nothing_is_missing(machine: GpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    result = invoke()
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert "note     GPU             none is visible" in lines
+    assert not [line for line in lines if line.startswith("MISSING")]
+    hub = lines.index("note     Hub             http://127.0.0.1:9: cannot be reached")
+    assert "HF_ENDPOINT" in lines[hub + 1]
+
+
+def test_it_is_quick(doctor: Callable[..., Any]) -> None:
+    doctor()
+    start = time.monotonic()
+    doctor()
+    assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "subject", "found", "repair"),
+    [
+        ([], "GPU", "none is visible", "--gpus all"),
+        (
+            ["NVIDIA L40S, 8.9, 590.44, Default, Disabled, 46068, 46000"],
+            "GPU",
+            "1 x NVIDIA L40S (SM 89, 45.0 GiB); the recipe is for NVIDIA H200 (SM 90)",
+            "change hardware.gpu",
+        ),
+        ([H200.replace("Disabled", "Enabled")], "MIG", "GPU 0 is divided", "nvidia-smi -i 0 -mig 0"),
+        (
+            [H200.replace("Default", "Exclusive_Process")],
+            "compute mode",
+            "GPU 0 has Exclusive_Process",
+            "nvidia-smi -i 0 -c DEFAULT",
+        ),
+        ([H200.replace("143000", "0")], "GPU memory", "0.0 GiB free, and the weights take", "nvidia-smi"),
+    ],
+)
+def test_a_gpu_that_will_not_do(
+    machine: GpuMachine, doctor: Callable[..., Any], gpus: list[str], subject: str, found: str, repair: str
+) -> None:
+    machine.gpus(*gpus)
+    findings = doctor()
+    assert missing(findings) == [subject]
+    assert found in findings[subject]["found"]
+    assert repair in findings[subject]["repair"]
+
+
+def test_too_few_gpus(doctor: Callable[..., Any]) -> None:
+    findings = doctor(hardware="{gpu: h200, count: 2}")
+    assert missing(findings) == ["GPU"]
+    assert "the recipe needs 2" in findings["GPU"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "subject", "found"),
+    [
+        (H100, "GPU", "the recipe counts on NVIDIA H200 (140.4 GiB)"),
+        (H200.replace("590.44.01", "550.90.07"), "driver", "CUDA 13.1 of TensorRT-LLM 1.2.1 wants 580"),
+        (H200.replace("143000", "100000"), "GPU memory", "97.7 GiB free"),
+    ],
+)
+def test_what_may_do_all_the_same(
+    machine: GpuMachine, doctor: Callable[..., Any], gpu: str, subject: str, found: str
+) -> None:
+    machine.gpus(gpu)
+    findings = doctor()
+    assert missing(findings) == []
+    assert findings[subject]["state"] == "note"
+    assert found in findings[subject]["found"]
+    assert findings[subject]["repair"]
+
+
+def test_another_release(doctor: Callable[..., Any]) -> None:
+    findings = doctor(engine="{release: 1.1.0}")
+    assert missing(findings) == ["TensorRT-LLM"]
+    assert findings["TensorRT-LLM"]["found"].endswith("the recipe builds with 1.1.0")
+    assert "nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3" in findings["TensorRT-LLM"]["repair"]
+    assert findings["TensorRT-LLM"]["repair"].endswith("or write release: 1.2.1")
+
+
+def test_no_tensorrt_llm(
+    doctor: Callable[..., Any], machine: GpuMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (machine.folder / "bin/trtllm-build").unlink()
+    findings = doctor()
+    assert missing(findings) == ["TensorRT-LLM"]
+    assert findings["TensorRT-LLM"]["found"] == "none; the recipe builds with 1.2.1"
+    assert findings["TensorRT-LLM"]["repair"].startswith("docker run --rm -it --gpus all --ipc=host")
+
+
+@pytest.mark.parametrize(
+    ("info", "found"),
+    [
+        ("Cannot connect to the Docker daemon", "its daemon does not answer"),
+        ('{"ServerVersion": "", "Runtimes": null}', "its daemon does not answer"),
+        ('{"ServerVersion": "29.0.1", "Runtimes": {"runc": {}}}', "29.0.1, without GPUs for containers"),
+    ],
+)
+def test_a_docker_that_will_not_do(
+    machine: GpuMachine, doctor: Callable[..., Any], info: str, found: str
+) -> None:
+    machine.docker(info)
+    finding = doctor()["docker"]
+    assert (finding["state"], finding["found"]) == ("note", found)
+
+
+def test_a_laptop_needs_no_gpu(machine: GpuMachine, doctor: Callable[..., Any]) -> None:
+    machine.gpus()
+    findings = doctor(hardware="{gpu: none}")
+    assert missing(findings) == []
+    assert "GPU" not in findings
+    assert findings["PyTorch"]["state"] == "ok"
+    assert findings["Triton (wheel)"]["state"] == "ok"
+
+
+def test_models_that_cannot_be_had(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", "/nowhere")
+    monkeypatch.setattr(
+        "huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}"
+    )
+    findings = doctor(target="{model: ./nothing}", draft="{model: someone/model}")
+    assert missing(findings) == ["target", "draft"]
+    assert "./nothing: " in findings["target"]["found"]
+    assert "the Hub cannot be reached" in findings["draft"]["found"]
+
+
+def test_a_full_disk(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    usage = shutil.disk_usage("/")._replace(free=10)
+    monkeypatch.setattr("trtspec.plan.machine.shutil.disk_usage", lambda _: usage)
+    findings = doctor()
+    assert missing(findings) == ["disk"]
+    assert "0.0 GB free" in findings["disk"]["found"]

@@ -1,0 +1,150 @@
+"""What `trtspec doctor` looks at: this machine, and how far it has the models of a recipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.checkpoint.hub import cached_folder, check_access, check_connection
+from trtspec.checkpoint.source import read_source
+from trtspec.engine.trtllm import COMMAND
+from trtspec.errors import TrtspecError
+from trtspec.plan.devices import Gpu, find_gpus
+from trtspec.plan.installed import engine_versions, installed
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import Model
+
+_DOCKER_TIMEOUT_S = 5
+_HUB_TIMEOUT_S = 1.5
+_TRITON = Path("/opt/tritonserver")
+# Either lets `docker run --gpus` work, with or without a runtime of that name.
+_CONTAINER_TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk")
+
+
+@dataclass(frozen=True, slots=True)
+class Docker:
+    """`version` is the daemon's, None if it does not answer; `gpus` whether containers can have GPUs."""
+
+    version: str | None
+    gpus: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Triton:
+    """NVIDIA's image, seen from inside: `tag` is its YY.MM, if it says so."""
+
+    version: str
+    tag: str | None
+    tensorrt_llm_backend: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """A model of the recipe as far as this machine has it.
+
+    `parameters` is None where its headers are not here. `problem` is why it cannot be had.
+    """
+
+    name: str
+    here: bool
+    parameters: int | None
+    problem: TrtspecError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts alone. `wheel` is why the wheel's tritonserver cannot be used, `hub` why the Hub cannot."""
+
+    python: str
+    versions: Mapping[str, str]
+    gpus: tuple[Gpu, ...]
+    trtllm_build: str | None
+    triton: Triton | None
+    wheel: TrtspecError | None
+    docker: Docker | None
+    hub: TrtspecError | None
+    folder: Path
+    free: int
+    models: Mapping[str, ModelState]
+
+
+def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) -> Machine:
+    """Everything at once, which takes as long as the slowest look; `output` is where a build would go."""
+    recipe = loaded.recipe if loaded else None
+    roles = {"target": recipe.target, "draft": recipe.draft} if recipe else {}
+    folder = next(parent for parent in (output.absolute(), *output.absolute().parents) if parent.is_dir())
+    with ThreadPoolExecutor(8) as pool:
+        models = {role: pool.submit(_model, loaded, model) for role, model in roles.items() if loaded}
+        gpus, docker, versions = pool.submit(find_gpus), pool.submit(_docker), pool.submit(engine_versions)
+        hub = pool.submit(_hub) if loaded is None else None
+        return Machine(
+            python=platform.python_version(),
+            versions=installed(("trtspec", "torch")) | versions.result(),
+            gpus=gpus.result(),
+            trtllm_build=shutil.which(COMMAND),
+            triton=_triton(_TRITON),
+            wheel=wheel,
+            docker=docker.result(),
+            hub=hub.result() if hub else None,
+            folder=folder,
+            free=shutil.disk_usage(folder).free,
+            models={role: model.result() for role, model in models.items()},
+        )
+
+
+def _model(loaded: LoadedRecipe, model: Model) -> ModelState:
+    location = loaded.model_location(model)
+    folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
+    try:
+        if folder is not None:
+            return ModelState(model.model, True, read_source(folder).parameters, None)
+    except TrtspecError as error:
+        if folder == location:
+            return ModelState(model.model, False, None, error)
+    try:
+        check_access(str(location), model.revision, _HUB_TIMEOUT_S)
+    except TrtspecError as error:
+        return ModelState(model.model, False, None, error)
+    return ModelState(model.model, False, None, None)
+
+
+def _hub() -> TrtspecError | None:
+    try:
+        check_connection(_HUB_TIMEOUT_S)
+    except TrtspecError as error:
+        return error
+    return None
+
+
+def _docker() -> Docker | None:
+    executable = shutil.which("docker")
+    if executable is None:
+        return None
+    command = [executable, "info", "--format", "{{json .}}"]
+    try:
+        result = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=_DOCKER_TIMEOUT_S, check=False
+        )
+        info = json.loads(result.stdout)
+        version, runtimes = info.get("ServerVersion") or None, info.get("Runtimes") or {}
+    except (OSError, ValueError, AttributeError, subprocess.TimeoutExpired):
+        return Docker(None, False)
+    return Docker(version, "nvidia" in runtimes or any(map(shutil.which, _CONTAINER_TOOLKIT)))
+
+
+def _triton(root: Path) -> Triton | None:
+    if not (root / "bin/tritonserver").is_file():
+        return None
+    version = root / "TRITON_VERSION"
+    return Triton(
+        version=version.read_text().strip() if version.is_file() else "unknown",
+        tag=os.environ.get("NVIDIA_TRITON_SERVER_VERSION"),
+        tensorrt_llm_backend=(root / "backends/tensorrtllm").is_dir(),
+    )
