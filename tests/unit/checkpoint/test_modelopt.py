@@ -1,0 +1,220 @@
+"""Checkpoints against those that NVIDIA ModelOpt's own exporter writes of the same models, byte by byte."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import modelopt.torch.quantization as mtq
+import pytest
+import torch
+from modelopt.torch.export import export_tensorrt_llm_checkpoint
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from tests.fakes.engine_dir import tiny_model
+from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
+from trtspec.checkpoint.calibrate.model import load_model
+from trtspec.checkpoint.calibration import Calibration
+from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.families import family_of
+from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.source import read_source
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+KINDS = {"bf16": (False, False), "fp8": (True, False), "fp8_kv": (True, True)}
+# Every size divides by two ranks as FP8 demands; the vocabulary does not, and is filled up.
+SIZES = {
+    "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 16, "vocab_size": 97, "rope_theta": 500000.0,
+}  # fmt: skip
+ROPE = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+
+
+class Case:
+    """A model in a folder, and the same model after ModelOpt's own calibration with the same texts."""
+
+    def __init__(self, folder: Path, family: str, kind: str) -> None:
+        self.folder, self.family = folder, family
+        self.fp8, self.kv_cache = KINDS[kind]
+        scaling = {"rope_scaling": ROPE} if family == "llama" else {}
+        tiny_model(family, dtype=torch.bfloat16, **SIZES, **scaling).save_pretrained(folder)
+        self.source = read_source(folder)
+        self.ids = torch.randint(0, 97, (4, 32), generator=torch.Generator().manual_seed(5))
+        self.theirs: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        if self.fp8:
+            recipe = copy.deepcopy(mtq.FP8_DEFAULT_CFG)
+            recipe["quant_cfg"] += mtq.FP8_KV_CFG["quant_cfg"] if self.kv_cache else []
+            with torch.inference_mode():
+                mtq.quantize(self.theirs, recipe, self.run)
+
+    def run(self, model: PreTrainedModel) -> None:
+        for row in self.ids:
+            model(row[None])
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """Ours."""
+        if not self.fp8:
+            return None
+        quantized = FakeQuantized(load_model(self.source, "bfloat16", 32), self.kv_cache, self.run)
+        return Calibration(*quantized.found(family_of(self.source).weights(self.source)), {})
+
+    def export(self, tp: int, pp: int) -> Path:
+        """The exporter changes the model that it is given."""
+        folder = self.folder.with_name(f"{self.folder.name}-{tp}-{pp}")
+        with torch.inference_mode():
+            export_tensorrt_llm_checkpoint(
+                copy.deepcopy(self.theirs),
+                "qwen" if self.family.startswith("qwen") else "llama",
+                torch.bfloat16,
+                export_dir=folder,
+                inference_tensor_parallel=tp,
+                inference_pipeline_parallel=pp,
+            )
+        return folder
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Case]:
+    made: dict[tuple[str, str], Case] = {}
+
+    def make(family: str, kind: str) -> Case:
+        if (family, kind) not in made:
+            made[family, kind] = Case(tmp_path_factory.mktemp("model") / family, family, kind)
+        return made[family, kind]
+
+    return make
+
+
+ABSENT = "not there"
+Differences = dict[str, tuple[Any, Any, str]]
+# Where the two `config.json` differ: ours, the exporter's, and why that is right.
+OF_ALL: Differences = {
+    "logits_dtype": ("float32", "float16", "it knows no other; a target's logits decide what is accepted"),
+    "qk_layernorm": (False, ABSENT, "PretrainedConfig's default; Qwen3's norms follow from qwen_type"),
+    "mlp_bias": (False, ABSENT, "a default of TensorRT-LLM's configuration class"),
+    "disable_weight_only_quant_plugin": (False, ABSENT, "a default of that class"),
+    "tie_word_embeddings": (False, ABSENT, "a default of that class"),
+    "rotary_embedding_dim": (16, ABSENT, "PretrainedConfig's default, the head size"),
+    "producer": (ABSENT, {"name": "modelopt", "version": "0.47.0"}, "says who wrote the file"),
+    "bias": (ABSENT, False, "of other families"),
+    "lm_head_bias": (ABSENT, False, "of other families"),
+    "rmsnorm": (ABSENT, True, "of other families"),
+    "rotary_pct": (ABSENT, 1.0, "of other families; rotary_embedding_dim says the same"),
+    "share_embedding_table": (ABSENT, False, "both tables are in both checkpoints"),
+}
+UNSCALED: Differences = {"rotary_scaling": (None, ABSENT, "it writes the key only where there is a scaling")}
+OF_LLAMA: Differences = {
+    "decoder": (ABSENT, "llama", "its own name of the family, which TensorRT-LLM does not read"),
+    "attn_bias": (False, ABSENT, "a default of LLaMAConfig"),
+    "remove_duplicated_kv_heads": (False, ABSENT, "a default of LLaMAConfig"),
+}
+OF_QWEN: Differences = {
+    "decoder": (ABSENT, "qwen", "its own name of the family, which TensorRT-LLM does not read"),
+    "residual_mlp": (ABSENT, False, "of Llama"),
+    "use_logn_attn": (False, ABSENT, "a default of QWenConfig"),
+    "num_labels": (1, ABSENT, "a default of QWenConfig"),
+    "seq_length": (8192, ABSENT, "a default of QWenConfig"),
+    "moe_intermediate_size": (0, ABSENT, "a default of QWenConfig"),
+    "moe_shared_expert_intermediate_size": (0, ABSENT, "a default of QWenConfig"),
+}
+DIFFERENCES: dict[str, Differences] = {
+    "llama": OF_ALL | OF_LLAMA,
+    "mistral": OF_ALL
+    | UNSCALED
+    | OF_LLAMA
+    | {"sliding_window": (4096, ABSENT, "the torch backend's; TensorRT-LLM is told at run time")},
+    "qwen2": OF_ALL
+    | UNSCALED
+    | OF_QWEN
+    | {
+        "qwen_type": ("qwen2", ABSENT, "its gap: without the key TensorRT-LLM builds the first Qwen"),
+        "attn_bias": (True, ABSENT, "its gap: said aloud, since it differs between Qwens"),
+    },
+    "qwen3": OF_ALL
+    | UNSCALED
+    | OF_QWEN
+    | {
+        "qwen_type": ("qwen3", ABSENT, "its gap: without the key the norms of q and k are lost"),
+        "attn_bias": (False, ABSENT, "its gap: QWenConfig's default is True"),
+    },
+}
+
+
+def differences(family: str, tp: int, pp: int) -> dict[str, tuple[Any, Any]]:
+    listed = {key: (ours, theirs) for key, (ours, theirs, _) in DIFFERENCES[family].items()}
+    listed["rank"] = (ABSENT, tp * pp - 1)  # The one that it wrote last.
+    if tp == 1:
+        listed["use_parallel_embedding"] = (False, True)  # One rank has all of it, whatever this says.
+    return listed
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_is_the_exporters_own(
+    case: Callable[[str, str], Case], tmp_path: Path, family: str, kind: str, tp: int, pp: int
+) -> None:
+    model = case(family, kind)
+    options = ConvertOptions("bfloat16", Mapping(tp, pp), model.fp8, model.kv_cache, model.calibration)
+    convert(model.source, options, tmp_path / "ours")
+    exported = model.export(tp, pp)
+
+    for rank in range(tp * pp):
+        ours = load_file(tmp_path / "ours" / f"rank{rank}.safetensors")
+        expected = load_file(exported / f"rank{rank}.safetensors")
+        assert ours.keys() == expected.keys()
+        for name, tensor in ours.items():
+            assert (tensor.dtype, tensor.shape) == (expected[name].dtype, expected[name].shape), name
+            assert torch.equal(tensor.view(torch.uint8), expected[name].view(torch.uint8)), name
+
+    config, known = (
+        json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "ours", exported)
+    )
+    pairs = {key: (config.get(key, ABSENT), known.get(key, ABSENT)) for key in config.keys() | known.keys()}
+    found = {key: (ours, theirs) for key, (ours, theirs) in pairs.items() if ours != theirs}
+    assert found == differences(family, tp, pp)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_calibrates_is_the_input_of_each_layer_and_the_cache(
+    case: Callable[[str, str], Case], family: str
+) -> None:
+    """The numbers against hooks in transformers' own model, without ModelOpt."""
+    made = case(family, "fp8_kv")
+    model = AutoModelForCausalLM.from_pretrained(made.folder, dtype=torch.bfloat16)
+    expected: dict[str, float] = {}
+
+    def hook(name: str) -> Callable[..., None]:
+        def see(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            expected[name] = max(expected.get(name, 0.0), float(inputs[0].abs().max()))
+
+        return see
+
+    linears = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"}
+    for name, module in linears.items():
+        module.register_forward_pre_hook(hook(name))
+    kv: dict[str, float] = {}
+    with torch.inference_mode():
+        for row in made.ids:
+            cache = model(row[None], use_cache=True).past_key_values
+            for layer, (key, value) in enumerate(cache.to_legacy_cache()):
+                for name, tensor in (("k_proj", key), ("v_proj", value)):
+                    name = f"model.layers.{layer}.self_attn.{name}"
+                    kv[name] = max(kv.get(name, 0.0), float(tensor.abs().max()))
+    found = made.calibration
+    assert found is not None
+    assert {name: amax.input for name, amax in found.linears.items()} == expected
+    weights = {name: float(module.weight.detach().abs().max()) for name, module in linears.items()}
+    assert {name: amax.weight for name, amax in found.linears.items()} == weights
+    assert found.kv == kv
