@@ -15,7 +15,7 @@ HELDOUT = Path(__file__).with_name("heldout.txt").read_text().split()
 
 END_TOKEN = "<|endoftext|>"  # noqa: S105
 END = 0
-VOCAB = 4096
+VOCAB = 2048
 
 # Left out: tests (twice the rest, and repetitive), tables, generated text, bundled wheels, other packages.
 SKIPPED_FOLDERS = {

@@ -12,6 +12,7 @@ from recipes.tiny.llama import BF16, Cache, Llama
 WARMUP_STEPS = 20
 MUON_RATE = 0.01
 ADAM_RATE = 0.004
+PIECE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 class Optimizer:
@@ -45,6 +46,32 @@ def ramp(step: int, steps: int, last: float = 0.0) -> float:
 def next_token_loss(model: Llama, windows: Tensor) -> Tensor:
     """Nats a token on windows of ids (rows, length + 1)."""
     return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+
+
+def repeat_pieces(windows: Tensor, order: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Texts of ids (rows, length) that begin as `windows` do and then say one piece over and over.
+
+    The second result has the position of each id in the repetition before, -1 where there is none.
+    """
+    place = torch.arange(windows.shape[1])
+    begins = torch.randint(8, 64, (len(windows),), generator=order)
+    sizes = torch.tensor(PIECE_SIZES)[torch.randint(len(PIECE_SIZES), (len(windows),), generator=order)]
+    kept, earlier = [], []
+    for begin, size in zip(begins, sizes, strict=True):
+        kept.append(torch.where(place < begin, place, begin + (place - begin) % size))
+        earlier.append(torch.where(place < begin + size, -1, place - size))
+    return windows.gather(1, torch.stack(kept)), torch.stack(earlier)
+
+
+def loop_loss(scores: Tensor, texts: Tensor, earlier: Tensor) -> Tensor:
+    """Each repetition is to be half as likely as the one before (Xu et al. 2022, arXiv:2206.02369).
+
+    `scores` are the model's logits (rows, length - 1, vocab) for all but the first id of `texts`.
+    """
+    chance = scores.float().softmax(-1).gather(2, texts[:, 1:, None])[:, :, 0]
+    before = chance.gather(1, (earlier[:, 1:] - 1).clamp(min=0)).detach()
+    far = (chance - 0.5 * before).abs()[earlier[:, 1:] > 0]
+    return -torch.log1p(-far.clamp(max=1 - 1e-5)).mean()
 
 
 def unlikelihood_loss(scores: Tensor, texts: Tensor, prompt: int, gram: int) -> Tensor:

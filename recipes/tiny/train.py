@@ -39,8 +39,10 @@ from recipes.tiny.learning import (
     continue_greedily,
     distance,
     distillation_loss,
+    loop_loss,
     next_token_loss,
     ramp,
+    repeat_pieces,
     unlikelihood_loss,
 )
 from recipes.tiny.llama import MAX_POSITIONS, Llama, Shape
@@ -51,16 +53,16 @@ THREADS = 2
 
 # On a CPU a small model's step costs by the layer, so the draft is shallow before it is narrow. It keeps two
 # layers because copying an earlier name takes two (one to look back, one to look up).
-TARGET = Shape(layers=8, hidden=256, heads=4, kv_heads=2, intermediate=704, vocab=VOCAB)
+TARGET = Shape(layers=10, hidden=256, heads=4, kv_heads=1, intermediate=512, vocab=VOCAB)
 DRAFT = Shape(layers=2, hidden=192, heads=3, kv_heads=1, intermediate=512, vocab=VOCAB)
 
 # (steps, rows, length): short contexts first, when there is little to remember and steps are cheap.
-TARGET_PHASES = ((640, 12, 256), (180, 6, 512), (100, 3, 1024))
-UNLOOP_ROUNDS = 28
+TARGET_PHASES = ((760, 12, 256), (220, 6, 512), (120, 3, 1024))
+UNLOOP_STEPS = 60
 PROMPT, CONTINUATION, REPEATED_GRAM = 64, 128, 6
-POOL_ROUNDS, POOL_ROWS = 12, 96
-DRAFT_STEPS = 500
-ATTUNE_STEPS = 360
+POOL_ROUNDS, POOL_ROWS = 8, 96
+DRAFT_STEPS = 800
+ATTUNE_STEPS = 240
 PULL = 0.7
 BLEND = 0.65
 LAST_RATE = 0.2
@@ -105,21 +107,21 @@ def train_target(training: Tensor, heldout: Tensor, scale: float) -> Llama:
             if done % 50 == 0:
                 report(f"target {done}/{total} loss {loss:.3f}")
     report(f"target: held-out loss {heldout_loss(model, heldout):.4f}")
-    unloop(model, optimizer, windows, scaled(UNLOOP_ROUNDS, scale))
+    unloop(model, optimizer, windows, scaled(UNLOOP_STEPS, scale))
     report(f"target without loops: held-out loss {heldout_loss(model, heldout):.4f}")
     return model
 
 
-def unloop(model: Llama, optimizer: Optimizer, windows: Windows, rounds: int) -> None:
-    """Teach the model what not to say: its own repetitions. Plain text beside them keeps what it knows."""
-    for done in range(rounds):
-        prompts = windows.take(32, PROMPT)[:, :-1]
-        texts = continue_greedily(model, prompts, CONTINUATION)
-        repeated = unlikelihood_loss(model(texts[:, :-1]), texts, PROMPT, REPEATED_GRAM)
+def unloop(model: Llama, optimizer: Optimizer, windows: Windows, steps: int) -> None:
+    """Teach the model to leave a loop. Plain text beside it keeps what the model knows."""
+    order = torch.Generator().manual_seed(SEED)
+    for done in range(steps):
+        texts, earlier = repeat_pieces(windows.take(6, 256)[:, :-1], order)
+        leaving = loop_loss(model(texts[:, :-1]), texts, earlier)
         loss = next_token_loss(model, windows.take(6, 512))
-        optimizer.step(loss + repeated, LAST_RATE * (1 - done / rounds))
-        if done % 5 == 0:
-            report(f"unloop {done}/{rounds} loss {loss.item():.3f} repetition {repeated.item():.3f}")
+        optimizer.step(loss + leaving, LAST_RATE * (1 - done / steps))
+        if done % 10 == 9:
+            report(f"unloop {done + 1}/{steps} loss {loss.item():.3f} loops {leaving.item():.3f}")
 
 
 def distil_draft(target: Llama, training: Tensor, heldout: Tensor, scale: float) -> Llama:
