@@ -35,7 +35,7 @@ class Bar:
 
 def main() -> int:
     results: dict[str, Any] = {"commands_s": commands()}
-    for script in ("pair", "coordinator", "triton_overhead", "executor"):
+    for script in ("pair", "coordinator", "triton_overhead", "executor", "conversion"):
         print(f"{script} ...", file=sys.stderr)
         done = subprocess.run([sys.executable, HERE / f"{script}.py"], check=True, stdout=subprocess.PIPE)
         results[script] = json.loads(done.stdout)
@@ -52,6 +52,7 @@ def main() -> int:
 def promised(results: dict[str, Any]) -> list[Bar]:
     ratios = {name: found["ratio"] for name, found in results["pair"]["ratios"].items()}
     rounds, times = results["triton_overhead"], results["commands_s"]
+    conversion, most = results["conversion"], {"TP 1": 2, "TP 4": 2, "FP8": 4, "FP8, TP 4": 4}
     return [
         Bar("the four ways say the same", float(results["pair"]["same_text"]), 1, True),
         Bar("speculative / plain, tokens/s", ratios["speculative / plain"], 1.4, True),
@@ -62,6 +63,11 @@ def promised(results: dict[str, Any]) -> list[Bar]:
             for name in rounds
             if name.startswith("1 streams")
         ),
+        *(
+            Bar(f"conversion of 3 GB / cp -r, {way}", conversion[way]["ratio to cp"], bar, False)
+            for way, bar in most.items()
+        ),
+        *(Bar(f"peak MB of conversion, {way}", conversion[way]["peak_mb"], 1200, False) for way in most),
         Bar("trtspec --help, s", times["trtspec --help"], 0.25, False),
         Bar("a build with nothing to do, s", times["trtspec build, nothing to do"], 1.5, False),
     ]
