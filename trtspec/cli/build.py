@@ -42,9 +42,26 @@ def run_steps(made: Plan, steps: Sequence[Step], json: bool) -> None:
 
     start = monotonic()
     ran = run(steps, made.output, made.digests, watch)
+    print_costs(made, steps)
     if json:
         out.json({"output": str(made.output), "ran": ran, "seconds": round(monotonic() - start, 3)})
         return
     done = f"{len(ran)} of {len(steps)} steps run in {monotonic() - start:.1f} s" if ran else "nothing to do"
     out.status(f"{made.resolved.loaded.recipe.name}: {done}")
     out.result(str(made.output))
+
+
+def print_costs(made: Plan, steps: Sequence[Step]) -> None:
+    """What FP8 costs each model that was calibrated, whether in this run or before it."""
+    from trtspec.checkpoint.calibrate.verdict import cost, worries
+    from trtspec.checkpoint.calibration import read_calibration
+
+    for step in steps:
+        role = step.name.removeprefix("calibrate ")
+        if role == step.name or step.output is None:
+            continue
+        calibration = read_calibration(made.output / step.output)
+        if sentence := cost(calibration):
+            out.status(f"{role}: {sentence}")
+        for worry in worries(calibration):
+            out.warning(f"{role}: {worry}")

@@ -16,8 +16,8 @@ class Manifest:
 
     `recipe` is the digest of the recipe with its defaults; `values` is what the plan made of it. `models`
     has, for target and draft, the model, its revision and the SHA-256 of its files; `outputs` the SHA-256
-    of each file that was made, by its path in the build directory. `times`, in seconds by step, and only
-    they, differ between equal builds.
+    of each file that was made, by its path in the build directory; `quality` what FP8 costs each model.
+    `times`, in seconds by step, and only they, differ between equal builds.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Manifest:
     tools: Mapping[str, str]
     gpu: Mapping[str, Any] | None
     commands: Mapping[str, list[str]]
+    quality: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, float] = field(default_factory=dict)
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions, calibrate
+from trtspec.checkpoint.calibration import read_calibration, write_calibration
+from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import Source
 from trtspec.checkpoint.tensors import read_json
@@ -15,6 +20,7 @@ from trtspec.engine import directory, manifest, torch_builder, trtllm
 from trtspec.engine.options import BuildOptions
 from trtspec.engine.place import Place
 from trtspec.engine.timing_cache import TimingCache
+from trtspec.errors import ModelError
 from trtspec.plan.digests import Advance
 from trtspec.plan.facts import TOKENIZER_FILES
 from trtspec.plan.records import read_records
@@ -45,10 +51,51 @@ def copy_tokenizer(source: Source, output: Path, advance: Advance) -> None:
     (output / generation.name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def verify_checkpoint(
-    source: Source, options: ConvertOptions, checkpoint: Path, _: Path, advance: Advance
+def calibrate_model(
+    source: Source,
+    dataset: Path,
+    options: CalibrateOptions,
+    origin: Mapping[str, Any],
+    output: Path,
+    advance: Advance,
 ) -> None:
-    verify(source, options, checkpoint, advance)
+    write_calibration(output, calibrate(source, dataset, options, origin, advance))
+
+
+def reuse_calibration(
+    file: Path, weights: str | None, kv_cache: bool, output: Path, advance: Advance
+) -> None:
+    """Copies what an earlier calibration of the same weights found; raises ModelError for any other."""
+    found = read_calibration(file)
+    if found.provenance.get("weights") != weights:
+        model = found.provenance.get("model")
+        problem = f"was made of {model}, whose weights are not those of this model"
+        raise ModelError(file, problem, "name texts in calibration.dataset, to calibrate this model")
+    if kv_cache and not found.kv:
+        problem = "has no numbers of the KV cache"
+        raise ModelError(file, problem, "calibrate with kv_cache: fp8, or write kv_cache: none")
+    write_calibration(output, found)
+
+
+def convert_checkpoint(
+    source: Source, options: ConvertOptions, calibration: Path | None, output: Path, advance: Advance
+) -> None:
+    convert(source, _calibrated(options, calibration), output, advance)
+
+
+def verify_checkpoint(
+    source: Source,
+    options: ConvertOptions,
+    calibration: Path | None,
+    checkpoint: Path,
+    _: Path,
+    advance: Advance,
+) -> None:
+    verify(source, _calibrated(options, calibration), checkpoint, advance)
+
+
+def _calibrated(options: ConvertOptions, file: Path | None) -> ConvertOptions:
+    return replace(options, calibration=read_calibration(file)) if file else options
 
 
 def build_torch(checkpoint: Path, options: BuildOptions, output: Path, advance: Advance) -> None:
@@ -77,10 +124,18 @@ def write_repository(spec: RepositorySpec, output: Path, advance: Advance) -> No
     write(output, spec)
 
 
-def write_manifest(content: manifest.Manifest, build: Path, output: Path, advance: Advance) -> None:
-    """Completes the manifest with what the records have of the steps before it."""
+def write_manifest(
+    content: manifest.Manifest,
+    build: Path,
+    calibrations: Mapping[str, Path],
+    output: Path,
+    advance: Advance,
+) -> None:
+    """Completes the manifest with what the records have of the steps before it, and what FP8 costs."""
     records = read_records(build)
     outputs = {path: digest for record in records.values() for path, digest in record.files.items()}
     times = {name: record.seconds for name, record in records.items()}
-    complete = replace(content, outputs=dict(sorted(outputs.items())), times=times)
+    found = {role: read_calibration(file).quality for role, file in calibrations.items()}
+    quality = {role: asdict(cost) if cost else None for role, cost in found.items()}
+    complete = replace(content, quality=quality, outputs=dict(sorted(outputs.items())), times=times)
     output.write_text(manifest.to_json(complete), encoding="utf-8")

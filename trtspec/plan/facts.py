@@ -10,6 +10,8 @@ from pathlib import Path
 
 import trtspec.repository
 import trtspec.serving
+from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGES
+from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
 from trtspec.checkpoint.hub import fetch
 from trtspec.checkpoint.source import Source, read_source
 from trtspec.engine.trtllm import COMMAND
@@ -20,7 +22,7 @@ from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
 from trtspec.watch import Watch
 
-PACKAGES = ("trtspec", "torch", "numpy", "tokenizers")
+PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -31,16 +33,26 @@ TOKENIZER_FILES = (
 
 
 @dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """What a model is calibrated with; `digest` is the file's SHA-256, None if it was not asked for."""
+
+    dataset: Dataset
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """One model: `name` as the recipe has it, `revision` the commit of a Hub model.
 
     `digests` has the SHA-256 of each file that a build reads, by its name; None if they were not asked for.
+    `dataset` is None for what is not calibrated.
     """
 
     name: str
     revision: str | None
     source: Source
     digests: Mapping[str, str] | None
+    dataset: DatasetFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +93,16 @@ def _model(loaded: LoadedRecipe, model: Model, digests: FileDigests | None, watc
     source = read_source(folder)
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     found = {file.name: digests.of(file) for file in (*source.files, *names)} if digests else None
-    return ModelFacts(model.model, None if folder == location else folder.name, source, found)
+    dataset = None if source.scheme else _dataset(loaded, model, digests)
+    return ModelFacts(model.model, None if folder == location else folder.name, source, found, dataset)
+
+
+def _dataset(loaded: LoadedRecipe, model: Model, digests: FileDigests | None) -> DatasetFacts | None:
+    calibration = loaded.recipe.calibration(model)
+    if calibration is None:
+        return None
+    dataset = find_dataset(calibration.dataset, loaded.path.parent)
+    return DatasetFacts(dataset, digests.of(dataset.file) if digests else None)
 
 
 def _serving_code() -> str:

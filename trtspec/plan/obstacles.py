@@ -1,12 +1,23 @@
-"""Why engines cannot be built on this machine; found before anything is converted. Pure."""
+"""Why a step cannot be run on this machine; found before anything is done. Pure."""
 
 from __future__ import annotations
 
+from trtspec.checkpoint.calibrate import calibrate
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.plan.facts import Facts
 from trtspec.plan.resolve import EnginePlan, Resolved
 from trtspec.recipe import gpus
+
+
+def calibrate_obstacle(facts: Facts) -> TrtspecError | None:
+    """What keeps a model from being calibrated here."""
+    missing = next((package for package in calibrate.PACKAGES if package not in facts.versions), None)
+    if missing is None:
+        return None
+    return UnavailableError(
+        missing, "is not installed, and calibration needs it", "pip install 'trtspec[fp8]'"
+    )
 
 
 def build_obstacle(resolved: Resolved, facts: Facts, engine: EnginePlan) -> TrtspecError | None:

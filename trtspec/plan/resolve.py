@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.options import ConvertOptions
@@ -17,7 +18,7 @@ from trtspec.checkpoint.source import Source
 from trtspec.engine.defaults import EngineKind, defaults
 from trtspec.engine.options import BuildOptions
 from trtspec.errors import RecipeError
-from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.facts import DatasetFacts, Facts, ModelFacts
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import Value, is_on
 from trtspec.recipe.loader import LoadedRecipe
@@ -43,10 +44,22 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class CalibrationPlan:
+    """What a model is calibrated with, and how."""
+
+    dataset: DatasetFacts
+    options: CalibrateOptions
+
+
+@dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """One of the two engines: how its checkpoint is made, its calibration aside, and what it is built for."""
+    """One of the two engines: how its checkpoint is made, and what it is built for.
+
+    `calibration` is None for what needs none; what it finds becomes part of `checkpoint` when it is known.
+    """
 
     model: ModelFacts
+    calibration: CalibrationPlan | None
     checkpoint: ConvertOptions
     options: BuildOptions
 
@@ -85,7 +98,7 @@ def resolve(
             )
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]
-    _refuse_what_is_missing(choose, facts)
+    _refuse_what_is_missing(choose)
     options = _options(choose, facts, backend)
     target = _engine(choose, "target", backend, facts.target, options)
     draft = _engine(choose, "draft", backend, facts.draft, replace(options, max_draft_len=0))
@@ -144,14 +157,9 @@ def _choose_output(choose: _Chooser) -> Path:
     return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))
 
 
-def _refuse_what_is_missing(choose: _Chooser, facts: Facts) -> None:
+def _refuse_what_is_missing(choose: _Chooser) -> None:
     """What the recipe's schema has, and trtspec cannot do yet."""
-    recipe = choose.loaded.recipe
-    for role, model, found in (("target", recipe.target, facts.target), ("draft", recipe.draft, facts.draft)):
-        if model.quantization.weights != "none" and found.source.scheme is None:
-            problem = "this version of trtspec does not calibrate"
-            raise choose.error(f"{role}.quantization.weights", problem, "leave quantization out")
-    if recipe.serving.layout == "bls":
+    if choose.loaded.recipe.serving.layout == "bls":
         problem = "this version of trtspec serves in_process only"
         raise choose.error("serving.layout", problem, "leave layout out")
 
@@ -217,8 +225,9 @@ def _engine(
         problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
         raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
     checkpoint = _checkpoint(choose, role, dtype, facts.source)
+    calibration = _calibration(choose, role, checkpoint, facts)
     extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint)
-    return EnginePlan(facts, checkpoint, replace(options, extra=extra))
+    return EnginePlan(facts, calibration, checkpoint, replace(options, extra=extra))
 
 
 def _build_options(
@@ -260,3 +269,24 @@ def _checkpoint(choose: _Chooser, role: str, dtype: str, source: Source) -> Conv
         key, problem, repair = found
         raise choose.error(f"{role}.{key}", problem, repair)
     return ConvertOptions(dtype, mapping, fp8, cache == "fp8")
+
+
+def _calibration(
+    choose: _Chooser, role: str, checkpoint: ConvertOptions, facts: ModelFacts
+) -> CalibrationPlan | None:
+    model: Model = getattr(choose.loaded.recipe, role)
+    key, own = f"{role}.quantization.calibration", model.quantization.calibration
+    if facts.source.scheme and own:
+        raise choose.error(key, "the model is FP8 already, with scales of its own", "remove this section")
+    if facts.source.scheme or not checkpoint.fp8:
+        return None
+    found = choose.loaded.recipe.calibration(model)
+    if found is None or facts.dataset is None:
+        raise choose.error(
+            key, "fp8 needs texts to calibrate with", "write calibration: {dataset: texts.jsonl}"
+        )
+    reason = "what is usual" if own else "as for the target"
+    values = {name: choose(f"{key}.{name}", value, reason) for name, value in found.model_dump().items()}
+    del values["dataset"]
+    options = CalibrateOptions(checkpoint.dtype, checkpoint.fp8_kv_cache, **values)
+    return CalibrationPlan(facts.dataset, options)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.checkpoint import convert, verify
+from trtspec.checkpoint.calibrate import calibrate
+from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.engine import manifest, torch_builder, trtllm
 from trtspec.engine.place import Here
@@ -18,8 +20,8 @@ from trtspec.plan import actions
 from trtspec.plan.devices import apart
 from trtspec.plan.digests import Advance, digest_of
 from trtspec.plan.facts import TOKENIZER_FILES, Facts, ModelFacts
-from trtspec.plan.obstacles import build_obstacle
-from trtspec.plan.resolve import EnginePlan, Resolved
+from trtspec.plan.obstacles import build_obstacle, calibrate_obstacle
+from trtspec.plan.resolve import CalibrationPlan, Choice, EnginePlan, Resolved
 from trtspec.repository.spec import RepositorySpec
 
 
@@ -52,6 +54,9 @@ def make_steps(resolved: Resolved, facts: Facts) -> list[Step]:
     """Every step; pure."""
     engines = {"target": resolved.target, "draft": resolved.draft}
     steps = [_check(resolved, facts), _tokenizer(resolved.target.model)]
+    for role, engine in engines.items():
+        if engine.calibration:
+            steps.append(_calibrate(facts, role, engine.model, engine.calibration))
     steps += [_convert(resolved, role, engine) for role, engine in engines.items()]
     steps += [_verify(resolved, role, engine) for role, engine in engines.items()]
     own = apart(facts.gpus, [engine.checkpoint.mapping.world_size for engine in engines.values()])
@@ -87,17 +92,58 @@ def _tokenizer(model: ModelFacts) -> Step:
     )
 
 
+def _calibrate(facts: Facts, role: str, model: ModelFacts, plan: CalibrationPlan) -> Step:
+    """Depends neither on how a checkpoint is cut into ranks nor on what the engine is built for."""
+    dataset, options, weights = plan.dataset.dataset, plan.options, _digest(_is_safetensors, model)
+    if dataset.is_ready:
+        summary = f"the FP8 scales of the {role}, from {dataset.file.name}"
+        digest = weights and digest_of([weights, plan.dataset.digest, options.kv_cache])
+        action = partial(actions.reuse_calibration, dataset.file, weights, options.kv_cache)
+    else:
+        summary = f"the FP8 scales of the {role}, from up to {options.samples} texts"
+        values = {"format": calibrate.FORMAT, "options": asdict(options), "dataset": plan.dataset.digest}
+        digest = _digest(_is_weight_or_tokenizer, model, **values)
+        origin = {
+            "model": _portable_name(model.name),
+            "revision": model.revision,
+            "weights": weights,
+            "dataset": _portable_name(dataset.name),
+            "dataset_revision": dataset.revision,
+            "dataset_digest": plan.dataset.digest,
+        }
+        action = partial(actions.calibrate_model, model.source, dataset.file, options, origin)
+    return Step(
+        name=f"calibrate {role}",
+        summary=summary,
+        inputs=(model.name, dataset.name),
+        output=f"{role}/{CALIBRATION}",
+        command=(),
+        digest=digest,
+        action=action,
+        obstacle=None if dataset.is_ready else calibrate_obstacle(facts),
+    )
+
+
+def _scales(resolved: Resolved, role: str, engine: EnginePlan) -> tuple[Path | None, tuple[str, ...]]:
+    """The file with what a calibration found, and the step that makes it, if there is one."""
+    if engine.calibration is None:
+        return None, ()
+    return resolved.output / role / CALIBRATION, (f"calibrate {role}",)
+
+
 def _convert(resolved: Resolved, role: str, engine: EnginePlan) -> Step:
     recipe, output = str(resolved.loaded.path), str(resolved.output)
+    calibration, after = _scales(resolved, role, engine)
     source, options = engine.model.source, engine.checkpoint
     return Step(
         name=f"convert {role}",
         summary=f"the {role} as a TensorRT-LLM checkpoint in {_precision(options)}",
-        inputs=(engine.model.name,),
+        inputs=(engine.model.name, *([f"{role}/{CALIBRATION}"] if calibration else [])),
         output=f"{role}/checkpoint",
         command=("trtspec", "convert", recipe, "--only", role, "--output", output),
         digest=_digest(_is_weight, engine.model, format=convert.FORMAT, options=asdict(options)),
-        action=partial(convert.convert, source, options),
+        action=partial(actions.convert_checkpoint, source, options, calibration),
+        after=after,
         size=convert.checkpoint_size(source, options),
     )
 
@@ -105,6 +151,7 @@ def _convert(resolved: Resolved, role: str, engine: EnginePlan) -> Step:
 def _verify(resolved: Resolved, role: str, engine: EnginePlan) -> Step:
     recipe, output, checkpoint = str(resolved.loaded.path), str(resolved.output), f"{role}/checkpoint"
     source, options = engine.model.source, engine.checkpoint
+    calibration, after = _scales(resolved, role, engine)
     return Step(
         name=f"verify {role}",
         summary="all ranks together are the original weights",
@@ -112,8 +159,8 @@ def _verify(resolved: Resolved, role: str, engine: EnginePlan) -> Step:
         output=None,
         command=("trtspec", "convert", recipe, "--only", role, "--verify", "--output", output),
         digest=_digest(_is_weight, engine.model, format=verify.FORMAT, options=asdict(options)),
-        action=partial(actions.verify_checkpoint, source, options, resolved.output / checkpoint),
-        after=(f"convert {role}",),
+        action=partial(actions.verify_checkpoint, source, options, calibration, resolved.output / checkpoint),
+        after=(*after, f"convert {role}"),
         size=convert.checkpoint_size(source, options),
     )
 
@@ -192,11 +239,15 @@ def _layout_obstacle(resolved: Resolved) -> TrtspecError | None:
 
 
 def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:
+    engines = {"target": resolved.target, "draft": resolved.draft}
+    calibrations = {
+        role: file for role, engine in engines.items() if (file := _scales(resolved, role, engine)[0])
+    }
     content = manifest.Manifest(
         name=resolved.loaded.recipe.name,
         recipe=digest_of(resolved.loaded.recipe.model_dump(mode="json")),
         backend=resolved.backend,
-        values={choice.key: choice.value for choice in resolved.choices if choice.key != "output"},
+        values={choice.key: _portable_value(choice) for choice in resolved.choices if choice.key != "output"},
         models={
             role: {
                 "model": _portable_name(model.name),
@@ -216,7 +267,7 @@ def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:
         output="manifest.json",
         command=(),
         digest=digest_of([asdict(content), [step.digest for step in steps]]),
-        action=partial(actions.write_manifest, content, resolved.output),
+        action=partial(actions.write_manifest, content, resolved.output, calibrations),
         after=tuple(step.name for step in steps),
     )
 
@@ -225,6 +276,11 @@ def _portable(command: tuple[str, ...], resolved: Resolved) -> list[str]:
     """The command as seen from the build directory, with no path of this machine in it."""
     places = {str(resolved.loaded.path): resolved.loaded.path.name, str(resolved.output): "."}
     return [places.get(word, word.removeprefix(f"{resolved.output}/")) for word in command]
+
+
+def _portable_value(choice: Choice) -> bool | int | float | str:
+    value = choice.value
+    return _portable_name(value) if choice.key.endswith(".dataset") and isinstance(value, str) else value
 
 
 def _portable_name(model: str) -> str:
@@ -241,6 +297,14 @@ def _digest(files: Callable[[str], bool], *models: ModelFacts, **values: Any) ->
 
 def _is_tokenizer(name: str) -> bool:
     return name in TOKENIZER_FILES or name == "generation_config.json"
+
+
+def _is_safetensors(name: str) -> bool:
+    return name.endswith(".safetensors")
+
+
+def _is_weight_or_tokenizer(name: str) -> bool:
+    return _is_weight(name) or name in TOKENIZER_FILES
 
 
 def _is_weight(name: str) -> bool:

@@ -34,12 +34,19 @@ class Section(BaseModel):
 class Calibration(Section):
     """The text from which FP8 scales are taken."""
 
-    dataset: Text = Field(description="JSONL or text file, relative to the recipe, or a Hub dataset id.")
+    dataset: Text = Field(
+        description="A file relative to the recipe: .jsonl, .txt (a text a line) or .parquet; or one of a "
+        "Hub dataset: owner/name/file or owner/name@commit/file. What an earlier calibration found, a file "
+        "whose name ends with calibration.json, is used as it is."
+    )
     samples: Positive = Field(default=512, description="How many texts are run through the model.")
     max_length: Positive = Field(default=2048, description="Tokens of each text that are used.")
     batch_size: Positive = Field(default=1, description="Texts run at once.")
     seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed of the choice of texts.")
-    text_field: Text = Field(default="text", description="The key of a JSONL line that holds the text.")
+    text_field: Text = Field(
+        default="text",
+        description="The key of a JSONL line, or the column, that holds the text, or the messages of a chat.",
+    )
     chat_template: bool = Field(
         default=False, description="Wrap each text in the model's chat template first."
     )
@@ -55,7 +62,8 @@ class Quantization(Section):
         default="none", description="Precision of the KV cache; fp8 needs fp8 weights."
     )
     calibration: Calibration | None = Field(
-        default=None, description="Required for fp8 unless the model is FP8 already."
+        default=None,
+        description="Required for fp8 unless the model is FP8 already; a draft has the target's if left out.",
     )
 
 
@@ -159,6 +167,12 @@ class Recipe(Section):
     speculation: Speculation = Field(default=Speculation(), description="How the two models work together.")
     engine: Engine = Field(default=Engine(), description="What both engines are built with and for.")
     serving: Serving = Field(default=Serving(), description="The Triton model in front of the pair.")
+
+    def calibration(self, model: Model) -> Calibration | None:
+        """What a model is calibrated with if it is to be FP8: its own, or else the target's."""
+        if model.quantization.weights != "fp8":
+            return None
+        return model.quantization.calibration or self.target.quantization.calibration
 
     @property
     def backend(self) -> Backend:

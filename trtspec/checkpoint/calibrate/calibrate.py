@@ -22,7 +22,7 @@ from trtspec.watch import Advance
 
 FORMAT = 1  # raised when the same texts and options give other numbers
 HELD_OUT = 64  # texts that quality is measured on
-_TOOLS = ("nvidia-modelopt", "torch", "transformers")
+PACKAGES = ("nvidia-modelopt", "transformers", "accelerate", "pyarrow", "torch")  # of the extra `fp8`
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ def calibrate(
     `origin` says of model and dataset what they are, and becomes part of the provenance. Raises DatasetError,
     and ModelError or TensorError.
     """
+    _quiet_transformers()
     weights = tuple(family_of(source).weights(source))
     check_tensors(source, family_of(source), weights, None)
     fitting, held_out = _texts(source, dataset, options)
@@ -79,12 +80,20 @@ def calibrate(
         "texts": len(fitting),
         "tokens": sum(map(len, fitting)),
         "device": _device(model),
-        "tools": {name: version(name) for name in _TOOLS},
+        "tools": {name: version(name) for name in PACKAGES},
     }
     found = Calibration(*quantized.found(weights), provenance)
     check_amax(source.folder, found, "write dtype: bfloat16, which holds larger numbers, or leave fp8 out")
     quantized.apply(weights, found)
     return Calibration(found.linears, found.kv, provenance, measure(quantized, held_out, count))
+
+
+def _quiet_transformers() -> None:
+    """Its bars would cross ours, and it warns of a `tokenizer.json` read without a class of its own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def _texts(

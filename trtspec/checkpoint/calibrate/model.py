@@ -20,9 +20,7 @@ def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
     """
     import torch
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logits = 4 * 4 * tokens * source.vocab_size  # those of both models, and two copies in float32
     placement: dict[str, Any] = {}
     if torch.cuda.is_available():

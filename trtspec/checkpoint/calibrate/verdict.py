@@ -1,0 +1,40 @@
+"""What a calibration says to whoever started it: what FP8 costs, and what to worry about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtspec.checkpoint.calibration import Calibration
+
+# Far from what static FP8 should cost: it is 0.004 nats and 0.2 % of perplexity for the demo draft.
+LEAST_AGREEMENT = 0.9
+MOST_KL = 0.05
+MOST_PERPLEXITY = 1.02  # the quantized model's, in that of the original
+_REPAIR = "calibrate with texts like those that will be served, or leave kv_cache or weights unquantized"
+
+
+def cost(calibration: Calibration) -> str | None:
+    """One sentence; None where nothing was measured."""
+    found = calibration.quality
+    if found is None:
+        return None
+    return (
+        f"FP8 agrees with the original on {100 * found.agreement:.2f} % of {found.tokens} next tokens"
+        f" of {found.texts} held-out texts; KL {found.kl:.4f},"
+        f" perplexity {found.perplexity:.3f} (original {found.original_perplexity:.3f})"
+    )
+
+
+def worries(calibration: Calibration) -> Iterator[str]:
+    found, made = calibration.quality, calibration.provenance
+    if made.get("texts", 0) < made.get("samples", 0):
+        yield f"calibrated with {made['texts']} texts, all that there were; {made['samples']} were asked for"
+    if found is None:
+        yield "the dataset has too few texts to hold one out; what FP8 costs is not known"
+        return
+    if found.agreement < LEAST_AGREEMENT:
+        yield f"agreement is below {100 * LEAST_AGREEMENT:.0f} %; {_REPAIR}"
+    if found.kl > MOST_KL:
+        yield f"KL is above {MOST_KL}; {_REPAIR}"
+    if found.perplexity > MOST_PERPLEXITY * found.original_perplexity:
+        yield f"perplexity is more than {100 * (MOST_PERPLEXITY - 1):.0f} % above the original's; {_REPAIR}"
