@@ -98,5 +98,6 @@ def _calibration(
         return None
     found = options.calibration or (prequantized.calibration if prequantized else None)
     if found is None:
-        raise ModelError(source.folder, "has no FP8 scales: it was not calibrated")
+        repair = "write quantization: {weights: fp8, calibration: …} in the recipe"
+        raise ModelError(source.folder, "has no FP8 scales: it was not calibrated", repair)
     return found

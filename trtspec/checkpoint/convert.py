@@ -96,10 +96,8 @@ def checkpoint_size(source: Source, options: ConvertOptions) -> int:
 def _check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
-        gigabytes = f"{needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB free"
-        raise UnavailableError(
-            folder, f"the disk is full: {gigabytes}", "free some space, or choose another --output"
-        )
+        problem = f"the disk is full: {needed / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB free"
+        raise UnavailableError(folder.parent, problem, "free some space, or choose another --output")
 
 
 def _write_scales(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> None:

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from tests.unit.checkpoint.fp8_folders import AUTO_FP8, COMPRESSED_TENSORS, quantize
 from tests.unit.checkpoint.parallel import quantized, ranks_of
 from trtspec.checkpoint import convert as module
 from trtspec.checkpoint.calibration import Amax, Calibration
@@ -20,6 +21,8 @@ from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
+from trtspec.checkpoint.verify import verify
+from trtspec.errors import ModelError
 
 GRID = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 96}
 LINEAR = {
@@ -139,3 +142,48 @@ def test_scales_stand_behind_their_weight(llama_folder: Callable[..., Path], tmp
         *("weights_scaling_factor", "activation_scaling_factor"),
         *("kv_cache_scaling_factor", "k_cache_scaling_factor", "v_cache_scaling_factor"),
     }
+
+
+@pytest.mark.parametrize("settings", [AUTO_FP8, COMPRESSED_TENSORS])
+def test_stored_fp8_at_the_scales_that_products_share(
+    llama_folder: Callable[..., Path], tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    folder = llama_folder(**GRID, head_dim=8)
+    stored = quantize(folder, settings)
+    source, options = read_source(folder), ConvertOptions("bfloat16", Mapping(2, 2), True, True)
+    convert(source, options, tmp_path / "out")
+    verify(source, options, tmp_path / "out")
+
+    def scale(name: str) -> torch.Tensor:
+        return stored[f"{name}_scale"].float().reshape(1)
+
+    fp8 = [name for name in stored if name.endswith("_proj.weight")]
+    wide = {name: stored[name].float() * scale(name) for name in fp8}
+    tensors = {name: wide.get(name, tensor) for name, tensor in stored.items() if name.endswith(".weight")}
+    config = json.loads((folder / "config.json").read_text())
+    for rank, expected in enumerate(ranks_of(tensors, config, 2, 2)):
+        found = load_file(tmp_path / f"out/rank{rank}.safetensors")
+        for name, tensor in expected.items():
+            linear = next((linear for linear in LINEAR if linear in name), None)
+            if linear is None:
+                assert torch.equal(found[name], tensor)
+                continue
+            modules = [f"model.layers.{rank // 2}.{module}.weight" for module in LINEAR[linear]]
+            shared = torch.stack([scale(module) for module in modules]).amax(0)
+            assert torch.equal(found[name.replace("weight", "weights_scaling_factor")], shared)
+            assert torch.equal(found[name].view(torch.uint8), quantized(tensor, shared).view(torch.uint8))
+
+
+def test_an_fp8_model_is_not_taken_for_an_unquantized_one(
+    llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = llama_folder()
+    quantize(folder, AUTO_FP8)
+    with pytest.raises(ModelError, match="is an FP8 model"):
+        convert(read_source(folder), ConvertOptions("bfloat16"), tmp_path / "out")
+
+
+def test_fp8_without_scales(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has no FP8 scales"):
+        convert(read_source(llama_folder()), ConvertOptions("bfloat16", fp8=True), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
