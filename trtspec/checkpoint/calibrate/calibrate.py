@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
@@ -17,12 +18,16 @@ from trtspec.checkpoint.calibration import Calibration, check_amax
 from trtspec.checkpoint.families import family_of
 from trtspec.checkpoint.inventory import check_tensors
 from trtspec.checkpoint.source import Source
-from trtspec.errors import DatasetError
+from trtspec.errors import DatasetError, ModelError
 from trtspec.watch import Advance
+
+if TYPE_CHECKING:
+    import torch
 
 FORMAT = 1  # raised when the same texts and options give other numbers
 HELD_OUT = 64  # texts that quality is measured on
 PACKAGES = ("nvidia-modelopt", "transformers", "accelerate", "pyarrow", "torch")  # of the extra `fp8`
+_REPAIR = "write dtype: bfloat16, which holds larger numbers, or leave fp8 out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +70,11 @@ def calibrate(
 
     model = load_model(source, options.dtype, options.batch_size * options.max_length)
 
-    def run(model: Any) -> None:
-        import torch
-
-        for batch in batches(fitting, options.batch_size):
-            with torch.inference_mode():
-                model(batch.to(model.device), use_cache=False)
-            count(len(batch))
-
-    quantized = FakeQuantized(model, options.kv_cache, run)
+    run = partial(_run, batches(fitting, options.batch_size), count)
+    try:
+        quantized = FakeQuantized(model, options.kv_cache, run)
+    except OverflowError as error:
+        raise ModelError(source.folder, str(error), _REPAIR) from error
     provenance = {
         **origin,
         **asdict(options),
@@ -83,9 +84,18 @@ def calibrate(
         "tools": {name: version(name) for name in PACKAGES},
     }
     found = Calibration(*quantized.found(weights), provenance)
-    check_amax(source.folder, found, "write dtype: bfloat16, which holds larger numbers, or leave fp8 out")
+    check_amax(source.folder, found, _REPAIR)
     quantized.apply(weights, found)
     return Calibration(found.linears, found.kv, provenance, measure(quantized, held_out, count))
+
+
+def _run(batches: Iterable[torch.Tensor], count: Callable[[int], None], model: Any) -> None:
+    import torch
+
+    for batch in batches:
+        with torch.inference_mode():
+            model(batch.to(model.device), use_cache=False)
+        count(len(batch))
 
 
 def _quiet_transformers() -> None:

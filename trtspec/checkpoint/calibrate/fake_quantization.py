@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from trtspec.checkpoint.calibration import Amax, Calibration
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class FakeQuantized:
     """FP8 is the grid that numbers are rounded to; the arithmetic stays in the model's dtype.
 
-    `run`, given the model, runs the texts through it that calibrate. `lm_head` stays as it is.
+    `run`, given the model, runs the texts through it that calibrate. `lm_head` stays as it is. Raises
+    OverflowError for numbers that the model's dtype does not hold.
     """
 
     def __init__(self, model: PreTrainedModel, kv_cache: bool, run: Callable[[Any], None]) -> None:
@@ -28,9 +29,14 @@ class FakeQuantized:
 
         self.model, self._kv_cache = model, kv_cache
         rules = [*mtq.FP8_DEFAULT_CFG["quant_cfg"], *(mtq.FP8_KV_CFG["quant_cfg"] if kv_cache else ())]
-        with redirect_stdout(sys.stderr), warnings.catch_warnings():
+        with redirect_stdout(StringIO()), warnings.catch_warnings():  # It counts on stdout what it inserts.
             warnings.simplefilter("ignore")
-            mtq.quantize(model, {**mtq.FP8_DEFAULT_CFG, "quant_cfg": rules}, run)
+            try:
+                mtq.quantize(model, {**mtq.FP8_DEFAULT_CFG, "quant_cfg": rules}, run)
+            except AssertionError as error:
+                if "values in amax" not in str(error):
+                    raise
+                raise OverflowError(f"the model's numbers are not finite in {model.dtype}") from error
         modules = model.modules()
         self._active = [item for item in modules if isinstance(item, TensorQuantizer) and item.is_enabled]
 

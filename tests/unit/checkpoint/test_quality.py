@@ -1,0 +1,119 @@
+"""What FP8 costs, against transformers' own loss and torch's own KL divergence; what is said of it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from modelopt.torch.export import export_tensorrt_llm_checkpoint
+from torch.nn.functional import kl_div
+from transformers import AutoModelForCausalLM
+
+from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
+from trtspec.checkpoint.calibrate.model import load_model
+from trtspec.checkpoint.calibrate.quality import measure
+from trtspec.checkpoint.calibrate.verdict import cost, worries
+from trtspec.checkpoint.calibration import Calibration, Quality
+from trtspec.checkpoint.families import family_of
+from trtspec.checkpoint.source import Source, read_source
+
+TEXTS = torch.randint(0, 264, (5, 30), generator=torch.Generator().manual_seed(1)).tolist()
+TEXTS[1] = TEXTS[1][:7]
+TEXTS[2] = TEXTS[2][:1]
+
+
+def quantize(source: Source, kv_cache: bool) -> tuple[FakeQuantized, Calibration]:
+    ids = torch.randint(0, 264, (2, 30), generator=torch.Generator().manual_seed(2))
+    quantized = FakeQuantized(load_model(source, "bfloat16", 30), kv_cache, lambda model: model(ids))
+    weights = tuple(family_of(source).weights(source))
+    return quantized, Calibration(*quantized.found(weights), {})
+
+
+@pytest.mark.parametrize("kv_cache", [False, True])
+def test_the_numbers_are_those_of_transformers_and_torch(
+    llama_folder: Callable[..., Path], kv_cache: bool
+) -> None:
+    source = read_source(llama_folder())
+    quantized, found = quantize(source, kv_cache)
+    quantized.apply(family_of(source).weights(source), found)
+    original = AutoModelForCausalLM.from_pretrained(source.folder, dtype=torch.bfloat16)
+    expected, actual, following = [], [], []
+    with torch.inference_mode():
+        for text in TEXTS:
+            expected.append(original(torch.tensor([text])).logits[0, :-1].float())
+            actual.append(quantized.model(torch.tensor([text])).logits[0, :-1].float())
+            following.append(torch.tensor(text[1:], dtype=torch.int64))
+        result = measure(quantized, TEXTS, lambda _: None)
+    p, q, ids = torch.cat(expected), torch.cat(actual), torch.cat(following)
+    assert result is not None
+    assert (result.texts, result.tokens) == (5, 29 * 3 + 6)
+    assert result.agreement == (p.argmax(-1) == q.argmax(-1)).float().mean()
+    log_p, log_q = p.log_softmax(-1), q.log_softmax(-1)
+    kl = kl_div(log_q, log_p, log_target=True, reduction="batchmean")
+    assert result.kl == pytest.approx(kl.item(), rel=1e-4)
+    for logits, perplexity in ((p, result.original_perplexity), (q, result.perplexity)):
+        loss = torch.nn.functional.cross_entropy(logits, ids).item()
+        assert perplexity == pytest.approx(math.exp(loss), rel=1e-5)
+    assert result.kl > 0
+    assert 0 < result.agreement < 1
+
+
+def test_the_scales_are_the_shared_ones(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    """ModelOpt's exporter leaves in the model's quantizers what its checkpoint has."""
+    source = read_source(llama_folder())
+    quantized, found = quantize(source, kv_cache=True)
+    exported = copy.deepcopy(quantized.model)
+    with torch.inference_mode():
+        export_tensorrt_llm_checkpoint(
+            exported, "llama", torch.bfloat16, export_dir=tmp_path / "export", inference_tensor_parallel=1
+        )
+    changed = 0
+    quantized.apply(family_of(source).weights(source), found)
+    for name, amax in found.linears.items():
+        ours, theirs = quantized.model.get_submodule(name), exported.get_submodule(name)
+        for quantizer in ("weight_quantizer", "input_quantizer"):
+            value = float(getattr(ours, quantizer).amax)
+            assert value == pytest.approx(float(getattr(theirs, quantizer).amax), rel=1e-6), name
+        changed += float(ours.weight_quantizer.amax) > amax.weight * 1.001
+    assert changed
+    for layer in range(source.num_hidden_layers):
+        attention = quantized.model.get_submodule(f"model.layers.{layer}.self_attn")
+        assert float(attention.k_bmm_quantizer.amax) == float(attention.v_bmm_quantizer.amax) == 448
+
+
+def test_nothing_to_measure_with(llama_folder: Callable[..., Path]) -> None:
+    quantized, _ = quantize(read_source(llama_folder()), kv_cache=False)
+    assert measure(quantized, [], lambda _: None) is None
+    assert measure(quantized, [[5], [6]], lambda _: None) is None
+
+
+FINE = Quality(texts=64, tokens=1000, agreement=0.97, kl=0.004, perplexity=7.31, original_perplexity=7.3)
+
+
+def test_what_is_said() -> None:
+    provenance = {"texts": 512, "samples": 512}
+    found = Calibration({}, {}, provenance, FINE)
+    assert cost(found) == (
+        "FP8 agrees with the original on 97.00 % of 1000 next tokens of 64 held-out texts;"
+        " KL 0.0040, perplexity 7.310 (original 7.300)"
+    )
+    assert list(worries(found)) == []
+    assert cost(Calibration({}, {}, provenance)) is None
+
+
+@pytest.mark.parametrize(
+    ("quality", "said"),
+    [
+        (replace(FINE, agreement=0.89), "agreement is below 90 %"),
+        (replace(FINE, kl=0.051), "KL is above 0.05"),
+        (replace(FINE, perplexity=7.5), "perplexity is more than 2 % above the original's"),
+    ],
+)
+def test_what_is_worrying(quality: Quality, said: str) -> None:
+    (worry,) = worries(Calibration({}, {}, {"texts": 512, "samples": 512}, quality))
+    assert worry.startswith(said)
