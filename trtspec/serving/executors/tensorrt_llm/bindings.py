@@ -1,0 +1,30 @@
+"""`tensorrt_llm.bindings.executor`, which only NVIDIA's images have."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+
+
+def load_bindings() -> Any:
+    """The module, with the release as its `__version__`; raises `EngineLoadError` where it cannot be had."""
+    try:
+        return import_module("tensorrt_llm.bindings.executor")
+    except Exception as error:  # A missing library or driver shows in more ways than ImportError.
+        problem = f"cannot be imported here ({one_line(error)}); serve with the image that built the engines"
+        raise EngineLoadError("tensorrt_llm", problem) from error
+
+
+def free_memory(device_id: int) -> int:
+    """Bytes that are free on a GPU, by CUDA's number of it."""
+    import torch
+
+    try:
+        free, _ = torch.cuda.mem_get_info(device_id)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        problem = f"cannot be asked how much memory is free ({one_line(error)})"
+        raise EngineLoadError(f"GPU {device_id}", problem) from error
+    return free

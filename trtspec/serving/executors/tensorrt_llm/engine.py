@@ -1,0 +1,83 @@
+"""An engine directory of TensorRT-LLM, as far as serving it in this process goes.
+
+Keys are those that `Engine.save` writes (`tensorrt_llm/builder.py`). What would load for minutes and then
+fail, or load and misbehave, is refused here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executor import Limits
+
+DRAFT_TOKENS_EXTERNAL = 2  # `SpeculativeDecodingMode`, written as an integer
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """`weight_bytes` is the size of what is loaded, `kv_bytes` what the KV cache takes for a token."""
+
+    folder: Path
+    limits: Limits
+    weight_bytes: int
+    kv_bytes: int
+
+
+def read_engine(folder: Path, release: str) -> Engine:
+    """Raises `EngineLoadError` for what the runtime of this release cannot load, or not in one process."""
+    path = folder / "config.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        model, build = document["pretrained_config"], document["build_config"]
+        _check(folder, release, document)
+        external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
+        return Engine(
+            folder=folder,
+            limits=Limits(
+                max_batch_size=int(build["max_batch_size"]),
+                # With chunked context the runtime takes any prompt that leaves room for one token and does
+                # not look at the build's max_input_len (`batch_manager/trtGptModel.h`).
+                max_input_len=int(build["max_seq_len"]) - 1,
+                max_seq_len=int(build["max_seq_len"]),
+                max_draft_len=int(build["max_draft_len"]) if external else 0,
+                vocab_size=int(model["vocab_size"]),
+            ),
+            weight_bytes=sum(file.stat().st_size for file in folder.glob("rank0*")),
+            kv_bytes=_kv_bytes(model),
+        )
+    except FileNotFoundError:
+        raise EngineLoadError(path, "no such file; is this an engine directory?") from None
+    except KeyError as error:
+        raise EngineLoadError(path, f"has no {error.args[0]}") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise EngineLoadError(path, f"not an engine's config.json ({error!r})") from error
+
+
+def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
+    version, plugins = document["version"], document["build_config"]["plugin_config"]
+    if version != release:
+        problem = f"was built by TensorRT-LLM {version}, and this is {release}"
+        raise EngineLoadError(folder, f"{problem}; serve it with the image of {version}, or build it again")
+    ranks = document["pretrained_config"]["mapping"]["world_size"]
+    if ranks != 1:
+        problem = f"has {ranks} ranks, and one process runs engines of one; serve them with layout: bls"
+        raise EngineLoadError(folder, problem)
+    if not (folder / "rank0.engine").is_file():
+        raise EngineLoadError(folder, "has no rank0.engine; build it again")
+    if not plugins["use_paged_context_fmha"]:
+        problem = "was built without use_paged_context_fmha, so no round could reuse the KV cache of the last"
+        raise EngineLoadError(folder, f"{problem}; build it again")
+
+
+def _kv_bytes(model: dict[str, Any]) -> int:
+    """Keys and values of one token in all layers (`calculateCacheSizePerToken` of kvCacheManager.cpp)."""
+    heads = model.get("num_key_value_heads") or model["num_attention_heads"]
+    head_size = model.get("head_size") or model["hidden_size"] // model["num_attention_heads"]
+    quantized = (model.get("quantization") or {}).get("kv_cache_quant_algo")
+    element = 1 if quantized else _BYTES[model["dtype"]]
+    return 2 * int(model["num_hidden_layers"]) * int(heads) * int(head_size) * element

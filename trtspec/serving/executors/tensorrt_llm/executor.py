@@ -1,0 +1,160 @@
+"""The executor for TensorRT-LLM's engines: the C++ runtime in this process, through NVIDIA's bindings."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executors.admission import Admitted, Refused, admit
+from trtspec.serving.executors.tensorrt_llm.bindings import load_bindings
+from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
+from trtspec.serving.executors.tensorrt_llm.engine import Engine
+from trtspec.serving.executors.tensorrt_llm.listener import ResponseThread
+from trtspec.serving.executors.tensorrt_llm.translation import from_bindings, to_bindings
+from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that has not had its final response."""
+
+    admitted: Admitted
+    listener: Listener
+
+
+class TrtLlmExecutor:
+    """Honours `trtspec.serving.executor.Executor` with `tensorrt_llm.bindings.executor.Executor`.
+
+    One engine of one rank on the GPU `device_id`, by CUDA's number of it. Raises `EngineLoadError`.
+
+    Requests are admitted here, because the runtime looks at neither token ids nor at whether numbers are
+    finite, and lets a prompt that leaves no room for output pass. Seeds go to the engine as they are; its
+    random numbers depend on how a text is cut into requests, so a seed gives the same text only with the same
+    drafts.
+    """
+
+    def __init__(self, engine: Engine, device_id: int, kv_budget: KvBudget) -> None:
+        self._limits, self._trtllm = engine.limits, load_bindings()
+        try:
+            runtime = self._trtllm.Executor(
+                engine.folder,
+                self._trtllm.ModelType.DECODER_ONLY,
+                _config(self._trtllm, device_id, kv_budget),
+            )
+        except Exception as error:
+            raise EngineLoadError(engine.folder, one_line(error)) from error
+        self._runtime: Any = runtime
+        self._waiting: dict[int, Waiting] = {}
+        self._refused_ids = itertools.count(-1, -1)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended: str | None = None
+        self._responses = ResponseThread(runtime, self._heard, self._failed)
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
+        self._loop = asyncio.get_running_loop()
+        try:
+            if self._ended is not None:
+                raise Refused(self._ended)
+            admitted = admit(request, self._limits)
+            request_id: int = self._runtime.enqueue_request(to_bindings(self._trtllm, request, admitted))
+        except Exception as error:  # Ours, or whatever the bindings raise for what they refuse.
+            request_id = next(self._refused_ids)
+            refusal = Response(request_id, [], is_final=True, error=one_line(error))
+            self._loop.call_soon(listener, refusal)
+            return request_id
+        self._waiting[request_id] = Waiting(admitted, listener)
+        return request_id
+
+    def cancel_request(self, request_id: int) -> None:
+        """The engine itself ends the request before its next iteration; what it still says is dropped.
+
+        It would keep an id that it does not know and cancel the request that gets it one day.
+        """
+        waiting = self._waiting.pop(request_id, None)
+        if waiting is None:
+            return
+        if self._ended is None:
+            self._runtime.cancel_request(request_id)
+        cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
+        asyncio.get_running_loop().call_soon(waiting.listener, cancelled)
+
+    def shutdown(self) -> None:
+        """The engine's own shutdown runs what is in flight to its end, so all of it is cancelled first."""
+        if self._runtime is None:
+            return
+        for request_id in list(self._waiting):
+            self.cancel_request(request_id)
+        self._ended = "The engine is shut down"
+        self._responses.shutdown()
+        self._runtime = self._responses = None
+
+    def _heard(self, responses: list[Any]) -> None:
+        self._post(self._deliver, responses)
+
+    def _failed(self, error: str) -> None:
+        log.error("the engine failed: %s", error)
+        self._ended = f"The engine failed: {error}"
+        self._post(self._fail_all)
+
+    def _post(self, work: Callable[..., None], *arguments: Any) -> None:
+        """From the thread of the responses to the loop, once for all that came together."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The loop is closed, so nobody is left to hear it.
+                self._loop.call_soon_threadsafe(work, *arguments)
+
+    def _deliver(self, responses: Iterable[Any]) -> None:
+        left = deque(responses)
+        try:
+            while left:
+                self._tell(left.popleft())
+        finally:  # A listener that raises must not stop the others.
+            if left and self._loop is not None:
+                self._loop.call_soon(self._deliver, left)
+
+    def _tell(self, response: Any) -> None:
+        waiting = self._waiting.get(response.request_id)
+        if waiting is None:
+            return
+        translated = from_bindings(response, waiting.admitted)
+        if translated.is_final:
+            del self._waiting[translated.request_id]
+        waiting.listener(translated)
+
+    def _fail_all(self) -> None:
+        assert self._loop is not None
+        for request_id, waiting in self._waiting.items():
+            failure = Response(request_id, [], is_final=True, error=self._ended)
+            self._loop.call_soon(waiting.listener, failure)
+        self._waiting.clear()
+
+
+def _config(trtllm: Any, device_id: int, kv_budget: KvBudget) -> Any:
+    """An `ExecutorConfig` with arguments that every release from 1.0 to 1.2 has.
+
+    Block reuse is what makes rounds cheap, and chunked context what lets prompts be longer than an iteration;
+    1.0 has the latter off by default. Nobody reads statistics of iterations, so none are kept.
+    """
+    return trtllm.ExecutorConfig(
+        kv_cache_config=trtllm.KvCacheConfig(
+            enable_block_reuse=True,
+            max_tokens=kv_budget.max_tokens,
+            free_gpu_memory_fraction=kv_budget.free_gpu_memory_fraction,
+        ),
+        enable_chunked_context=True,
+        iter_stats_max_iterations=0,
+        parallel_config=trtllm.ParallelConfig(device_ids=[device_id]),
+    )

@@ -1,0 +1,56 @@
+"""A target and its draft, both in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executors.tensorrt_llm.bindings import free_memory, load_bindings
+from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_both
+from trtspec.serving.executors.tensorrt_llm.engine import Engine, read_engine
+from trtspec.serving.executors.tensorrt_llm.executor import TrtLlmExecutor
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An engine directory and the GPU that is to run it, by CUDA's number of it."""
+
+    folder: Path
+    device_id: int
+
+
+def load_pair(target: Place, draft: Place, fraction: float) -> tuple[TrtLlmExecutor, TrtLlmExecutor]:
+    """Target and draft; their KV caches take `fraction` of the memory that the weights leave free.
+
+    Raises `EngineLoadError`, before anything is loaded where that can be known.
+    """
+    release = load_bindings().__version__
+    ours, theirs = read_engine(target.folder, release), read_engine(draft.folder, release)
+    if not ours.limits.max_draft_len:
+        problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
+        raise EngineLoadError(target.folder, problem)
+    is_shared = target.device_id == draft.device_id
+    tokens = _tokens_of_both(target.device_id, fraction, ours, theirs) if is_shared else None
+    draft_executor = TrtLlmExecutor(theirs, draft.device_id, KvBudget(fraction, tokens))
+    try:
+        return TrtLlmExecutor(ours, target.device_id, KvBudget(fraction)), draft_executor
+    except EngineLoadError:
+        draft_executor.shutdown()
+        raise
+
+
+def _tokens_of_both(device_id: int, fraction: float, target: Engine, draft: Engine) -> int:
+    free = free_memory(device_id)
+    tokens, needed = tokens_of_both(free, fraction, target, draft), target.limits.max_seq_len
+    if tokens < needed:
+        weights = (target.weight_bytes + draft.weight_bytes) / _GIB
+        cache = needed * (target.kv_bytes + draft.kv_bytes) / fraction / _GIB
+        problem = (
+            f"has {free / _GIB:.1f} GiB free, and the engines need {weights:.1f} GiB for weights and"
+            f" {cache:.1f} GiB for the KV caches of one text of {needed} tokens"
+        )
+        raise EngineLoadError(f"GPU {device_id}", problem)
+    return tokens

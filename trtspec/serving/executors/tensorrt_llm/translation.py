@@ -1,0 +1,80 @@
+"""Requests and responses, ours and the bindings'.
+
+Arguments are those that every release from 1.0 to 1.2 has (`cpp/tensorrt_llm/nanobind/executor/request.cpp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
+from trtspec.serving.executors.admission import Admitted
+from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+
+# Stop words and time limits are never asked for; an engine that ends a text by one has ended it all the same.
+_REASONS = {
+    "NOT_FINISHED": FinishReason.NOT_FINISHED,
+    "END_ID": FinishReason.END_ID,
+    "STOP_WORDS": FinishReason.END_ID,
+    "LENGTH": FinishReason.LENGTH,
+    "TIMED_OUT": FinishReason.CANCELLED,
+    "CANCELLED": FinishReason.CANCELLED,
+}
+
+
+def to_bindings(trtllm: Any, request: Request, admitted: Admitted) -> Any:
+    """A `tensorrt_llm.bindings.executor.Request`. A verification is one step, so it does not stream."""
+    draft = trtllm.ExternalDraftTokensConfig(tokens=admitted.draft) if admitted.draft else None
+    return trtllm.Request(
+        input_token_ids=admitted.prompt,
+        max_tokens=admitted.max_tokens,
+        streaming=request.streaming and not admitted.draft,
+        sampling_config=_sampling(trtllm, request.sampling),
+        output_config=trtllm.OutputConfig(exclude_input_from_output=True),
+        end_id=request.end_id,
+        external_draft_tokens_config=draft,
+    )
+
+
+def from_bindings(response: Any, admitted: Admitted) -> Response:
+    """A response of the one beam to a request that was admitted so."""
+    if response.has_error():
+        return Response(response.request_id, [], is_final=True, error=one_line(response.error_msg))
+    result = response.result
+    tokens, reason = list(result.output_token_ids[0]), _REASONS[result.finish_reasons[0].name]
+    if admitted.draft and reason is not FinishReason.CANCELLED:
+        reason = _verified(tokens, admitted)
+    return Response(response.request_id, tokens, result.is_final, reason)
+
+
+def _sampling(trtllm: Any, sampling: SamplingConfig) -> Any:
+    """Without `top_k` and `top_p` TensorRT-LLM takes the best token, whatever the temperature is
+    (`regularizeTopKTopP` of layers/layerUtils.h): who wants to sample from all tokens must say `top_p` 1.
+    """
+    if sampling.is_greedy:
+        choice: dict[str, Any] = {"top_k": 1}
+    else:
+        choice = {
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p if sampling.top_p is not None or sampling.top_k else 1.0,
+            "temperature": sampling.temperature,
+            "seed": None if sampling.seed is None else sampling.seed % 2**64,
+        }
+    return trtllm.SamplingConfig(
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        min_tokens=sampling.min_tokens,
+        **choice,
+    )
+
+
+def _verified(tokens: Sequence[int], admitted: Admitted) -> FinishReason:
+    """What ended a verification, from its tokens: NVIDIA does not say which reason such a response carries.
+
+    One that stops within the draft without a token of the target's own has met the end token there.
+    """
+    room = min(admitted.max_tokens, len(admitted.draft) + 1)
+    ended = len(tokens) < room and list(tokens) == admitted.draft[: len(tokens)]
+    return FinishReason.END_ID if ended else FinishReason.LENGTH
