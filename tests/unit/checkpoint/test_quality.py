@@ -19,17 +19,25 @@ from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibrate.quality import measure
 from trtspec.checkpoint.calibrate.verdict import cost, worries
 from trtspec.checkpoint.calibration import Calibration, Quality
+from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.families import family_of
+from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import Source, read_source
+from trtspec.engine.options import BuildOptions
+from trtspec.engine.torch_builder import build
+from trtspec.serving.executors.torch.cache import Cache, Span
+from trtspec.serving.executors.torch.engine import read_config
+from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.weights import read_tensors
 
 TEXTS = torch.randint(0, 264, (5, 30), generator=torch.Generator().manual_seed(1)).tolist()
 TEXTS[1] = TEXTS[1][:7]
 TEXTS[2] = TEXTS[2][:1]
 
 
-def quantize(source: Source, kv_cache: bool) -> tuple[FakeQuantized, Calibration]:
+def quantize(source: Source, kv_cache: bool, dtype: str = "bfloat16") -> tuple[FakeQuantized, Calibration]:
     ids = torch.randint(0, 264, (2, 30), generator=torch.Generator().manual_seed(2))
-    quantized = FakeQuantized(load_model(source, "bfloat16", 30), kv_cache, lambda model: model(ids))
+    quantized = FakeQuantized(load_model(source, dtype, 30), kv_cache, lambda model: model(ids))
     weights = tuple(family_of(source).weights(source))
     return quantized, Calibration(*quantized.found(weights), {})
 
@@ -117,3 +125,27 @@ def test_what_is_said() -> None:
 def test_what_is_worrying(quality: Quality, said: str) -> None:
     (worry,) = worries(Calibration({}, {}, {"texts": 512, "samples": 512}, quality))
     assert worry.startswith(said)
+
+
+@pytest.mark.parametrize("kv_cache", [False, True])
+def test_the_engine_is_the_model_that_was_measured(
+    llama_folder: Callable[..., Path], tmp_path: Path, kv_cache: bool
+) -> None:
+    """What the torch backend makes of the checkpoint, beside what the numbers are said of."""
+    source = read_source(llama_folder(dtype=torch.float32, initializer_range=0.2))
+    quantized, found = quantize(source, kv_cache, "float32")
+    quantized.apply(family_of(source).weights(source), found)
+    options = ConvertOptions("float32", fp8=True, fp8_kv_cache=kv_cache, calibration=found)
+    convert(source, options, tmp_path / "checkpoint")
+    build(tmp_path / "checkpoint", BuildOptions(2, 63, 64, 8192), tmp_path / "engine")
+    cpu = torch.device("cpu")
+    config = read_config(tmp_path / "engine")
+    decoder = Decoder(config, read_tensors(tmp_path / "engine", config, cpu), Cache(config, 2, cpu), cpu)
+    text = TEXTS[0]
+    with torch.inference_mode():
+        served = decoder.forward(text, [Span(0, 0, len(text))], list(range(len(text))))
+        measured = quantized.model(torch.tensor([text])).logits[0]
+        with quantized.original():
+            original = quantized.model(torch.tensor([text])).logits[0]
+    assert (served - measured).norm() < 1e-5 * measured.norm()
+    assert (original - measured).norm() > 1e-2 * measured.norm()
