@@ -79,18 +79,20 @@ def convert(
 
 def checkpoint_size(source: Source, options: ConvertOptions) -> int:
     """Bytes of all weights on all ranks, which are what `advance` hears of."""
-    weights = list(family_of(source).weights(source))
-    placed = (
-        tensor
-        for rank in range(options.mapping.world_size)
-        for tensor in place(weights, source.num_hidden_layers, source.head_size, options.mapping, rank)
-    )
-    return sum(
-        Entry(
-            tensor.name, FP8 if options.fp8 and tensor.weight.linear else DTYPES[options.dtype], tensor.shape
-        ).size
-        for tensor in placed
-    )
+    return sum(rank_sizes(source, options))
+
+
+def rank_sizes(source: Source, options: ConvertOptions) -> list[int]:
+    """Bytes of the weights on each rank."""
+    weights, mapping = list(family_of(source).weights(source)), options.mapping
+    dtype = DTYPES[options.dtype]
+    return [
+        sum(
+            Entry(tensor.name, FP8 if options.fp8 and tensor.weight.linear else dtype, tensor.shape).size
+            for tensor in place(weights, source.num_hidden_layers, source.head_size, mapping, rank)
+        )
+        for rank in range(mapping.world_size)
+    ]
 
 
 def _check_space(folder: Path, needed: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtspec.cli.memory import memory_as_json, print_memory
 from trtspec.cli.options import BackendOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.output import out
 
@@ -28,11 +29,14 @@ def plan(
     json: JsonOption = False,
 ) -> None:
     """Show every value of a build, its reason, and the steps."""
+    from trtspec.plan.memory import budget
     from trtspec.plan.plan import make_plan
 
     made = make_plan(recipe, {"output": output, "engine.backend": backend}, False, watch)
+    memory = budget(made.resolved)
     if json:
-        out.json({"values": [asdict(choice) for choice in made.resolved.choices], **steps_as_json(made)})
+        values = [asdict(choice) for choice in made.resolved.choices]
+        out.json({"values": values, "memory": memory and memory_as_json(memory), **steps_as_json(made)})
     elif commands:
         for step in made.steps:
             out.result(shlex.join(step.command) if step.command else f"# {step.name}: {step.summary}")
@@ -41,7 +45,12 @@ def plan(
         rows = [(choice.key, _as_yaml(choice.value), choice.origin, choice.reason) for choice in choices]
         out.table(rows, header=("value", "", "from", "because"))
         out.result()
+        if memory:
+            print_memory(memory)
+            out.result()
         print_steps(made)
+    if memory and memory.problem:
+        out.warning(f"{memory.problem}: fewer or shorter requests, fp8, more ranks or another GPU help")
 
 
 def _as_yaml(value: bool | int | float | str) -> str:

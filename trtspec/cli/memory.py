@@ -1,0 +1,43 @@
+"""The memory budget of a pair, for people and for machines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from trtspec.cli.output import out
+
+if TYPE_CHECKING:
+    from trtspec.plan.memory import Budget
+
+
+def print_memory(budget: Budget) -> None:
+    """The sum as one reads it: what a GPU has, what the engines take, what is left and for what."""
+    target, draft = budget.target, budget.draft
+    both = "target {}, draft {}".format
+    rows = [
+        ("weights", _gib(budget.weights), both(_gib(target.weights), _gib(draft.weights))),
+        ("workspace", _gib(budget.workspace), "an estimate: activations, logits, CUDA, TensorRT"),
+        ("KV cache", _gib(max(budget.left, 0)), f"{budget.tokens:,} tokens in each of the two"),
+        (
+            "a token",
+            f"{budget.kv_per_token:,} B",
+            both(f"{target.kv_per_token:,} B", f"{draft.kv_per_token:,} B"),
+        ),
+        (
+            "requests",
+            str(budget.requests),
+            f"of {budget.tokens_per_request:,} tokens, draft included; max_batch_size is {budget.max_batch_size}",
+        ),
+    ]
+    out.table(rows, header=("memory", _gib(budget.total), f"of the fullest {budget.gpu}"))
+
+
+def memory_as_json(budget: Budget) -> dict[str, Any]:
+    """In bytes, tokens and requests."""
+    found = {name: getattr(budget, name) for name in ("left", "tokens", "requests", "problem")}
+    return {**asdict(budget), **found}
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"

@@ -1,0 +1,121 @@
+"""What the two engines take of the fullest GPU; pure.
+
+Weights and KV cache are exact: the first are the bytes of the checkpoint's largest rank, the second follows
+from the layers and key-value heads of a rank. What an engine works with is an estimate that errs on the
+large side. The KV cache gets `free_gpu_memory_fraction` of what is left, as in TensorRT-LLM's
+`KvCacheConfig` (`executor.h`), and both engines hold the same texts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.checkpoint.cast import DTYPES, FP8
+from trtspec.checkpoint.convert import rank_sizes
+from trtspec.checkpoint.tensors import ITEM_SIZE
+from trtspec.plan.resolve import EnginePlan, Resolved
+from trtspec.recipe import gpus
+
+GIB = 1 << 30
+KV_FRACTION = 0.9
+_RUNTIME = 3 * GIB // 2  # CUDA context and libraries, TensorRT's own, NCCL; for each engine
+_LOGIT_COPIES = 3  # the engine's output, the decoder's copy of it, the probabilities of a verification
+_LOGIT_SIZE = 4  # float32
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """One engine on the GPU that has most of it: bytes, and bytes of KV cache for a token."""
+
+    weights: int
+    workspace: int
+    kv_per_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The fullest GPU, on which both engines have a rank. All in bytes, except tokens and requests.
+
+    `tokens_per_request` is `max_seq_len` and the longest draft.
+    """
+
+    gpu: str
+    total: int
+    target: EngineMemory
+    draft: EngineMemory
+    tokens_per_request: int
+    max_batch_size: int
+
+    @property
+    def weights(self) -> int:
+        return self.target.weights + self.draft.weights
+
+    @property
+    def workspace(self) -> int:
+        return self.target.workspace + self.draft.workspace
+
+    @property
+    def kv_per_token(self) -> int:
+        """Of both engines."""
+        return self.target.kv_per_token + self.draft.kv_per_token
+
+    @property
+    def left(self) -> int:
+        """What the two KV caches share; below zero where not even the engines fit."""
+        free = self.total - self.weights - self.workspace
+        return int(KV_FRACTION * free) if free > 0 else free
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens of text each cache holds."""
+        return max(self.left, 0) // self.kv_per_token
+
+    @property
+    def requests(self) -> int:
+        """How many requests of full length that is."""
+        return self.tokens // self.tokens_per_request
+
+    @property
+    def problem(self) -> str | None:
+        """Why this cannot work, if so."""
+        if self.left < 0:
+            needed = (self.weights + self.workspace) / GIB
+            return f"the engines take {needed:.1f} GiB of a GPU, and {self.gpu} has {self.total / GIB:.1f}"
+        if self.requests == 0:
+            longest = self.tokens_per_request
+            return f"the KV cache holds {self.tokens} tokens, less than one request of {longest}"
+        return None
+
+
+def budget(resolved: Resolved) -> Budget | None:
+    """None for the `torch` backend, which takes memory as it needs it."""
+    gpu = gpus.GPUS.get(resolved.loaded.recipe.hardware.gpu)
+    if resolved.release is None or gpu is None:
+        return None
+    options = resolved.target.options
+    return Budget(
+        gpu=gpu.label,
+        total=int(gpu.memory_gib * GIB),
+        target=engine_memory(resolved.target),
+        draft=engine_memory(resolved.draft),
+        tokens_per_request=options.max_seq_len + options.max_draft_len,
+        max_batch_size=options.max_batch_size,
+    )
+
+
+def engine_memory(engine: EnginePlan) -> EngineMemory:
+    """An engine that verifies drafts has logits of each of their tokens, and of one more."""
+    source, options, mapping = engine.model.source, engine.options, engine.checkpoint.mapping
+    layers = len(mapping.layers(0, source.num_hidden_layers))
+    heads = max(source.num_key_value_heads // mapping.tp_size, 1)
+    dtype = DTYPES[engine.checkpoint.dtype]
+    kv_item = ITEM_SIZE[FP8 if engine.checkpoint.fp8_kv_cache else dtype]
+    rows = options.max_batch_size * (options.max_draft_len + 1)
+    logits = _LOGIT_COPIES * rows * source.vocab_size * _LOGIT_SIZE
+    # At its widest, in the MLP: the residual, its norm and what was added to it; gate, up and their product.
+    width = 3 * source.hidden_size + 3 * source.intermediate_size // mapping.tp_size
+    return EngineMemory(
+        weights=max(rank_sizes(source, engine.checkpoint)),
+        workspace=_RUNTIME + options.max_num_tokens * width * ITEM_SIZE[dtype] + logits,
+        kv_per_token=2 * layers * heads * source.head_size * kv_item,
+    )
