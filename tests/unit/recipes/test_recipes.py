@@ -1,0 +1,126 @@
+"""The recipes that come with trtspec, against the models that they name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from tests.unit.recipes.published import COMMIT
+from trtspec.cli.app import app
+from trtspec.recipe import gpus
+from trtspec.recipe.loader import load
+
+FOLDER = Path(__file__).parents[3] / "recipes"
+RECIPES = sorted(FOLDER.glob("*.yaml"))
+BYTES = {"BF16": 2, "F8_E4M3": 1}
+
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+
+
+def run(*args: str | Path) -> Result:
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_the_recipes_that_people_look_for() -> None:
+    assert [path.stem for path in RECIPES] == [
+        "llama-3.1-405b-8xh200",
+        "llama-3.1-8b-h100",
+        "llama-3.3-70b-2xh100",
+        "llama-3.3-70b-h200",
+        "qwen2.5-32b-h100",
+        "qwen2.5-72b-h200",
+        "qwen3-32b-h100",
+    ]
+
+
+@every_recipe
+def test_a_recipe_fits_its_models(path: Path, hub_cache: Path) -> None:
+    assert load(path).recipe.name == path.stem
+    report = json.loads(run("check", path, "--json").stdout)
+    assert (report["ok"], report["not_checked"]) == (True, {})
+    assert not [finding for finding in report["findings"] if finding["refused"]]
+    assert run("check", path).stdout.endswith("the recipe is valid, and the pair fits\n")
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-72b-h200", "qwen2.5-32b-h100"])
+def test_vocabularies_padded_otherwise_are_told(name: str, hub_cache: Path) -> None:
+    (finding,) = json.loads(run("check", FOLDER / f"{name}.yaml", "--json").stdout)["findings"]
+    assert finding["subject"] == "padded vocabulary"
+    assert finding["difference"] == "152064 rows in the target's embedding, 151936 in the draft's"
+
+
+@every_recipe
+def test_the_budget_in_a_recipe_is_what_the_plan_says(path: Path, hub_cache: Path) -> None:
+    lines = run("plan", path).stdout.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("memory "))
+    table = "".join(f"#   {line}\n" for line in lines[start : lines.index("", start)])
+    assert f"# What `trtspec plan` says of the memory:\n{table}name: " in path.read_text()
+
+
+@every_recipe
+def test_the_budget_is_right(path: Path, hub_cache: Path) -> None:
+    recipe = yaml.safe_load(path.read_text())
+    memory = json.loads(run("plan", path, "--json").stdout)["memory"]
+    assert memory["total"] == int(gpus.GPUS[recipe["hardware"]["gpu"]].memory_gib * (1 << 30))
+    taken = 0
+    for role in ("target", "draft"):
+        folder = hub_cache / f"models--{recipe[role]['model'].replace('/', '--')}/snapshots" / COMMIT
+        config = json.loads((folder / "config.json").read_text())
+        ranks = recipe[role].get("parallel", {}).get("tensor", 1)
+        quantization = recipe[role].get("quantization", {"weights": "none", "kv_cache": "none"})
+        assert memory[role]["weights"] == weights(folder, config, ranks, quantization["weights"])
+        width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        item = 1 if quantization["kv_cache"] == "fp8" else 2
+        cache = 2 * config["num_hidden_layers"] * (config["num_key_value_heads"] // ranks) * width * item
+        assert memory[role]["kv_per_token"] == cache
+        taken += memory[role]["weights"] + memory[role]["workspace"]
+    assert memory["left"] == int(0.9 * (memory["total"] - taken))
+    per_token = memory["target"]["kv_per_token"] + memory["draft"]["kv_per_token"]
+    engine, speculation = recipe["engine"], recipe["speculation"]
+    length = engine["max_seq_len"] + speculation["max_draft_len"]
+    assert memory["requests"] == memory["left"] // per_token // length
+    assert memory["problem"] is None
+    assert memory["requests"] >= engine["max_batch_size"]
+
+
+def weights(folder: Path, config: dict[str, Any], ranks: int, precision: str) -> int:
+    """Bytes of one tensor-parallel rank, from the header of what is published."""
+    file = folder / "model.safetensors"
+    with file.open("rb") as stream:
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    total = 0
+    for name, entry in header.items():
+        if name.endswith("_scale"):
+            continue
+        size = BYTES[entry["dtype"]]
+        for length in entry["shape"]:
+            size *= length
+        if precision == "fp8" and entry["dtype"] == "BF16" and "_proj.weight" in name:
+            size //= 2
+        # An engine has its own copy of an embedding that is the head as well.
+        copies = 2 if config.get("tie_word_embeddings") and "embed_tokens" in name else 1
+        total += copies * (size // ranks if len(entry["shape"]) == 2 else size)
+    return total
+
+
+def test_the_table_of_the_readme(hub_cache: Path) -> None:
+    rows = []
+    for path in RECIPES:
+        recipe = load(path).recipe
+        memory = json.loads(run("plan", path, "--json").stdout)["memory"]
+        used = sum(memory[role]["weights"] for role in ("target", "draft")) / (1 << 30)
+        models = [model.model.partition("/")[2] for model in (recipe.target, recipe.draft)]
+        rows.append(
+            f"| [{path.stem}]({path.name}) | {recipe.hardware.count} x {recipe.hardware.gpu.upper()} "
+            f"| {models[0]} | {models[1]} | {recipe.speculation.max_draft_len} | {used:.1f} GiB "
+            f"| {memory['requests']} of {memory['tokens_per_request']:,} |"
+        )
+    readme = (FOLDER / "README.md").read_text().splitlines()
+    assert [line for line in readme if line.startswith("| [")] == rows
