@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,9 +11,13 @@ from typing import Any, Protocol
 import pytest
 import torch
 
+from tests.fakes.bindings import stand_in, write_trtllm_engine
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from trtspec.serving.executor import Executor, Limits, Request, Response
+from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
+from trtspec.serving.executors.tensorrt_llm.engine import read_engine
+from trtspec.serving.executors.tensorrt_llm.executor import TrtLlmExecutor
 from trtspec.serving.executors.torch.executor import TorchExecutor
 
 LIMITS = {"max_batch_size": 4, "max_seq_len": 128, "max_draft_len": 6}
@@ -67,6 +71,15 @@ class Torch:
         return int(self.logits(sequence)[-1].argmax())
 
 
+class TensorRtLlm(Torch):
+    """The executor for TensorRT-LLM's engines on a stand-in for NVIDIA's bindings."""
+
+    def load(self, **limits: int) -> TrtLlmExecutor:
+        name = "trtllm-" + "-".join(f"{key}{value}" for key, value in limits.items())
+        folder = write_trtllm_engine(self._folder / name, self.model, **(LIMITS | limits))
+        return TrtLlmExecutor(read_engine(folder, "1.2.1"), 0, KvBudget(0.1))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
@@ -77,9 +90,18 @@ def torch_subject(tmp_path_factory: pytest.TempPathFactory) -> Torch:
     return Torch(tmp_path_factory.mktemp("engines"))
 
 
-@pytest.fixture(params=["torch", "scripted"])
-def subject(request: pytest.FixtureRequest) -> Subject:
-    return request.getfixturevalue("torch_subject") if request.param == "torch" else Scripted()
+@pytest.fixture(scope="session")
+def tensorrt_llm_subject(tmp_path_factory: pytest.TempPathFactory) -> TensorRtLlm:
+    return TensorRtLlm(tmp_path_factory.mktemp("trtllm-engines"))
+
+
+@pytest.fixture(params=["torch", "scripted", "tensorrt_llm"])
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    if request.param == "tensorrt_llm":
+        with stand_in():
+            yield request.getfixturevalue("tensorrt_llm_subject")
+    else:
+        yield request.getfixturevalue("torch_subject") if request.param == "torch" else Scripted()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from trtspec.serving.executor import FinishReason, Request
+from trtspec.serving.executor import FinishReason, Request, Response
 
 PROMPT = [11, 22, 33, 44]
 
@@ -42,18 +42,24 @@ def test_more_requests_than_the_batch_are_served_in_order(subject, ask):
 
 def test_no_more_than_the_batch_runs_at_once(subject):
     async def main():
-        executor, heard = subject.load(), []
+        executor, heard, over = subject.load(), [], asyncio.get_running_loop().create_future()
+
+        def listen(index: int, response: Response) -> None:
+            heard.append((index, response.is_final))
+            if index == 5 and response.is_final:
+                over.set_result(None)
+
         for index in range(6):
             request = Request([index + 1, 50], 30, streaming=True)
-            executor.enqueue_request(request, lambda response, index=index: heard.append(index))
-        for _ in range(1000):
-            await asyncio.sleep(0)
-            if len(heard) >= 40:
-                break
+            executor.enqueue_request(request, lambda response, index=index: listen(index, response))
+        await asyncio.wait_for(over, 20)
         executor.shutdown()
-        return set(heard[:40])
+        return heard
 
-    assert asyncio.run(main()) == {0, 1, 2, 3}
+    heard = asyncio.run(main())
+    first = next(place for place, (index, _) in enumerate(heard) if index >= 4)
+    assert {index for index, _ in heard[:first]} == {0, 1, 2, 3}
+    assert any(is_final for _, is_final in heard[:first])
 
 
 def test_cancel_in_the_middle(subject, continuation, ask):

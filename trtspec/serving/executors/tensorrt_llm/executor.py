@@ -100,7 +100,7 @@ class TrtLlmExecutor:
             self.cancel_request(request_id)
         self._ended = "The engine is shut down"
         self._responses.shutdown()
-        self._runtime = self._responses = None
+        self._runtime = None
 
     def _heard(self, responses: list[Any]) -> None:
         self._post(self._deliver, responses)

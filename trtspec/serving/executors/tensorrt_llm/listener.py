@@ -25,10 +25,11 @@ class ResponseThread:
         self._thread.start()
 
     def shutdown(self) -> None:
-        """Shuts the engine down, which wakes the thread, and waits for its end."""
+        """Shuts the engine down, which wakes the thread, waits for its end, and lets go of the engine."""
         self._is_closing = True
         self._engine.shutdown()
         self._thread.join()
+        self._engine = None
 
     def _run(self) -> None:
         while not self._is_closing:

@@ -1,0 +1,59 @@
+"""Names, arguments, defaults and errors of `tensorrt_llm.bindings.executor` 1.2.
+
+From `cpp/tensorrt_llm/nanobind/executor/{bindings,request,executorConfig,executor}.cpp`. What the real one
+has and the torch executor cannot do is a NotImplementedError, never silence.
+"""
+
+from tensorrt_llm import __version__
+from tensorrt_llm.bindings.executor.config import (
+    BatchingType,
+    CapacitySchedulerPolicy,
+    CommunicationMode,
+    CommunicationType,
+    ContextChunkingPolicy,
+    ExecutorConfig,
+    ExtendedRuntimePerfKnobConfig,
+    KvCacheConfig,
+    ModelType,
+    OrchestratorConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeDecodingConfig,
+)
+from tensorrt_llm.bindings.executor.executor import Executor
+from tensorrt_llm.bindings.executor.request import (
+    ExternalDraftTokensConfig,
+    LookaheadDecodingConfig,
+    OutputConfig,
+    Request,
+    RequestType,
+    SamplingConfig,
+)
+from tensorrt_llm.bindings.executor.response import FinishReason, Response, Result
+
+__all__ = [
+    "BatchingType",
+    "CapacitySchedulerPolicy",
+    "CommunicationMode",
+    "CommunicationType",
+    "ContextChunkingPolicy",
+    "Executor",
+    "ExecutorConfig",
+    "ExtendedRuntimePerfKnobConfig",
+    "ExternalDraftTokensConfig",
+    "FinishReason",
+    "KvCacheConfig",
+    "LookaheadDecodingConfig",
+    "ModelType",
+    "OrchestratorConfig",
+    "OutputConfig",
+    "ParallelConfig",
+    "Request",
+    "RequestType",
+    "Response",
+    "Result",
+    "SamplingConfig",
+    "SchedulerConfig",
+    "SpeculativeDecodingConfig",
+    "__version__",
+]

@@ -1,0 +1,132 @@
+"""Loading an engine: what the C++ runtime checks then, and the memory that it takes."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorrt_llm import __version__
+from tensorrt_llm.bindings.executor.config import BatchingType, CommunicationMode, ExecutorConfig
+from tensorrt_llm.bindings.executor.errors import check, thrown
+from tensorrt_llm.gpu import GPUS, Gpu
+from trtspec.serving.executors.torch.executor import TorchExecutor
+
+EXTERNAL = 2
+UNSUPPORTED = {"max_batch_size": None, "max_num_tokens": None, "max_queue_size": None, "max_beam_width": 1}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A loaded engine; `taken` bytes of `gpu` are to be given back."""
+
+    runtime: TorchExecutor
+    max_input_len: int
+    max_seq_len: int
+    max_draft_len: int
+    vocab_size: int
+    gpu: Gpu
+    taken: int
+
+    def free(self) -> None:
+        self.runtime.shutdown()
+        self.gpu.used -= self.taken
+
+
+def load(folder: Path, config: ExecutorConfig) -> Plan:
+    path = folder / "config.json"
+    check(path.is_file(), f"File does not exist: {path}", "runtime/gptJsonConfig.cpp")
+    document = json.loads(path.read_text())
+    pretrained, build = document["pretrained_config"], document["build_config"]
+    device = _device(pretrained["mapping"], config)
+    _check_options(config)
+    engine = folder / "rank0.engine"
+    check(engine.is_file(), f"Error opening engine file: {engine}", "runtime/tllmRuntime.cpp")
+    if document["version"] != __version__:
+        raise thrown(
+            "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.",
+            "runtime/tllmRuntime.cpp",
+        )
+    kv = config.kv_cache_config
+    if build["speculative_decoding_mode"] == EXTERNAL:
+        check(
+            kv.enable_block_reuse,
+            "KV cache block reuse must be enabled for speculative decoding target model",
+            "batch_manager/trtGptModelInflightBatching.cpp",
+        )
+    chunked = config.enable_chunked_context and build["plugin_config"]["use_paged_context_fmha"]
+    gpu = GPUS[device]
+    taken = _take(gpu, engine.stat().st_size, kv, pretrained)
+    max_seq_len = build["max_seq_len"]
+    return Plan(
+        runtime=_runtime(folder),
+        max_input_len=max_seq_len - 1 if chunked else min(max_seq_len - 1, build["max_num_tokens"]),
+        max_seq_len=max_seq_len,
+        max_draft_len=build["max_draft_len"],
+        vocab_size=pretrained["vocab_size"],
+        gpu=gpu,
+        taken=taken,
+    )
+
+
+def _device(mapping: dict[str, Any], config: ExecutorConfig) -> int:
+    """One process in an MPI world of its own."""
+    parallel = config.parallel_config
+    source, world_size = "executor/executorImpl.cpp", mapping["world_size"]
+    if parallel is not None and parallel.communication_mode is CommunicationMode.ORCHESTRATOR:
+        raise NotImplementedError("the stand-in spawns no workers")
+    check(
+        world_size == 1,
+        "With communicationMode kLEADER, MPI worldSize is expected to be equal to tp*pp*cp when participantIds"
+        " are not specified",
+        source,
+    )
+    if parallel is None or parallel.device_ids is None:
+        return 0
+    ids = parallel.device_ids
+    message = f"When specifying deviceIds, deviceIds ({len(ids)}) * numNodes (1) must be equal to tp*pp*cp"
+    check(len(ids) == 1, message, source)
+    if not 0 <= ids[0] < len(GPUS):
+        message = "CUDA runtime error in cudaSetDevice(device): invalid device ordinal"
+        raise thrown(f"[TensorRT-LLM][ERROR] {message}", "runtime/utils/sessionUtils.cpp")
+    return ids[0]
+
+
+def _check_options(config: ExecutorConfig) -> None:
+    if config.batching_type is BatchingType.STATIC:
+        raise thrown(
+            "[TensorRT-LLM][ERROR] Static batching type is deprecated. Please use in-flight batching with "
+            "CapacitySchedulerPolicy::kSTATIC_BATCH instead.",
+            "executor/executorImpl.cpp",
+        )
+    for name, only in UNSUPPORTED.items():
+        if getattr(config, name) != only:
+            raise NotImplementedError(f"ExecutorConfig.{name}: the stand-in cannot do this")
+
+
+def _take(gpu: Gpu, weights: int, kv: Any, pretrained: dict[str, Any]) -> int:
+    """The weights, then of what is free the cache's fraction, but no more than its tokens need."""
+    heads, size = pretrained["num_key_value_heads"], pretrained["head_size"]
+    element = {"float32": 4, "float16": 2, "bfloat16": 2}[pretrained["dtype"]]
+    if pretrained["quantization"]["kv_cache_quant_algo"]:
+        element = 1
+    per_token = 2 * pretrained["num_hidden_layers"] * heads * size * element
+    try:
+        gpu.take(weights)
+        fraction = 0.9 if kv.free_gpu_memory_fraction is None else kv.free_gpu_memory_fraction
+        tokens = int(gpu.free * fraction) // per_token
+        cache = min(tokens, kv.max_tokens or tokens) * per_token
+        gpu.take(cache)
+    except MemoryError:
+        message = "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMalloc(ptr, n): out of memory"
+        raise thrown(message, "runtime/tllmBuffers.h") from None
+    return weights + cache
+
+
+def _runtime(folder: Path) -> TorchExecutor:
+    with tempfile.TemporaryDirectory() as copy:
+        Path(copy, "config.json").symlink_to((folder / "config.json").absolute())
+        Path(copy, "rank0.safetensors").symlink_to((folder / "rank0.engine").absolute())
+        return TorchExecutor(Path(copy))
