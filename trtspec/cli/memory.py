@@ -27,7 +27,8 @@ def print_memory(budget: Budget) -> None:
         (
             "requests",
             str(budget.requests),
-            f"of {budget.tokens_per_request:,} tokens, draft included; max_batch_size is {budget.max_batch_size}",
+            f"of {budget.tokens_per_request:,} tokens, draft included;"
+            f" max_batch_size is {budget.max_batch_size}",
         ),
     ]
     out.table(rows, header=("memory", _gib(budget.total), f"of the fullest {budget.gpu}"))

@@ -15,7 +15,7 @@ from tensorrt_llm.bindings.executor.config import ExecutorConfig, ModelType
 from tensorrt_llm.bindings.executor.errors import check, thrown
 from tensorrt_llm.bindings.executor.request import Request, RequestType, SamplingConfig
 from tensorrt_llm.bindings.executor.response import FinishReason, Response, Result
-from tensorrt_llm.bindings.executor.strict import convert
+from tensorrt_llm.bindings.executor.strict import UInt64, convert
 from trtspec.serving import executor as torch_side
 
 IMPL = "executor/executorImpl.cpp"
@@ -95,7 +95,7 @@ class Executor:
     def cancel_request(self, id: int) -> None:
         """An id that is not active stays in the set: the request that gets it is cancelled."""
         check(not self._shutdown_called, "Shutdown called", IMPL)
-        convert(id, int, "cancel_request.id") if type(id) is not int else None
+        convert(id, UInt64, "cancel_request.id")
         with self._lock:
             if id in self._terminated:
                 return

@@ -79,8 +79,8 @@ def _device(mapping: dict[str, Any], config: ExecutorConfig) -> int:
         raise NotImplementedError("the stand-in spawns no workers")
     check(
         world_size == 1,
-        "With communicationMode kLEADER, MPI worldSize is expected to be equal to tp*pp*cp when participantIds"
-        " are not specified",
+        "With communicationMode kLEADER, MPI worldSize is expected to be equal to tp*pp*cp when"
+        " participantIds are not specified",
         source,
     )
     if parallel is None or parallel.device_ids is None:
