@@ -1,0 +1,22 @@
+"""How a server is started, by the ranks of its engines."""
+
+from trtspec.deploy.launch import SERVER, launch
+
+
+def test_engines_of_one_rank_need_no_mpi():
+    line = launch([SERVER, "--http-port=8000"], ranks=1, gpus=2)
+
+    assert (line.argv, line.environment) == ((SERVER, "--http-port=8000"), {})
+
+
+def test_several_ranks_make_the_server_an_orchestrator():
+    """As NVIDIA's `launch_triton_server.py --multi-model` has it."""
+    line = launch([SERVER, "--http-port=8000"], ranks=2, gpus=3)
+
+    assert line.argv[:6] == ("mpirun", "--allow-run-as-root", "-n", "1", SERVER, "--http-port=8000")
+    assert set(line.argv[6:]) == {
+        "--pinned-memory-pool-byte-size=0",
+        "--enable-peer-access=false",
+        *(f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(3)),
+    }
+    assert line.environment == {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}

@@ -1,0 +1,48 @@
+"""The line that starts a Triton server for one build; pure.
+
+As `triton_backend/scripts/launch_triton_server.py` of TensorRT-LLM does it, in the mode that fits the engines:
+
+* One rank each: the server alone. TensorRT-LLM is the leader of its own MPI world, in the server's process.
+* Several ranks: orchestrator mode, NVIDIA's `--multi-model`, which is required as soon as two models are not
+  of one rank each (TensorRT-LLM #3797). `mpirun` starts one server, which starts a worker for each rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SERVER = "/opt/tritonserver/bin/tritonserver"
+"""Where NVIDIA's image has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command, and the variables that it needs beside those that are set already.
+
+    It runs in the build directory: the C++ backend finds engines relative to the server's folder.
+    """
+
+    argv: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def launch(server: Sequence[str], ranks: int, gpus: int) -> Launch:
+    """`server` is tritonserver with its options, `ranks` those of the engine that has most of them in
+    NVIDIA's C++ backend (1 if nothing runs in it), `gpus` how many the server sees.
+
+    Workers own the GPUs in orchestrator mode, so the server keeps no memory of its own there.
+    """
+    if ranks == 1:
+        return Launch(tuple(server))
+    pools = [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(gpus)]
+    return Launch(
+        (
+            *("mpirun", "--allow-run-as-root", "-n", "1"),
+            *server,
+            "--pinned-memory-pool-byte-size=0",
+            "--enable-peer-access=false",
+            *pools,
+        ),
+        {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"},
+    )
