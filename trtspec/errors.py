@@ -12,11 +12,15 @@ from pathlib import Path
 
 
 class TrtspecError(Exception):
-    """A failure that the user can act on; anything else that is raised is a defect of trtspec."""
+    """A failure that the user can act on; anything else that is raised is a defect of trtspec.
+
+    `step` is the step of a plan in which it happened, where one was run.
+    """
 
     subject: str
     problem: str
     repair: str | None
+    step: str | None = None
 
     def __init__(self, subject: str | Path, problem: str, repair: str | None = None) -> None:
         super().__init__(f"{subject}: {problem}")

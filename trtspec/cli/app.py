@@ -1,7 +1,8 @@
 """The `trtspec` command: registers the commands and owns the exit status.
 
 0 is done, 1 a failure, 2 wrong usage, 130 Ctrl-C. A command is a module of this package, with a function of
-its name and a tuple `EXAMPLES`. What takes long to import is imported inside the function.
+its name and a tuple `EXAMPLES`; a group of commands has a tuple of functions `COMMANDS`, and a `HELP`.
+What takes long to import is imported inside the function.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from trtspec.cli import build, check, convert, deploy, doctor, generate, init, inspect, plan, schema
+from trtspec.cli import build, check, ci, convert, deploy, doctor, generate, init, inspect, plan, schema
 from trtspec.cli.errors import explain
 from trtspec.cli.output import out
 
-_COMMANDS = (init, doctor, check, plan, convert, build, deploy, generate, inspect, schema)
+_COMMANDS = (init, doctor, check, plan, convert, build, deploy, generate, inspect, ci, schema)
 _DEBUG = "TRTSPEC_DEBUG"
 
 
@@ -42,16 +44,29 @@ def _examples(*lines: str) -> str:
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
-def _register() -> typer.Typer:
+def _app(name: str) -> typer.Typer:
     # Without Rich's markup the help comes in half the time; errors are ours to explain.
-    app = typer.Typer(
-        name="trtspec", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
-    )
+    return typer.Typer(name=name, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+def _group(name: str, module: ModuleType) -> typer.Typer:
+    group = _app(name)
+    for command in module.COMMANDS:
+        group.command(command.__name__)(command)
+    return group
+
+
+def _register() -> typer.Typer:
+    app = _app("trtspec")
     start = "trtspec init recipe.yaml", "trtspec build recipe.yaml", "trtspec deploy recipe.yaml"
     app.callback(epilog=_examples(*start))(_trtspec)
     for module in _COMMANDS:
         name = module.__name__.rpartition(".")[2]
-        app.command(name, epilog=_examples(*module.EXAMPLES))(getattr(module, name))
+        examples = _examples(*module.EXAMPLES)
+        if hasattr(module, "COMMANDS"):
+            app.add_typer(_group(name, module), help=module.HELP, epilog=examples)
+        else:
+            app.command(name, epilog=examples)(getattr(module, name))
     return app
 
 

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import typer
+
 from trtspec.cli.options import BackendOption, DryRunOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.output import out
 from trtspec.cli.plan import print_steps, steps_as_json, watch
+from trtspec.cli.report import ReportOption, reported
 
 if TYPE_CHECKING:
     from trtspec.plan.plan import Plan
@@ -22,17 +25,22 @@ def build(
     output: OutputOption = None,
     backend: BackendOption = None,
     dry_run: DryRunOption = False,
+    report: ReportOption = None,
     json: JsonOption = False,
 ) -> None:
     """Convert, build both engines, write the repository."""
     from trtspec.plan.plan import make_plan
 
-    made = make_plan(recipe, {"output": output, "engine.backend": backend}, not dry_run, watch)
-    if dry_run and json:
-        out.json(steps_as_json(made))
-    elif dry_run:
-        print_steps(made)
-    else:
+    flags = {"output": output, "engine.backend": backend}
+    if dry_run and report:
+        raise typer.BadParameter("a dry run does nothing that could be reported", param_hint="--report")
+    if dry_run:
+        made = make_plan(recipe, flags, False, watch)
+        out.json(steps_as_json(made)) if json else print_steps(made)
+        return
+    with reported(recipe, report or []) as planned:
+        made = make_plan(recipe, flags, True, watch)
+        planned(made)
         run_steps(made, made.steps, json)
 
 

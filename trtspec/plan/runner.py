@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from trtspec.errors import UnavailableError
+from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.plan.atomic import publish, remove, remove_leftovers, temporary
 from trtspec.plan.digests import Advance, FileDigests, Watch, digest_of
 from trtspec.plan.lock import locked
@@ -70,6 +70,7 @@ def _check_obstacles(steps: Sequence[Step], build: Path, digests: FileDigests) -
     names = pending(steps, build, digests)
     for step in steps:
         if step.obstacle and step.name in names:
+            step.obstacle.step = step.name
             raise step.obstacle
 
 
@@ -89,11 +90,16 @@ def _make(step: Step, build: Path, advance: Advance) -> None:
         step.action(made, advance)
         if step.output:
             publish(made, output)
+    except TrtspecError as error:
+        error.step = step.name
+        raise
     except OSError as error:
         if error.errno not in FULL:
             raise
         repair = "free some space and run the same command again; what is whole is kept"
-        raise UnavailableError(output, f"the disk is full ({error.strerror})", repair) from error
+        full = UnavailableError(output, f"the disk is full ({error.strerror})", repair)
+        full.step = step.name
+        raise full from error
     finally:
         remove(made)
 

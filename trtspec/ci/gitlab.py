@@ -1,0 +1,79 @@
+"""GitLab CI: the child pipeline that builds, and the template that makes and starts it.
+
+GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from trtspec.ci import shell
+from trtspec.ci.job import Job
+from trtspec.ci.workflow_yaml import to_yaml
+
+FILE = ".gitlab/engine-build.yml"
+# GitLab takes a file of this name only; JSON is YAML.
+_CHILD = "engine-build-jobs.yml"
+
+_COMMENT = """\
+Builds the engines of recipes on GPU runners, one job a recipe, in a child pipeline.
+Written by `trtspec ci init gitlab`; change it there, or set its variables where you include it:
+
+  include: .gitlab/engine-build.yml
+  variables: {RECIPES: recipes/*.yaml}
+
+A runner has the docker executor with gpus = "all", shm_size and the tags self-hosted, gpu and h200x1 (h100x2,
+h200x8): the recipe's GPU and its count. In its volume /cache it keeps models, timing caches and builds, so
+that a build that broke off goes on where it was. For gated models, make HF_TOKEN a masked CI/CD variable."""
+
+
+def child_pipeline(jobs: Iterable[Job]) -> dict[str, Any]:
+    """The pipeline of these jobs. GitLab refuses one without a job, so one says that."""
+    pipeline = {f"engine-build {job.name}": _build_job(job) for job in jobs}
+    return pipeline or {"engine-build": {"script": ["echo 'There is nothing to build.'"]}}
+
+
+def template() -> str:
+    """The text of `FILE`."""
+    document = {
+        "variables": {"RECIPES": "recipes/*.yaml", "TRTSPEC": shell.requirement()},
+        "engine-matrix": {
+            "stage": "build",
+            "image": "python:3.12",
+            "timeout": "15 minutes",
+            "script": [*shell.INSTALL, f"{shell.MATRIX.format(system='gitlab')} > {_CHILD}"],
+            "artifacts": {"paths": [_CHILD], "expire_in": "1 week"},
+        },
+        "engine-build": {
+            "stage": "build",
+            "needs": ["engine-matrix"],
+            "trigger": {"include": [{"artifact": _CHILD, "job": "engine-matrix"}], "strategy": "depend"},
+        },
+    }
+    return to_yaml(document, _COMMENT)
+
+
+def _build_job(job: Job) -> dict[str, Any]:
+    return {
+        "stage": "build",
+        "image": {"name": job.image, "entrypoint": [""]},
+        "tags": list(job.labels),
+        "timeout": "12 hours",
+        "interruptible": False,
+        "resource_group": f"engine-build-{job.name}",
+        "variables": {
+            "RECIPE": job.recipe,
+            "OUTPUT": f"/cache/build/{job.name}",
+            "HF_HOME": "/cache/huggingface",
+            "TRTSPEC_CACHE": "/cache/trtspec",
+        },
+        "script": [*shell.INSTALL, *shell.BUILD],
+        "after_script": list(shell.COLLECT),
+        "artifacts": {
+            "when": "always",
+            "paths": [f"{shell.REPORT}/"],
+            "reports": {"junit": f"{shell.REPORT}/junit.xml"},
+            "expire_in": "30 days",
+        },
+    }

@@ -1,0 +1,38 @@
+"""The command lines of a CI job, the same in every CI system.
+
+What comes from outside is in environment variables, quoted where it is used: `TRTSPEC` (what pip installs),
+`RECIPES` (file names, with wildcards), `RECIPE`, `OUTPUT` (the build directory).
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+BIN = ".venv/bin"
+REPORT = "report"
+
+
+def requirement() -> str:
+    """What pip installs if nothing else is asked for: this very version."""
+    return f"trtspec[fp8]=={version('trtspec')}"
+
+
+# NVIDIA's image has PyTorch, and may lack ensurepip; its own packages stay as they are.
+INSTALL = (
+    f"python3 -m venv --system-site-packages --without-pip {BIN.partition('/')[0]}",
+    f'python3 -m pip --python {BIN}/python install --quiet "$TRTSPEC"',
+)
+
+# Unquoted, so that wildcards are expanded; the shell expands nothing else in a value.
+MATRIX = f"{BIN}/trtspec ci matrix --system {{system}} -- $RECIPES"
+
+BUILD = (
+    f"mkdir -p {REPORT}",
+    f'{BIN}/trtspec build "$RECIPE" --output "$OUTPUT" --report {REPORT}/summary.md'
+    f" --report {REPORT}/junit.xml --report {REPORT}/build.json",
+)
+
+COLLECT = (
+    f'if [ -d "$OUTPUT/.trtspec/logs" ]; then cp -r "$OUTPUT/.trtspec/logs" {REPORT}/; fi',
+    f'if [ -f "$OUTPUT/manifest.json" ]; then cp "$OUTPUT/manifest.json" {REPORT}/; fi',
+)

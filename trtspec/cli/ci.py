@@ -1,0 +1,63 @@
+"""`trtspec ci`: engine builds in a CI system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trtspec.cli.options import ForceOption
+from trtspec.cli.output import out
+from trtspec.errors import TrtspecError
+
+HELP = "Engine builds in GitHub Actions or GitLab CI."
+EXAMPLES = ("trtspec ci init github", "trtspec ci matrix recipes/*.yaml")
+
+System = Literal["github", "gitlab"]
+
+
+def init(
+    system: Annotated[System, typer.Argument(help="Whose workflow is written.", show_default=False)],
+    force: ForceOption = False,
+) -> None:
+    """Write the workflow that builds engines, into this repository."""
+    from trtspec.ci import github, gitlab
+    from trtspec.plan.atomic import write_atomically
+
+    file, text = {
+        "github": (Path(github.FILE), github.workflow),
+        "gitlab": (Path(gitlab.FILE), gitlab.template),
+    }[system]
+    if file.exists() and not force:
+        raise TrtspecError(file, "is there already", f"to replace it: trtspec ci init {system} --force")
+    write_atomically(file, text())
+    out.status(f"wrote {file}")
+    out.hint("its first lines say how to call it, and what a runner needs")
+
+
+def matrix(
+    recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", show_default=False)],
+    system: Annotated[System, typer.Option("--system", help="Whose jobs are printed.")] = "github",
+) -> None:
+    """Print, as JSON, the jobs that build these recipes."""
+    import json
+
+    from trtspec.ci import github, gitlab
+    from trtspec.ci.job import check_names, job_of
+    from trtspec.recipe.loader import load
+
+    loaded = [load(recipe) for recipe in recipes]
+    check_names(loaded)
+    jobs = []
+    for recipe in loaded:
+        if job := job_of(recipe):
+            jobs.append(job)
+        else:
+            out.status(f"{recipe.path}: torch backend, nothing to build on a GPU")
+    made = github.matrix(jobs) if system == "github" else gitlab.child_pipeline(jobs)
+    # One line: GitHub's $GITHUB_OUTPUT takes name=value.
+    out.result(json.dumps(made))
+
+
+COMMANDS = (init, matrix)
