@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,28 @@ def _qwen(
     }
 
 
+def _mistral(
+    hidden: int, inner: int, layers: int, heads: int, vocabulary: int, theta: float
+) -> dict[str, Any]:
+    return {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "head_dim": 128,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": theta,
+        "sliding_window": None,
+        "vocab_size": vocabulary,
+    }
+
+
 TIED = {"tie_word_embeddings": True}
 SMALL, LARGE = {"vocab_size": 151936}, {"vocab_size": 152064}
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -78,6 +100,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Qwen/Qwen2.5-0.5B-Instruct": _qwen(2, 896, 4864, 24, 14, 2, **SMALL, **TIED),
     "Qwen/Qwen3-32B": _qwen(3, 5120, 25600, 64, 64, 8, **SMALL),
     "Qwen/Qwen3-0.6B": _qwen(3, 1024, 3072, 28, 16, 8, **SMALL, **TIED),
+    "mistralai/Mistral-Large-Instruct-2407": _mistral(12288, 28672, 88, 96, 32768, 1e6),
+    "mistralai/Mistral-7B-Instruct-v0.3": _mistral(4096, 14336, 32, 32, 32768, 1e6),
+    "mistralai/Mistral-Small-24B-Instruct-2501": _mistral(5120, 32768, 40, 32, 131072, 1e8),
+    # Its card has what it was made of, Qwen2.5 0.5B and Mistral's vocabulary, and its 593 million parameters:
+    # with a head of its own.
+    "alamios/Mistral-Small-3.1-DRAFT-0.5B": _qwen(
+        2, 896, 4864, 24, 14, 2, vocab_size=131072, bos_token_id=1, eos_token_id=2
+    ),
 }
 
 # `hf_quant_config.json`. Whether that of the 405B has scales of the KV cache is not known here; without them
@@ -89,15 +119,48 @@ QUANTIZED: dict[str, dict[str, Any]] = {
     "nvidia/Llama-3.1-8B-Instruct-FP8": {**MODELOPT, "kv_cache_quant_algo": None},
 }
 
-# How many tokens were learned, the first id after them and the special tokens that have names everywhere.
-_LEARNED = {"llama": 128000, "qwen2": 151643, "qwen3": 151643}
-_ADDED = {"llama": 256, "qwen2": 22, "qwen3": 26}
-_NAMED = {
-    "llama": {0: "<|begin_of_text|>", 1: "<|end_of_text|>", 8: "<|eom_id|>", 9: "<|eot_id|>"},
-    "qwen2": {0: "<|endoftext|>", 1: "<|im_start|>", 2: "<|im_end|>"},
-    "qwen3": {0: "<|endoftext|>", 1: "<|im_start|>", 2: "<|im_end|>"},
-}
-_ENDS = {"llama": [128001, 128008, 128009], "qwen2": [151645, 151643], "qwen3": [151645, 151643]}
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """How many tokens were learned, how many are special and from which id, and what a model's files name."""
+
+    learned: int
+    special: int
+    first_special: int
+    named: Mapping[int, str]
+    ends: list[int]
+    roles: Mapping[str, str | None]
+
+
+_LLAMA = Vocabulary(
+    128000,
+    256,
+    128000,
+    {128000: "<|begin_of_text|>", 128001: "<|end_of_text|>", 128008: "<|eom_id|>", 128009: "<|eot_id|>"},
+    [128001, 128008, 128009],
+    {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
+)
+_QWEN2 = Vocabulary(
+    151643,
+    22,
+    151643,
+    {151643: "<|endoftext|>", 151644: "<|im_start|>", 151645: "<|im_end|>"},
+    [151645, 151643],
+    {"bos_token": None, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"},
+)
+_QWEN3 = replace(_QWEN2, special=26)
+# Special tokens come first; of the v3 tokenizer those that have a place of their own in its vocabulary.
+_MISTRAL_V3 = Vocabulary(
+    32768 - 771, 771, 0, {0: "<unk>", 1: "<s>", 2: "</s>"}, [2], {"bos_token": "<s>", "eos_token": "</s>"}
+)
+_TEKKEN = replace(_MISTRAL_V3, learned=131072 - 1000, special=1000)
+
+
+def _vocabulary(config: Mapping[str, Any]) -> Vocabulary:
+    """Mistral's models have one of two sizes, and so has what was made for them."""
+    by_size = {32768: _MISTRAL_V3, 131072: _TEKKEN}
+    by_family = {"llama": _LLAMA, "qwen2": _QWEN2, "qwen3": _QWEN3}
+    return by_size.get(config["vocab_size"]) or by_family[config["model_type"]]
 
 
 def write_cache(folder: Path) -> None:
@@ -121,17 +184,17 @@ def _snapshot(folder: Path, repository: str) -> Path:
 
 
 def _write_model(folder: Path, config: Mapping[str, Any], quantized: Mapping[str, Any] | None) -> None:
-    kind = config["model_type"]
+    vocabulary = _vocabulary(config)
     files = {
         "config.json": config,
-        "generation_config.json": {"bos_token_id": config["bos_token_id"], "eos_token_id": _ENDS[kind]},
-        "tokenizer_config.json": _tokenizer_config(kind),
+        "generation_config.json": {"bos_token_id": config["bos_token_id"], "eos_token_id": vocabulary.ends},
+        "tokenizer_config.json": vocabulary.roles,
     }
     if quantized:
         files["hf_quant_config.json"] = {"producer": {"name": "modelopt"}, "quantization": quantized}
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
-    (folder / "tokenizer.json").write_text(_tokenizer(kind))
+    (folder / "tokenizer.json").write_text(_tokenizer(vocabulary))
     shapes = dict(_shapes(config))
     tensors = (
         _quantized(shapes, quantized) if quantized else {name: ("BF16", shapes[name]) for name in shapes}
@@ -188,18 +251,12 @@ def _write_hole(file: Path, tensors: Mapping[str, tuple[str, list[int]]]) -> Non
     os.truncate(file, 8 + len(text) + end)
 
 
-def _tokenizer_config(kind: str) -> dict[str, Any]:
-    if kind == "llama":
-        return {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
-    return {"bos_token": None, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-
-
-@cache
-def _tokenizer(kind: str) -> str:
-    first = _LEARNED[kind]
-    names = {number: f"<|special_{number}|>" for number in range(_ADDED[kind])} | _NAMED[kind]
-    added = [{"id": first + number, "content": name, "special": True} for number, name in names.items()]
-    vocabulary = {f"t{number}": number for number in range(first)}
+def _tokenizer(vocabulary: Vocabulary) -> str:
+    specials = range(vocabulary.first_special, vocabulary.first_special + vocabulary.special)
+    names = {number: f"<|special_{number}|>" for number in specials} | dict(vocabulary.named)
+    added = [{"id": number, "content": name, "special": True} for number, name in names.items()]
+    size = vocabulary.learned + vocabulary.special
+    learned = {f"t{number}": number for number in range(size) if number not in names}
     stage = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    model = {"type": "BPE", "vocab": vocabulary, "merges": []}
+    model = {"type": "BPE", "vocab": learned, "merges": []}
     return json.dumps({"added_tokens": added, "pre_tokenizer": stage, "decoder": stage, "model": model})

@@ -34,6 +34,8 @@ def test_the_recipes_that_people_look_for() -> None:
         "llama-3.1-8b-h100",
         "llama-3.3-70b-2xh100",
         "llama-3.3-70b-h200",
+        "mistral-large-2xh200",
+        "mistral-small-h100",
         "qwen2.5-32b-h100",
         "qwen2.5-72b-h200",
         "qwen3-32b-h100",
