@@ -74,10 +74,12 @@ class Torch:
 class TensorRtLlm(Torch):
     """The executor for TensorRT-LLM's engines on a stand-in for NVIDIA's bindings."""
 
+    trtllm: Any = None
+
     def load(self, **limits: int) -> TrtLlmExecutor:
         name = "trtllm-" + "-".join(f"{key}{value}" for key, value in limits.items())
         folder = write_trtllm_engine(self._folder / name, self.model, **(LIMITS | limits))
-        return TrtLlmExecutor(read_engine(folder, "1.2.1"), 0, KvBudget(0.1))
+        return TrtLlmExecutor(self.trtllm, read_engine(folder, "1.2.1"), 0, KvBudget(0.1))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -98,8 +100,10 @@ def tensorrt_llm_subject(tmp_path_factory: pytest.TempPathFactory) -> TensorRtLl
 @pytest.fixture(params=["torch", "scripted", "tensorrt_llm"])
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     if request.param == "tensorrt_llm":
-        with stand_in():
-            yield request.getfixturevalue("tensorrt_llm_subject")
+        with stand_in() as trtllm:
+            tensorrt_llm = request.getfixturevalue("tensorrt_llm_subject")
+            tensorrt_llm.trtllm = trtllm
+            yield tensorrt_llm
     else:
         yield request.getfixturevalue("torch_subject") if request.param == "torch" else Scripted()
 

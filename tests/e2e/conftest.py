@@ -127,7 +127,9 @@ class Deployer:
     def __init__(self, folder: Path) -> None:
         self._folder, self._started = folder, []
 
-    def __call__(self, build: Path, *options: str, recipe: Path = RECIPE, ports=None) -> Deploy:
+    def __call__(
+        self, build: Path, *options: str, recipe: Path = RECIPE, ports=None, environment=os.environ, cwd=None
+    ) -> Deploy:
         ports = ports or free_ports()
         names = ("--http-port", "--grpc-port", "--metrics-port")
         flags = [str(word) for pair in zip(names, ports, strict=True) for word in pair]
@@ -137,7 +139,8 @@ class Deployer:
                 [TRTSPEC, "deploy", recipe, "--output", build, *flags, *options],
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**environment, "OMP_NUM_THREADS": "1"},
+                cwd=cwd,
             )
         deploy = Deploy(process, said, ports)
         self._started.append(deploy)

@@ -16,14 +16,14 @@ from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import write_engine
 
-FOLDER = Path(__file__).with_name("trtllm_bindings")
+BINDINGS = Path(__file__).with_name("trtllm_bindings")
 
 
 @contextmanager
 def stand_in() -> Iterator[Any]:
     """The module; afterwards all executors are shut down and it cannot be imported any more."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FOLDER)
+        patch.syspath_prepend(BINDINGS)
         patch.setattr(torch.cuda, "mem_get_info", torch.cuda.mem_get_info)
         module = import_module("tensorrt_llm.bindings.executor")
         try:

@@ -21,11 +21,12 @@ class GpuMachine:
     def __init__(self, folder: Path) -> None:
         self.folder, self._bin, self._packages = folder, folder / "bin", folder / "packages"
         self._bin.mkdir(parents=True)
+        search = [str(self._packages), os.environ.get("PYTHONPATH", "")]
         self._packages.mkdir()
         self.environment = {
             **os.environ,
             "PATH": f"{self._bin}:/usr/bin:/bin",
-            "PYTHONPATH": str(self._packages),
+            "PYTHONPATH": os.pathsep.join(filter(None, search)),
             "TRTSPEC_CACHE": str(folder / "cache"),
         }
         self.environment.pop("CUDA_VISIBLE_DEVICES", None)

@@ -1,9 +1,10 @@
 """A stand-in for `trtllm-build`: exactly the options of one release, its checks, its engine directory.
 
 Options, choices, checks and silent changes are those of TensorRT-LLM's `commands/build.py`,
-`plugin/plugin.py` and `builder.py`. The "plan" is a file of random bytes, for a real one differs between two
-builds as well. `FAKE_RELEASE` is the release, `FAKE_FAILURE` a way to fail, `FAKE_CALLS` a file that gets a
-line at the start and one at the end of each run.
+`plugin/plugin.py` and `builder.py`. The "plan" is the rank of the checkpoint, which the stand-in for the
+bindings runs, and a few random bytes, for a real one differs between two builds as well. `FAKE_RELEASE` is
+the release, `FAKE_FAILURE` a way to fail, `FAKE_CALLS` a file that gets a line at the start and one at the
+end of each run.
 """
 
 from __future__ import annotations
@@ -147,9 +148,19 @@ def build_rank(options: argparse.Namespace, rank: int, output: Path) -> None:
     if rank == 0:
         Path(options.output_timing_cache).write_bytes((known.read_bytes() if known else b"") + b"timing ")
     say(f"Serializing engine to {output}/rank{rank}.engine...")
-    (output / f"rank{rank}.engine").write_bytes(os.urandom(1000))
+    (output / f"rank{rank}.engine").write_bytes(plan(Path(options.checkpoint_dir, f"rank{rank}.safetensors")))
     if options.fast_build:
         (output / f"rank{rank}_managed_weights.safetensors").write_bytes(os.urandom(1000))
+
+
+def plan(weights: Path) -> bytes:
+    """A safetensors file with other metadata."""
+    content = weights.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end]) | {"__metadata__": {"build": os.urandom(8).hex()}}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def fail(rank: int, output: Path) -> None:

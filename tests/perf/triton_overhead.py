@@ -54,7 +54,7 @@ def main() -> None:
 def _deployment(folder: Path) -> Deployment:
     repository = folder / "model_repository"
     for engines in ("instant", "timed"):
-        write_repository(repository, RepositorySpec(model_name=engines, backend=engines))
+        write_repository(repository, RepositorySpec(model_name=engines))
         version = repository / engines / "1"
         shutil.copy(HERE / "triton_overhead_model.py", version / "model.py")
         shutil.copy(HERE / "coordinator.py", version)

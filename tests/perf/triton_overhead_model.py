@@ -14,8 +14,8 @@ from trtspec.serving.triton.engines import Pair
 
 
 def load(parameters: Mapping[str, str], folder: Path) -> Pair:
-    """Engines that answer at once, or after a time: `engine_backend` is instant or timed."""
-    clock = Clock() if parameters["engine_backend"] == "timed" else None
+    """Engines that answer at once, or after a time: the model is instant or timed."""
+    clock = Clock() if folder.name == "timed" else None
     limits = Limits(max_batch_size=64, max_input_len=8192, max_seq_len=8192, max_draft_len=8, vocab_size=256)
     target = TimedEngine(limits, clock, 0.0, VERIFICATION_S)
     draft = TimedEngine(limits, clock, DRAFT_TOKEN_S, 0.0)

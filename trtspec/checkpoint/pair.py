@@ -200,7 +200,7 @@ def _lengths(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Fin
 
 
 def _windows(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Finding]:
-    """Sliding windows are a matter of the runtime in TensorRT-LLM, whose engines do not know of them."""
+    """TensorRT-LLM 1.0 reuses no KV blocks of longer texts (`KVCacheManager::addSequence`)."""
     needed = max_seq_len or target.max_position
     for who, side in (("target", target), ("draft", draft)):
         window = side.source.sliding_window
@@ -208,8 +208,8 @@ def _windows(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Fin
             difference = (
                 f"texts of up to {needed} tokens, of which the {who} was made to see the last {window}"
             )
-            effect = f"TensorRT-LLM shows it all of them unless max_attention_window is {window} at runtime"
-            yield Finding("sliding window", difference, f"{effect}; the torch backend slides")
+            effect = "beyond them TensorRT-LLM may reuse no KV cache, and a round reads the whole text again"
+            yield Finding("sliding window", difference, effect)
 
 
 def _is_special(tokenizer: Tokenizer, token_id: int) -> bool:

@@ -34,7 +34,9 @@ class EngineMemory:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The fullest GPU, on which both engines have a rank. All in bytes, except tokens and requests.
+    """The fullest GPU, which has the target, and the draft too if it has no GPU of its own.
+
+    All in bytes, except tokens and requests.
 
     `tokens_per_request` is `max_seq_len` and the longest draft.
     """
@@ -97,7 +99,7 @@ def budget(resolved: Resolved) -> Budget | None:
         gpu=gpu.label,
         total=int(gpu.memory_gib * GIB),
         target=engine_memory(resolved.target),
-        draft=engine_memory(resolved.draft),
+        draft=engine_memory(resolved.draft) if resolved.placement.is_shared else EngineMemory(0, 0, 0),
         tokens_per_request=options.max_seq_len + options.max_draft_len,
         max_batch_size=options.max_batch_size,
     )

@@ -23,6 +23,7 @@ from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import Value, is_on
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
+from trtspec.repository.placement import Placement, place
 
 Origin = Literal["flag", "environment", "recipe", "model", "default"]
 ENVIRONMENT = {"output": "TRTSPEC_OUTPUT", "engine.backend": "TRTSPEC_BACKEND"}
@@ -77,6 +78,12 @@ class Resolved:
     target: EnginePlan
     draft: EnginePlan
     choices: tuple[Choice, ...]
+
+    @property
+    def placement(self) -> Placement:
+        """The GPUs of the server that the engines run on."""
+        target, draft = (engine.checkpoint.mapping.world_size for engine in (self.target, self.draft))
+        return place(target, draft, self.loaded.recipe.hardware.count)
 
 
 def resolve(

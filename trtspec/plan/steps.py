@@ -16,13 +16,13 @@ from trtspec.engine import manifest, torch_builder, trtllm
 from trtspec.engine.place import Here
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.errors import TrtspecError, UnavailableError
-from trtspec.plan import actions
+from trtspec.plan import actions, memory
 from trtspec.plan.devices import apart
 from trtspec.plan.digests import Advance, digest_of
 from trtspec.plan.facts import TOKENIZER_FILES, Facts, ModelFacts
 from trtspec.plan.obstacles import build_obstacle, calibrate_obstacle
 from trtspec.plan.resolve import CalibrationPlan, Choice, EnginePlan, Resolved
-from trtspec.repository.spec import RepositorySpec
+from trtspec.repository.spec import RepositorySpec, TensorRtLlm
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +213,11 @@ def _shape(engine: EnginePlan) -> str:
 
 
 def _repository(resolved: Resolved, facts: Facts) -> Step:
+    engines = None
+    if resolved.release:
+        engines = TensorRtLlm(resolved.release.image, resolved.placement, memory.KV_FRACTION)
     spec = RepositorySpec(
-        model_name=resolved.model_name,
-        backend=resolved.backend,
-        num_draft_tokens=resolved.num_draft_tokens,
+        resolved.model_name, num_draft_tokens=resolved.num_draft_tokens, tensorrt_llm=engines
     )
     return Step(
         name="write repository",

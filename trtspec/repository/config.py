@@ -26,17 +26,31 @@ def model_config(spec: RepositorySpec) -> pb.ModelConfig:
             name=output.name, data_type=pb.DataType.Value(f"TYPE_{output.datatype.value}"), dims=[1]
         )
     config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
+    for key, value in _parameters(spec).items():
+        config.parameters[key].string_value = value
+    return config
+
+
+def _parameters(spec: RepositorySpec) -> dict[str, str]:
+    """What `trtspec.serving.triton.engines` reads."""
+    engines = spec.tensorrt_llm
     parameters = {
-        "engine_backend": spec.backend,
+        "engine_backend": "tensorrt_llm" if engines else "torch",
         "target_engine_dir": spec.target_engine_dir,
         "draft_engine_dir": spec.draft_engine_dir,
         "tokenizer_dir": spec.tokenizer_dir,
     }
     if spec.num_draft_tokens is not None:
         parameters["num_draft_tokens"] = str(spec.num_draft_tokens)
-    for key, value in parameters.items():
-        config.parameters[key].string_value = value
-    return config
+    if engines:
+        (target,), (draft,) = engines.placement.target, engines.placement.draft
+        parameters |= {
+            "image": engines.image,
+            "kv_cache_free_gpu_mem_fraction": str(engines.kv_cache_free_gpu_mem_fraction),
+            "target_gpu_device_id": str(target),
+            "draft_gpu_device_id": str(draft),
+        }
+    return parameters
 
 
 def config_text(spec: RepositorySpec) -> str:

@@ -14,6 +14,8 @@ from tritonclient.grpc import model_config_pb2 as pb
 from trtspec.recipe.loader import load
 from trtspec.repository import RepositorySpec, write_repository
 from trtspec.repository.config import config_text
+from trtspec.repository.placement import place
+from trtspec.repository.spec import TensorRtLlm
 
 ROOT = Path(__file__).parents[3]
 CHECKED_IN = ROOT / "model_repository" / "speculative_llm"
@@ -39,6 +41,22 @@ def test_triton_reads_the_config():
         "target_engine_dir": "../../target/engine",
         "draft_engine_dir": "../../draft/engine",
         "tokenizer_dir": "../../tokenizer",
+    }
+
+
+def test_engines_of_tensorrt_llm_are_told_of_their_gpus_and_their_image():
+    engines = TensorRtLlm("nvcr.io/image", place(1, 1, 2), 0.8)
+    config = text_format.Parse(config_text(RepositorySpec(tensorrt_llm=engines)), pb.ModelConfig())
+
+    assert {key: value.string_value for key, value in config.parameters.items()} == {
+        "engine_backend": "tensorrt_llm",
+        "target_engine_dir": "../../target/engine",
+        "draft_engine_dir": "../../draft/engine",
+        "tokenizer_dir": "../../tokenizer",
+        "image": "nvcr.io/image",
+        "kv_cache_free_gpu_mem_fraction": "0.8",
+        "target_gpu_device_id": "0",
+        "draft_gpu_device_id": "1",
     }
 
 

@@ -2,8 +2,8 @@
 
 TensorRT-LLM's conversion drops `sliding_window` (`models/llama/config.py`), and its engines see the whole
 text until the runtime is told of a window: `max_attention_window` of `KvCacheConfig`, which is
-`max_attention_window_size` in Triton. The checkpoint keeps the number under its Hugging Face name: the
-`torch` backend honours it, and TensorRT-LLM carries it through to the engine as one more key.
+`max_attention_window_size` in Triton. The checkpoint keeps the number under its Hugging Face name, which
+TensorRT-LLM carries through to the engine as one more key: whoever serves it reads it there.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
 from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.triton.parameters import Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +31,45 @@ class Pair:
                 executor.shutdown()
 
 
-def load(parameters: Mapping[str, str], folder: Path) -> Pair:
-    """Loads both engines; paths in `parameters` are relative to `folder`, the model's.
+def load(values: Mapping[str, str], folder: Path) -> Pair:
+    """Loads both engines; paths in `values` are relative to `folder`, the model's.
 
     Called on the loop that the executors will live on. Raises `EngineLoadError` or `TokenizerError`.
     """
+    parameters = Parameters(values, folder)
+    backend = parameters.text("engine_backend")
+    if backend not in _LOADERS:
+        raise EngineLoadError("engine_backend", f"{backend!r} is none of {', '.join(_LOADERS)}")
+    longest = parameters.number("num_draft_tokens") if "num_draft_tokens" in values else None
+    tokenizer = Tokenizer.load(parameters.path("tokenizer_dir"))
+    target, draft = _LOADERS[backend](parameters)
+    return Pair(target, draft, tokenizer, longest)
 
-    def path(key: str) -> Path:
-        if not parameters.get(key):
-            raise EngineLoadError(key, "missing from the parameters of config.pbtxt")
-        return (folder / parameters[key]).resolve()
 
-    backend = parameters.get("engine_backend")
-    if backend != "torch":
-        raise EngineLoadError("engine_backend", f"{backend!r} cannot be served in process, only torch")
+def _tensorrt_llm(parameters: Parameters) -> tuple[Executor, Executor]:
+    from trtspec.serving.executors.tensorrt_llm.bindings import load_bindings
+    from trtspec.serving.executors.tensorrt_llm.pair import Place, load_pair
+
+    target, draft = (
+        Place(parameters.path(f"{role}_engine_dir"), parameters.number(f"{role}_gpu_device_id"))
+        for role in ("target", "draft")
+    )
+    fraction = parameters.fraction("kv_cache_free_gpu_mem_fraction")
+    return load_pair(load_bindings(parameters.text("image")), target, draft, fraction)
+
+
+def _torch(parameters: Parameters) -> tuple[Executor, Executor]:
     import torch
 
     from trtspec.serving.executors.torch.executor import TorchExecutor
     from trtspec.serving.executors.torch.turns import Turns
 
     device, turns = "cuda" if torch.cuda.is_available() else "cpu", Turns()
-    tokenizer = Tokenizer.load(path("tokenizer_dir"))
-    draft = TorchExecutor(path("draft_engine_dir"), device=device, turns=turns)
-    target = TorchExecutor(path("target_engine_dir"), device=device, turns=turns)
-    return Pair(target, draft, tokenizer, _number(parameters, "num_draft_tokens"))
+    draft = TorchExecutor(parameters.path("draft_engine_dir"), device=device, turns=turns)
+    return TorchExecutor(parameters.path("target_engine_dir"), device=device, turns=turns), draft
 
 
-def _number(parameters: Mapping[str, str], key: str) -> int | None:
-    text = parameters.get(key)
-    if text is None or text.isdecimal():
-        return None if text is None else int(text)
-    raise EngineLoadError(key, f"{text!r} in the parameters of config.pbtxt is not a number")
+_LOADERS: Mapping[str, Callable[[Parameters], tuple[Executor, Executor]]] = {
+    "tensorrt_llm": _tensorrt_llm,
+    "torch": _torch,
+}

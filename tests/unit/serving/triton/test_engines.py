@@ -8,11 +8,12 @@ import pytest
 
 from trtspec.serving.errors import EngineLoadError, TokenizerError
 from trtspec.serving.triton.engines import load
+from trtspec.serving.triton.parameters import Parameters
 
 
-def test_a_backend_that_is_not_served_here_is_named():
-    with pytest.raises(EngineLoadError, match="engine_backend: 'tensorrt_llm' cannot be served in process"):
-        load({"engine_backend": "tensorrt_llm"}, Path())
+def test_a_backend_that_nobody_knows_is_named():
+    with pytest.raises(EngineLoadError, match="engine_backend: 'vllm' is none of tensorrt_llm, torch"):
+        load({"engine_backend": "vllm"}, Path())
 
 
 def test_paths_are_relative_to_the_models_folder(tmp_path):
@@ -28,3 +29,16 @@ def test_paths_are_relative_to_the_models_folder(tmp_path):
 def test_a_missing_parameter_is_named():
     with pytest.raises(EngineLoadError, match="tokenizer_dir: missing from the parameters"):
         load({"engine_backend": "torch"}, Path())
+
+
+@pytest.mark.parametrize("text", ["three", "-1", "1.5"])
+def test_what_is_not_a_number_is_named(text):
+    with pytest.raises(EngineLoadError, match=rf"num_draft_tokens: '{text}' .* is not a number$"):
+        load({"engine_backend": "torch", "num_draft_tokens": text}, Path())
+
+
+@pytest.mark.parametrize("text", ["0", "1", "1.5", "-0.1", "nan", "most"])
+def test_a_fraction_lies_between_0_and_1(text):
+    with pytest.raises(EngineLoadError, match=rf"fraction: '{text}' .* is not a number between 0 and 1$"):
+        Parameters({"fraction": text}, Path()).fraction("fraction")
+    assert Parameters({"fraction": "0.85"}, Path()).fraction("fraction") == 0.85

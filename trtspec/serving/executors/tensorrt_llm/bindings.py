@@ -9,12 +9,15 @@ from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.tensorrt_llm.trouble import one_line
 
 
-def load_bindings() -> Any:
-    """The module, with the release as its `__version__`; raises `EngineLoadError` where it cannot be had."""
+def load_bindings(image: str) -> Any:
+    """The module, with the release as its `__version__`.
+
+    Raises `EngineLoadError` where it cannot be had, with the `image` that has it.
+    """
     try:
         return import_module("tensorrt_llm.bindings.executor")
     except Exception as error:  # A missing library or driver shows in more ways than ImportError.
-        problem = f"cannot be imported here ({one_line(error)}); serve with the image that built the engines"
+        problem = f"cannot be imported here ({one_line(error)}); serve with {image}"
         raise EngineLoadError("tensorrt_llm", problem) from error
 
 

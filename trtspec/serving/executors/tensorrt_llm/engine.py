@@ -20,10 +20,14 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`weight_bytes` is the size of what is loaded, `kv_bytes` what the KV cache takes for a token."""
+    """`weight_bytes` is the size of what is loaded, `kv_bytes` what the KV cache takes for a token.
+
+    `max_attention_window` is how many tokens a token sees, None where it sees the whole text.
+    """
 
     folder: Path
     limits: Limits
+    max_attention_window: int | None
     weight_bytes: int
     kv_bytes: int
 
@@ -47,6 +51,7 @@ def read_engine(folder: Path, release: str) -> Engine:
                 max_draft_len=int(build["max_draft_len"]) if external else 0,
                 vocab_size=int(model["vocab_size"]),
             ),
+            max_attention_window=_window(model.get("sliding_window"), int(build["max_seq_len"])),
             weight_bytes=sum(file.stat().st_size for file in folder.glob("rank0*")),
             kv_bytes=_kv_bytes(model),
         )
@@ -72,6 +77,11 @@ def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
     if not plugins["use_paged_context_fmha"]:
         problem = "was built without use_paged_context_fmha, so no round could reuse the KV cache of the last"
         raise EngineLoadError(folder, f"{problem}; build it again")
+
+
+def _window(size: int | None, max_seq_len: int) -> int | None:
+    """The engine itself knows of none (`LLaMAConfig.from_hugging_face` drops it), so the runtime is told."""
+    return None if size is None or int(size) >= max_seq_len else int(size)
 
 
 def _kv_bytes(model: dict[str, Any]) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.admission import Admitted, Refused, admit
-from trtspec.serving.executors.tensorrt_llm.bindings import load_bindings
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import Engine
 from trtspec.serving.executors.tensorrt_llm.listener import ResponseThread
@@ -35,7 +34,8 @@ class Waiting:
 class TrtLlmExecutor:
     """Honours `trtspec.serving.executor.Executor` with `tensorrt_llm.bindings.executor.Executor`.
 
-    One engine of one rank on the GPU `device_id`, by CUDA's number of it. Raises `EngineLoadError`.
+    `trtllm` is that module. One engine of one rank on the GPU `device_id`, by CUDA's number of it. Raises
+    `EngineLoadError`.
 
     Requests are admitted here, because the runtime looks at neither token ids nor at whether numbers are
     finite, and lets a prompt that leaves no room for output pass. Seeds go to the engine as they are; its
@@ -43,14 +43,11 @@ class TrtLlmExecutor:
     drafts.
     """
 
-    def __init__(self, engine: Engine, device_id: int, kv_budget: KvBudget) -> None:
-        self._limits, self._trtllm = engine.limits, load_bindings()
+    def __init__(self, trtllm: Any, engine: Engine, device_id: int, kv_budget: KvBudget) -> None:
+        self._trtllm, self._limits = trtllm, engine.limits
         try:
-            runtime = self._trtllm.Executor(
-                engine.folder,
-                self._trtllm.ModelType.DECODER_ONLY,
-                _config(self._trtllm, device_id, kv_budget),
-            )
+            config = _config(trtllm, engine, device_id, kv_budget)
+            runtime = trtllm.Executor(engine.folder, trtllm.ModelType.DECODER_ONLY, config)
         except Exception as error:
             raise EngineLoadError(engine.folder, one_line(error)) from error
         self._runtime: Any = runtime
@@ -142,19 +139,25 @@ class TrtLlmExecutor:
         self._waiting.clear()
 
 
-def _config(trtllm: Any, device_id: int, kv_budget: KvBudget) -> Any:
+def _config(trtllm: Any, engine: Engine, device_id: int, kv_budget: KvBudget) -> Any:
     """An `ExecutorConfig` with arguments that every release from 1.0 to 1.2 has.
 
     Block reuse is what makes rounds cheap, and chunked context what lets prompts be longer than an iteration;
     1.0 has the latter off by default. Nobody reads statistics of iterations, so none are kept.
     """
-    return trtllm.ExecutorConfig(
+    window = engine.max_attention_window
+    config = trtllm.ExecutorConfig(
         kv_cache_config=trtllm.KvCacheConfig(
             enable_block_reuse=True,
             max_tokens=kv_budget.max_tokens,
+            max_attention_window=None if window is None else [window],
             free_gpu_memory_fraction=kv_budget.free_gpu_memory_fraction,
         ),
         enable_chunked_context=True,
         iter_stats_max_iterations=0,
         parallel_config=trtllm.ParallelConfig(device_ids=[device_id]),
     )
+    # A cache too small for one text would otherwise make texts shorter, with a warning in the log. As an
+    # attribute, because a release whose constructor does not know it keeps it and does as before.
+    config.fail_fast_on_attention_window_too_large = True
+    return config

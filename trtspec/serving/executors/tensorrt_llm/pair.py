@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.tensorrt_llm.bindings import free_memory, load_bindings
+from trtspec.serving.executors.tensorrt_llm.bindings import free_memory
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_both
 from trtspec.serving.executors.tensorrt_llm.engine import Engine, read_engine
 from trtspec.serving.executors.tensorrt_llm.executor import TrtLlmExecutor
@@ -22,21 +23,23 @@ class Place:
     device_id: int
 
 
-def load_pair(target: Place, draft: Place, fraction: float) -> tuple[TrtLlmExecutor, TrtLlmExecutor]:
+def load_pair(
+    trtllm: Any, target: Place, draft: Place, fraction: float
+) -> tuple[TrtLlmExecutor, TrtLlmExecutor]:
     """Target and draft; their KV caches take `fraction` of the memory that the weights leave free.
 
-    Raises `EngineLoadError`, before anything is loaded where that can be known.
+    `trtllm` is `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, before anything is loaded where
+    that can be known.
     """
-    release = load_bindings().__version__
-    ours, theirs = read_engine(target.folder, release), read_engine(draft.folder, release)
+    ours, theirs = (read_engine(place.folder, trtllm.__version__) for place in (target, draft))
     if not ours.limits.max_draft_len:
         problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
         raise EngineLoadError(target.folder, problem)
     is_shared = target.device_id == draft.device_id
     tokens = _tokens_of_both(target.device_id, fraction, ours, theirs) if is_shared else None
-    draft_executor = TrtLlmExecutor(theirs, draft.device_id, KvBudget(fraction, tokens))
+    draft_executor = TrtLlmExecutor(trtllm, theirs, draft.device_id, KvBudget(fraction, tokens))
     try:
-        return TrtLlmExecutor(ours, target.device_id, KvBudget(fraction)), draft_executor
+        return TrtLlmExecutor(trtllm, ours, target.device_id, KvBudget(fraction)), draft_executor
     except EngineLoadError:
         draft_executor.shutdown()
         raise

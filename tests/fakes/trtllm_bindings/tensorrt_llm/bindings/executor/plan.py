@@ -58,10 +58,16 @@ def load(folder: Path, config: ExecutorConfig) -> Plan:
         )
     chunked = config.enable_chunked_context and build["plugin_config"]["use_paged_context_fmha"]
     gpu = GPUS[device]
-    taken = _take(gpu, engine.stat().st_size, kv, pretrained)
+    taken, tokens = _take(gpu, engine.stat().st_size, kv, pretrained)
+    window = min([*(kv.max_attention_window or []), build["max_seq_len"]])
+    if tokens < window:
+        message = f"Attention window size {window} exceeds upper bound {tokens} for available blocks."
+        gpu.used -= taken
+        check(not config.fail_fast_on_attention_window_too_large, message, "batch_manager/trtGptModel.h")
+        raise NotImplementedError("the stand-in cannot make texts shorter than the engine")
     max_seq_len = build["max_seq_len"]
     return Plan(
-        runtime=_runtime(folder),
+        runtime=_runtime(folder, document, window),
         max_input_len=max_seq_len - 1 if chunked else min(max_seq_len - 1, build["max_num_tokens"]),
         max_seq_len=max_seq_len,
         max_draft_len=build["max_draft_len"],
@@ -106,8 +112,11 @@ def _check_options(config: ExecutorConfig) -> None:
             raise NotImplementedError(f"ExecutorConfig.{name}: the stand-in cannot do this")
 
 
-def _take(gpu: Gpu, weights: int, kv: Any, pretrained: dict[str, Any]) -> int:
-    """The weights, then of what is free the cache's fraction, but no more than its tokens need."""
+def _take(gpu: Gpu, weights: int, kv: Any, pretrained: dict[str, Any]) -> tuple[int, int]:
+    """The weights, then of what is free the cache's fraction, but no more than its tokens need.
+
+    Returns the bytes of both and the cache's tokens.
+    """
     heads, size = pretrained["num_key_value_heads"], pretrained["head_size"]
     element = {"float32": 4, "float16": 2, "bfloat16": 2}[pretrained["dtype"]]
     if pretrained["quantization"]["kv_cache_quant_algo"]:
@@ -117,16 +126,18 @@ def _take(gpu: Gpu, weights: int, kv: Any, pretrained: dict[str, Any]) -> int:
         gpu.take(weights)
         fraction = 0.9 if kv.free_gpu_memory_fraction is None else kv.free_gpu_memory_fraction
         tokens = int(gpu.free * fraction) // per_token
-        cache = min(tokens, kv.max_tokens or tokens) * per_token
-        gpu.take(cache)
+        tokens = min(tokens, kv.max_tokens or tokens)
+        gpu.take(tokens * per_token)
     except MemoryError:
         message = "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMalloc(ptr, n): out of memory"
         raise thrown(message, "runtime/tllmBuffers.h") from None
-    return weights + cache
+    return weights + tokens * per_token, tokens
 
 
-def _runtime(folder: Path) -> TorchExecutor:
+def _runtime(folder: Path, document: dict[str, Any], window: int) -> TorchExecutor:
+    """An engine sees the window that it is told of, whatever its model was made for."""
+    pretrained = document["pretrained_config"] | {"sliding_window": window}
     with tempfile.TemporaryDirectory() as copy:
-        Path(copy, "config.json").symlink_to((folder / "config.json").absolute())
+        Path(copy, "config.json").write_text(json.dumps(document | {"pretrained_config": pretrained}))
         Path(copy, "rank0.safetensors").symlink_to((folder / "rank0.engine").absolute())
         return TorchExecutor(Path(copy))

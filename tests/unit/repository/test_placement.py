@@ -1,0 +1,26 @@
+"""Where the engines run, by how many GPUs there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtspec.repository.placement import Placement, place
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "gpus", "expected"),
+    [
+        (1, 1, 1, Placement((0,), (0,))),
+        (1, 1, 2, Placement((0,), (1,))),
+        (1, 1, 8, Placement((0,), (1,))),
+        (2, 1, 2, Placement((0, 1), (0,))),
+        (2, 1, 3, Placement((0, 1), (2,))),
+        (8, 8, 8, Placement(tuple(range(8)), tuple(range(8)))),
+        (4, 2, 8, Placement((0, 1, 2, 3), (4, 5))),
+    ],
+)
+def test_apart_where_there_is_room(target: int, draft: int, gpus: int, expected: Placement) -> None:
+    placement = place(target, draft, gpus)
+    assert placement == expected
+    assert placement.is_shared is (target + draft > gpus)
+    assert placement.gpus == (max(target, draft) if placement.is_shared else target + draft)

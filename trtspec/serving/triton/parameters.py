@@ -1,0 +1,49 @@
+"""The parameters of a model's `config.pbtxt`, all of which Triton keeps as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.serving.errors import EngineLoadError
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Each method raises `EngineLoadError` with the key of what is missing, or not what it should be.
+
+    `folder` is the model's; paths among the parameters are relative to it.
+    """
+
+    values: Mapping[str, str]
+    folder: Path
+
+    def text(self, key: str) -> str:
+        if not self.values.get(key):
+            raise EngineLoadError(key, "missing from the parameters of config.pbtxt")
+        return self.values[key]
+
+    def path(self, key: str) -> Path:
+        return (self.folder / self.text(key)).resolve()
+
+    def number(self, key: str) -> int:
+        text = self.text(key)
+        if not text.isdecimal():
+            raise _wrong(key, text, "not a number")
+        return int(text)
+
+    def fraction(self, key: str) -> float:
+        """More than 0 and less than 1, as `KvCacheConfig` demands."""
+        text = self.text(key)
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < 1:
+            raise _wrong(key, text, "not a number between 0 and 1")
+        return value
+
+
+def _wrong(key: str, text: str, problem: str) -> EngineLoadError:
+    return EngineLoadError(key, f"{text!r} in the parameters of config.pbtxt is {problem}")
