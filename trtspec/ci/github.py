@@ -44,7 +44,8 @@ Written by `trtspec ci init github`; change it there, or keep your changes in th
 
 A runner has docker, NVIDIA's container toolkit and the labels self-hosted, gpu and h200x1 (h100x2, h200x8):
 the recipe's GPU and its count. In `cache` it keeps models, timing caches and builds, so that a build that
-broke off goes on where it was, and one that is done takes seconds."""
+broke off goes on where it was, and one that is done takes seconds. Call it for branches that you trust, not
+for pull requests from forks: they would choose what your machine installs."""
 
 
 def matrix(jobs: Iterable[Job]) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def workflow() -> str:
 def _inputs() -> dict[str, Any]:
     return {
         "recipes": _input("Recipes, with wildcards.", "recipes/*.yaml"),
-        "trtspec": _input("What pip installs; .[fp8] for this repository.", shell.requirement()),
+        "trtspec": _input("What pip installs; a dot for this repository.", shell.requirement()),
         "cache": _input("Folder of the runner for models and builds.", "/var/cache/trtspec"),
         "timeout_minutes": _input("The longest build.", 720),
     }
@@ -95,7 +96,7 @@ def _matrix_job() -> dict[str, Any]:
         "outputs": {"matrix": "${{ steps.matrix.outputs.matrix }}"},
         "steps": [
             _checkout(),
-            _install(),
+            _install(shell.INSTALL),
             {
                 "name": "What is to be built",
                 "id": "matrix",
@@ -130,7 +131,7 @@ def _build_job() -> dict[str, Any]:
         },
         "steps": [
             _checkout(),
-            _install(),
+            _install(shell.INSTALL_TO_BUILD),
             {
                 "name": "Build",
                 "env": {"HF_TOKEN": "${{ secrets.HF_TOKEN }}", "RECIPE": "${{ matrix.recipe }}"},
@@ -157,11 +158,11 @@ def _checkout() -> dict[str, Any]:
     return {"uses": CHECKOUT.uses, "with": {"persist-credentials": False}}
 
 
-def _install() -> dict[str, Any]:
+def _install(lines: tuple[str, ...]) -> dict[str, Any]:
     return {
         "name": "Install trtspec",
         "env": {"TRTSPEC": "${{ inputs.trtspec }}"},
-        "run": _script(*shell.INSTALL),
+        "run": _script(*lines),
     }
 
 

@@ -68,7 +68,7 @@ def _build_job(job: Job) -> dict[str, Any]:
             "HF_HOME": "/cache/huggingface",
             "TRTSPEC_CACHE": "/cache/trtspec",
         },
-        "script": [*shell.INSTALL, *shell.BUILD],
+        "script": [*shell.INSTALL_TO_BUILD, *shell.BUILD],
         "after_script": list(shell.COLLECT),
         "artifacts": {
             "when": "always",

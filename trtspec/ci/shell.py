@@ -14,14 +14,14 @@ REPORT = "report"
 
 def requirement() -> str:
     """What pip installs if nothing else is asked for: this very version."""
-    return f"trtspec[fp8]=={version('trtspec')}"
+    return f"trtspec=={version('trtspec')}"
 
 
 # NVIDIA's image has PyTorch, and may lack ensurepip; its own packages stay as they are.
-INSTALL = (
-    f"python3 -m venv --system-site-packages --without-pip {BIN.partition('/')[0]}",
-    f'python3 -m pip --python {BIN}/python install --quiet "$TRTSPEC"',
-)
+_VENV = f"python3 -m venv --system-site-packages --without-pip {BIN.partition('/')[0]}"
+_PIP = f'python3 -m pip --python {BIN}/python install --quiet "$TRTSPEC"'
+INSTALL = (_VENV, _PIP)
+INSTALL_TO_BUILD = (_VENV, f"{_PIP} 'trtspec[fp8]'")
 
 # Unquoted, so that wildcards are expanded; the shell expands nothing else in a value.
 MATRIX = f"{BIN}/trtspec ci matrix --system {{system}} -- $RECIPES"
