@@ -19,6 +19,7 @@ from trtspec.errors import ServerError, UnavailableError
 
 if TYPE_CHECKING:
     from trtspec.deploy.local import Deployment, LocalServer
+    from trtspec.recipe.schema import Recipe
 
 EXAMPLES = ("trtspec deploy recipe.yaml", "trtspec deploy recipe.yaml --http-port 9000 --grpc-port 9001")
 
@@ -52,7 +53,7 @@ def deploy(
     if not (build / "model_repository").is_dir():
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(build, "there is no build here", repair)
-    _check_engines(build, loaded.recipe.speculation.num_draft_tokens or 1)
+    _check_engines(build, loaded.recipe)
     deployment = Deployment(
         repository=build / "model_repository",
         model_name=loaded.recipe.serving.model_name,
@@ -76,16 +77,17 @@ def deploy(
     out.status("stopped")
 
 
-def _check_engines(build: Path, num_draft_tokens: int) -> None:
+def _check_engines(build: Path, recipe: Recipe) -> None:
     """What would fail after minutes of loading is refused at once."""
     from trtspec.checkpoint.tokenizer import read_tokenizer
-    from trtspec.engine.loading import built_with, check_loading
+    from trtspec.engine.loading import Pair, built_with, check_loading
     from trtspec.plan.runtime import this_runtime
+    from trtspec.repository.placement import place
 
-    size = read_tokenizer(build / "tokenizer").size
-    target, draft = build / "target/engine", build / "draft/engine"
-    built, runtime = built_with(build / "manifest.json"), this_runtime()
-    check_loading(target, draft, num_draft_tokens, size, built, runtime)
+    gpus = place(recipe.target.parallel.ranks, recipe.draft.parallel.ranks, recipe.hardware.count)
+    pair = Pair(build / "target/engine", build / "draft/engine", gpus.target, gpus.draft)
+    size, built = read_tokenizer(build / "tokenizer").size, built_with(build / "manifest.json")
+    check_loading(pair, recipe.speculation.num_draft_tokens or 1, size, built, this_runtime())
 
 
 @contextmanager

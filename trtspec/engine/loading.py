@@ -42,18 +42,29 @@ def built_with(manifest: Path) -> BuiltWith:
         return BuiltWith()
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two engine directories, and the GPU of each rank, by CUDA's numbers."""
+
+    target: Path
+    draft: Path
+    target_gpus: tuple[int, ...]
+    draft_gpus: tuple[int, ...]
+
+
 def check_loading(
-    target: Path, draft: Path, num_draft_tokens: int, tokenizer_size: int, built: BuiltWith, runtime: Runtime
+    pair: Pair, num_draft_tokens: int, tokenizer_size: int, built: BuiltWith, runtime: Runtime
 ) -> None:
     """Raises EngineError for the first thing that would fail, with the image or the rebuild that mends it.
 
     `num_draft_tokens` is the longest draft that will be sent, `tokenizer_size` one more than the highest id.
     """
+    target, draft = pair.target, pair.draft
     configs = {target: read_engine(target), draft: read_engine(draft)}
-    for folder, config in configs.items():
+    for (folder, config), gpus in zip(configs.items(), (pair.target_gpus, pair.draft_gpus), strict=True):
         if config.backend == "tensorrt_llm":
             _check_versions(folder, config, built, runtime)
-            _check_gpus(folder, config, built, runtime)
+            _check_gpus(folder, config, gpus, built, runtime)
     _check_mode(target, configs[target], num_draft_tokens)
     check_engine(target, configs[target].max_draft_len)
     check_engine(draft, 0)
@@ -76,15 +87,21 @@ def _check_versions(folder: Path, config: EngineConfig, built: BuiltWith, runtim
         raise EngineError(folder, problem, f"{serve}, or build it again here")
 
 
-def _check_gpus(folder: Path, config: EngineConfig, built: BuiltWith, runtime: Runtime) -> None:
-    ranks = config.world_size
-    if len(runtime.sms) < ranks:
-        problem = (
-            f"has {ranks} rank{'s' * (ranks > 1)}, one GPU each, and {len(runtime.sms)} are visible here"
+def _check_gpus(
+    folder: Path, config: EngineConfig, gpus: tuple[int, ...], built: BuiltWith, runtime: Runtime
+) -> None:
+    if config.world_size != len(gpus):
+        ranks = f"{config.world_size} rank{'s' * (config.world_size > 1)}"
+        raise EngineError(folder, f"has {ranks}, and its recipe says {len(gpus)}", "build it again")
+    found = len(runtime.sms)
+    if found <= max(gpus):
+        numbers = f"GPU{'s' * (len(gpus) > 1)} {', '.join(map(str, gpus))}"
+        problem = f"runs on {numbers} of its server, and {found} {'is' if found == 1 else 'are'} visible here"
+        repair = (
+            "start the container with --gpus all, or write what is here in hardware.count and build again"
         )
-        repair = "start the container with --gpus all, or build it again with fewer ranks (parallel)"
         raise EngineError(folder, problem, repair)
-    other = [sm for sm in runtime.sms[:ranks] if built.sm and sm != built.sm]
+    other = [runtime.sms[gpu] for gpu in gpus if built.sm and runtime.sms[gpu] != built.sm]
     if other:
         problem = (
             f"was built for SM {built.sm}, and this GPU has SM {other[0]}; an engine runs where it was built"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trtspec.engine.directory import write_config
-from trtspec.engine.loading import BuiltWith, Runtime, built_with, check_loading
+from trtspec.engine.loading import BuiltWith, Pair, Runtime, built_with, check_loading
 from trtspec.engine.options import BuildOptions
 from trtspec.engine.torch_builder import build_config
 from trtspec.errors import EngineError
@@ -46,12 +46,14 @@ def check(
     tokenizer_size: int = 100,
     built: BuiltWith = BUILT,
     runtime: Runtime = HERE,
+    target_gpus: tuple[int, ...] = (0,),
+    draft_gpus: tuple[int, ...] = (0,),
 ) -> None:
     folders = (
         write(tmp_path / "target", **{"drafts": 8, **(target or {})}),
         write(tmp_path / "draft", **{"drafts": 0, **(draft or {})}),
     )
-    check_loading(*folders, num_draft_tokens, tokenizer_size, built, runtime)
+    check_loading(Pair(*folders, target_gpus, draft_gpus), num_draft_tokens, tokenizer_size, built, runtime)
 
 
 def test_a_pair_that_loads(tmp_path: Path) -> None:
@@ -108,10 +110,25 @@ def test_the_torch_backend_needs_nothing_of_nvidia(tmp_path: Path, runtime: Runt
         ),
         (
             {"runtime": Runtime("1.2.1", None, ())},
-            "has 1 rank, one GPU each, and 0 are visible",
+            "runs on GPU 0 of its server, and 0 are visible here",
             "--gpus all",
         ),
-        ({"target": {"ranks": 2}}, "has 2 ranks, one GPU each, and 1 are visible", "fewer ranks"),
+        ({"target": {"ranks": 2}}, "has 2 ranks, and its recipe says 1", "build it again"),
+        (
+            {"target": {"ranks": 2}, "target_gpus": (0, 1)},
+            "runs on GPUs 0, 1 of its server, and 1 is visible here",
+            "hardware.count",
+        ),
+        (
+            {"draft": {}, "draft_gpus": (1,)},
+            "runs on GPU 1 of its server, and 1 is visible here",
+            "hardware.count",
+        ),
+        (
+            {"draft": {}, "draft_gpus": (1,), "runtime": Runtime("1.2.1", None, (90, 89))},
+            "was built for SM 90, and this GPU has SM 89",
+            "build it again on this one",
+        ),
         ({"target": {"drafts": 0}}, "verifies no drafts", "trtspec build"),
         (
             {"target": {"drafts": 4}},
