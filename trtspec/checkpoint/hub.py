@@ -55,12 +55,14 @@ def _is_whole(folder: Path) -> bool:
 def check_access(repo_id: str, revision: str | None, timeout: float) -> None:
     """Raises ModelError for a model that this machine may not download, UnavailableError for a Hub too slow.
 
-    `timeout` is in seconds.
+    `timeout` is in seconds. Asked once: `get_hf_file_metadata` would try for 23 s.
     """
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
     with explained(repo_id, revision), _answering(timeout):
-        get_hf_file_metadata(hf_hub_url(repo_id, "config.json", revision=revision), timeout=timeout)
+        url = hf_hub_url(repo_id, "config.json", revision=revision)
+        hf_raise_for_status(get_session().head(url, headers=build_hf_headers(), timeout=timeout))
 
 
 def check_connection(timeout: float) -> None:

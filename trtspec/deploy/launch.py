@@ -1,6 +1,6 @@
 """The line that starts a Triton server for one build; pure.
 
-As `triton_backend/scripts/launch_triton_server.py` of TensorRT-LLM does it, in the mode that fits the engines:
+As TensorRT-LLM's `triton_backend/scripts/launch_triton_server.py` does it, in the mode that fits the engines:
 
 * One rank each: the server alone. TensorRT-LLM is the leader of its own MPI world, in the server's process.
 * Several ranks: orchestrator mode, NVIDIA's `--multi-model`, which is required as soon as two models are not
