@@ -12,9 +12,12 @@ import pytest
 import torch
 
 from tests.fakes.bindings import stand_in, write_trtllm_engine
+from tests.fakes.bls_model import BlsModel
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from trtspec.serving.executor import Executor, Limits, Request, Response
+from trtspec.serving.executors.bls.executor import BlsExecutor
+from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import read_engine
 from trtspec.serving.executors.tensorrt_llm.executor import TrtLlmExecutor
@@ -26,7 +29,12 @@ Continuation = Callable[[Sequence[int], int], list[int]]
 
 
 class Subject(Protocol):
-    """One kind of executor, with what it should say, found out by other means."""
+    """One kind of executor, with what it should say, found out by other means.
+
+    `overtaken`: by how many later requests one may be overtaken on its way to the engine.
+    """
+
+    overtaken: int
 
     def load(self, **limits: int) -> Executor:
         """A fresh executor; keywords replace `LIMITS`. A prompt may have max_seq_len - 1 tokens."""
@@ -37,6 +45,8 @@ class Subject(Protocol):
 
 class Scripted:
     """The executor without a model of the coordinator's tests."""
+
+    overtaken = 0
 
     def __init__(self) -> None:
         self.next_token = babble(VOCAB_SIZE)
@@ -50,6 +60,8 @@ class Scripted:
 
 class Torch:
     """The torch executor; what it should say comes from transformers, without a cache."""
+
+    overtaken = 0
 
     def __init__(self, folder: Path) -> None:
         self.model, self._folder = tiny_llama(vocab_size=VOCAB_SIZE), folder
@@ -82,6 +94,26 @@ class TensorRtLlm(Torch):
         return TrtLlmExecutor(self.trtllm, read_engine(folder, "1.2.1"), 0, KvBudget(0.1))
 
 
+class Bls(Torch):
+    """The executor for engines that are Triton models of their own, on one without the server."""
+
+    overtaken = 2 * LIMITS["max_batch_size"]  # the threads that race for the engine
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._models: list[BlsModel] = []
+
+    def load(self, **limits: int) -> BlsExecutor:
+        name = "bls-" + "-".join(f"{key}{value}" for key, value in limits.items())
+        folder = write_engine(self._folder / name, self.model, **(LIMITS | limits))
+        self._models.append(BlsModel(lambda: TorchExecutor(folder)))
+        return BlsExecutor(self._models[-1], read_limits(folder))
+
+    def close(self) -> None:
+        while self._models:
+            self._models.pop().service.close()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
@@ -97,9 +129,18 @@ def tensorrt_llm_subject(tmp_path_factory: pytest.TempPathFactory) -> TensorRtLl
     return TensorRtLlm(tmp_path_factory.mktemp("trtllm-engines"))
 
 
-@pytest.fixture(params=["torch", "scripted", "tensorrt_llm"])
+@pytest.fixture(scope="session")
+def bls_subject(tmp_path_factory: pytest.TempPathFactory) -> Bls:
+    return Bls(tmp_path_factory.mktemp("bls-engines"))
+
+
+@pytest.fixture(params=["torch", "scripted", "tensorrt_llm", "bls"])
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
-    if request.param == "tensorrt_llm":
+    if request.param == "bls":
+        bls = request.getfixturevalue("bls_subject")
+        yield bls
+        bls.close()
+    elif request.param == "tensorrt_llm":
         with stand_in() as trtllm:
             tensorrt_llm = request.getfixturevalue("tensorrt_llm_subject")
             tensorrt_llm.trtllm = trtllm

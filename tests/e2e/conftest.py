@@ -1,4 +1,4 @@
-"""The tiny pair, built and deployed by the command line as a user would."""
+"""The tiny pair in both layouts, built and deployed by the command line as a user would."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ import pytest
 
 from trtspec.deploy.client import Client
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "tiny" / "recipe.yaml"
+TINY = Path(__file__).parents[2] / "recipes" / "tiny"
+RECIPE = TINY / "recipe.yaml"
 TRTSPEC = Path(sys.prefix, "bin", "trtspec")
 DEADLINE_S = 90.0
 
@@ -158,20 +159,31 @@ def until() -> Callable[..., Any]:
     return wait_until
 
 
+@pytest.fixture(scope="session", params=["in_process", "bls"])
+def tiny_recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny recipe in one of the layouts."""
+    text = RECIPE.read_text()
+    for role in ("target", "draft"):
+        text = text.replace(f"./{role}", str(TINY / role))
+    recipe = tmp_path_factory.mktemp(request.param) / "recipe.yaml"
+    recipe.write_text(f"{text}serving: {{layout: {request.param}}}\n")
+    return recipe
+
+
 @pytest.fixture(scope="session")
-def tiny_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_build(tiny_recipe: Path) -> Path:
     """A build directory of the tiny recipe; not to be changed."""
-    folder = tmp_path_factory.mktemp("tiny") / "build"
-    subprocess.run([TRTSPEC, "build", RECIPE, "--output", folder], check=True, capture_output=True)
+    folder = tiny_recipe.with_name("build")
+    subprocess.run([TRTSPEC, "build", tiny_recipe, "--output", folder], check=True, capture_output=True)
     return folder
 
 
 @pytest.fixture(scope="session")
-def server(tiny_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy]:
-    """The one server that tests share; it must be healthy, and stop cleanly, after all of them."""
+def server(tiny_recipe: Path, tiny_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy]:
+    """The one server of a layout that tests share; it must be healthy, and stop cleanly, after them."""
     deployer = Deployer(tmp_path_factory.mktemp("server"))
     try:
-        deploy = deployer(tiny_build)
+        deploy = deployer(tiny_build, recipe=tiny_recipe)
         wait_until(lambda: deploy.is_ready, "the server ready")
         yield deploy
         wait_until(lambda: deploy.metric("num_requests_running") == 0, "an idle server")

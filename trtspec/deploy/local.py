@@ -23,11 +23,15 @@ from trtspec.errors import ServerError, UnavailableError
 # What is in flight gets this long to end when the server is told to.
 DRAIN_S = 10
 _KILL_AFTER_S = DRAIN_S + 5
+# So often in a row must the metrics say that nothing runs, since they come late.
+_QUIET = 3
 
 # What the model said; Triton writes line ends as two characters, and a trace after the second.
 _LOAD_FAILURE = re.compile(
     r"failed to load '[^']*' version \d+: \w+: (?:TritonModelException: )?(.+?)(?:\\n|\"\n)"
 )
+
+_RUNNING = re.compile(r"^trtspec:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +51,23 @@ class Deployment:
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
 
     def answers(self, path: str) -> bool:
-        """Whether the server says 200 to a GET; proxies of the environment are not asked."""
-        with closing(http.client.HTTPConnection(self.client_host, self.ports.http, timeout=5)) as connection:
+        """Whether the server says 200 to a GET."""
+        return self._get(self.ports.http, path) is not None
+
+    def is_idle(self) -> bool:
+        """Whether no completion runs, as far as the metrics know; they are told 20 times a second."""
+        running = _RUNNING.findall(self._get(self.ports.metrics, "/metrics") or "")
+        return not any(float(number) for number in running)
+
+    def _get(self, port: int, path: str) -> str | None:
+        """What a 200 brings; proxies of the environment are not asked."""
+        with closing(http.client.HTTPConnection(self.client_host, port, timeout=5)) as connection:
             try:
                 connection.request("GET", path)
-                return connection.getresponse().status == 200
+                response = connection.getresponse()
+                return response.read().decode(errors="replace") if response.status == 200 else None
             except (OSError, http.client.HTTPException):
-                return False
+                return None
 
 
 class LocalServer:
@@ -86,10 +100,21 @@ class LocalServer:
         raise ServerError("tritonserver", how, f"its log is {log}")
 
     def stop(self) -> None:
-        """Tells the server to end when the requests in flight have, and waits; for ever it does not."""
+        """Tells the server to end when the requests in flight have, and waits; for ever it does not.
+
+        Triton itself waits for a request, but takes in no others meanwhile, which every round is in the bls
+        layout.
+        """
+        self._drain()
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_KILL_AFTER_S)
+
+    def _drain(self) -> None:
+        quiet, deadline = 0, time.monotonic() + DRAIN_S
+        while quiet < _QUIET and time.monotonic() < deadline and self._process.poll() is None:
+            quiet = quiet + 1 if self._deployment.is_idle() else 0
+            time.sleep(0.05)
 
     def kill(self) -> None:
         """The server and the processes that it has started."""

@@ -26,6 +26,7 @@ from trtspec.recipe.schema import Model
 from trtspec.repository.placement import Placement, place
 
 Origin = Literal["flag", "environment", "recipe", "model", "default"]
+Layout = Literal["in_process", "bls"]
 ENVIRONMENT = {"output": "TRTSPEC_OUTPUT", "engine.backend": "TRTSPEC_BACKEND"}
 BACKENDS = ("tensorrt_llm", "torch")
 
@@ -74,6 +75,7 @@ class Resolved:
     backend: str
     release: releases.Release | None
     model_name: str
+    layout: Layout
     num_draft_tokens: int
     target: EnginePlan
     draft: EnginePlan
@@ -105,14 +107,23 @@ def resolve(
             )
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]
-    _refuse_what_is_missing(choose)
     options = _options(choose, facts, backend)
     target = _engine(choose, "target", backend, facts.target, options)
     draft = _engine(choose, "draft", backend, facts.draft, replace(options, max_draft_len=0))
     num_draft_tokens = _num_draft_tokens(choose, options.max_draft_len)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
+    layout = _layout(choose, target, draft)
     return Resolved(
-        loaded, output, backend, release, model_name, num_draft_tokens, target, draft, tuple(choose.choices)
+        loaded,
+        output,
+        backend,
+        release,
+        model_name,
+        layout,
+        num_draft_tokens,
+        target,
+        draft,
+        tuple(choose.choices),
     )
 
 
@@ -164,11 +175,12 @@ def _choose_output(choose: _Chooser) -> Path:
     return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))
 
 
-def _refuse_what_is_missing(choose: _Chooser) -> None:
-    """What the recipe's schema has, and trtspec cannot do yet."""
-    if choose.loaded.recipe.serving.layout == "bls":
-        problem = "this version of trtspec serves in_process only"
-        raise choose.error("serving.layout", problem, "leave layout out")
+def _layout(choose: _Chooser, target: EnginePlan, draft: EnginePlan) -> Layout:
+    parallel = max(engine.checkpoint.mapping.world_size for engine in (target, draft)) > 1
+    default: Layout = "bls" if parallel else "in_process"
+    reason = "an engine of several ranks is a model of its own" if parallel else "no hop between the models"
+    layout: Layout = choose("serving.layout", default, reason)
+    return layout
 
 
 def _options(choose: _Chooser, facts: Facts, backend: str) -> BuildOptions:

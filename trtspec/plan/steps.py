@@ -15,14 +15,14 @@ from trtspec.checkpoint.options import ConvertOptions
 from trtspec.engine import manifest, torch_builder, trtllm
 from trtspec.engine.place import Here
 from trtspec.engine.timing_cache import TimingCache
-from trtspec.errors import TrtspecError, UnavailableError
-from trtspec.plan import actions, memory
+from trtspec.errors import TrtspecError
+from trtspec.plan import actions
 from trtspec.plan.devices import apart
 from trtspec.plan.digests import Advance, digest_of
 from trtspec.plan.facts import TOKENIZER_FILES, Facts, ModelFacts
+from trtspec.plan.layout import repository_spec
 from trtspec.plan.obstacles import build_obstacle, calibrate_obstacle
 from trtspec.plan.resolve import CalibrationPlan, Choice, EnginePlan, Resolved
-from trtspec.repository.spec import RepositorySpec, TensorRtLlm
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,30 +213,17 @@ def _shape(engine: EnginePlan) -> str:
 
 
 def _repository(resolved: Resolved, facts: Facts) -> Step:
-    engines = None
-    if resolved.release:
-        engines = TensorRtLlm(resolved.release.image, resolved.placement, memory.KV_FRACTION)
-    spec = RepositorySpec(
-        resolved.model_name, num_draft_tokens=resolved.num_draft_tokens, tensorrt_llm=engines
-    )
+    spec = repository_spec(resolved)
+    names = [resolved.model_name, *(engine.name for engine in spec.engines)]
     return Step(
         name="write repository",
-        summary=f"the Triton model {resolved.model_name}",
+        summary=f"the Triton model{'s' * (len(names) > 1)} {', '.join(names)}",
         inputs=("tokenizer", "target/engine", "draft/engine"),
         output="model_repository",
         command=(),
         digest=digest_of([asdict(spec), facts.serving_code]),
         action=partial(actions.write_repository, spec),
-        obstacle=_layout_obstacle(resolved),
     )
-
-
-def _layout_obstacle(resolved: Resolved) -> TrtspecError | None:
-    """One process cannot own an engine of several ranks."""
-    if max(engine.checkpoint.mapping.world_size for engine in (resolved.target, resolved.draft)) == 1:
-        return None
-    problem = "this version of trtspec serves engines of one rank only"
-    return UnavailableError("parallel", problem, "make the checkpoints alone: trtspec convert")
 
 
 def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:

@@ -21,6 +21,7 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     yield from _hardware(recipe)
     yield from _lengths(recipe)
     yield from _serving(recipe)
+    yield from _overlap(recipe)
     for role, model in (("target", recipe.target), ("draft", recipe.draft)):
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
@@ -83,15 +84,23 @@ def _serving(recipe: Recipe) -> Iterator[Finding]:
         yield "serving.layout", problem, "write layout: bls, or leave it out"
 
 
+def _overlap(recipe: Recipe) -> Iterator[Finding]:
+    """Two engines of several ranks on the same GPUs wait for each other for ever (TensorRT-LLM #3499)."""
+    target, draft, count = recipe.target.parallel.ranks, recipe.draft.parallel.ranks, recipe.hardware.count
+    if recipe.backend == "tensorrt_llm" and 1 < target <= count and 1 < draft <= count < target + draft:
+        problem = (
+            f"{draft} ranks on GPUs that have ranks of the target too: TensorRT-LLM hangs with two requests"
+        )
+        yield (
+            "draft.parallel",
+            problem,
+            f"write tensor: 1 for the draft, or hardware: {{count: {target + draft}}}",
+        )
+
+
 def _parallel(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
     ranks, hardware = model.parallel.ranks, recipe.hardware
-    if recipe.backend == "torch" and ranks > 1:
-        yield (
-            f"{role}.parallel",
-            f"{ranks} ranks, but the torch backend runs on one device",
-            "write 1 for both",
-        )
-    elif hardware.gpu != gpus.NONE and ranks > hardware.count:
+    if hardware.gpu != gpus.NONE and ranks > hardware.count:
         problem = f"tensor x pipeline is {ranks} ranks, one GPU each, but hardware.count is {hardware.count}"
         yield f"{role}.parallel", problem, f"write hardware: {{count: {ranks}}}, or fewer ranks"
 

@@ -10,7 +10,7 @@ from trtspec.serving.triton.tensors import INPUTS, OUTPUTS
 
 
 def model_config(spec: RepositorySpec) -> pb.ModelConfig:
-    """The Triton model that owns the coordinator and both engines.
+    """The Triton model that owns the coordinator, and both engines where they are no models of their own.
 
     `max_batch_size` 1 gives each tensor the batch dimension that clients of NVIDIA's models send ([1, 1]),
     and lets Triton refuse more than one prompt in a request. The one instance serves all requests at once.
@@ -35,14 +35,17 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
     """What `trtspec.serving.triton.engines` reads."""
     engines = spec.tensorrt_llm
     parameters = {
-        "engine_backend": "tensorrt_llm" if engines else "torch",
+        "engine_backend": "bls" if spec.engines else "tensorrt_llm" if engines else "torch",
         "target_engine_dir": spec.target_engine_dir,
         "draft_engine_dir": spec.draft_engine_dir,
         "tokenizer_dir": spec.tokenizer_dir,
     }
     if spec.num_draft_tokens is not None:
         parameters["num_draft_tokens"] = str(spec.num_draft_tokens)
-    if engines:
+    if spec.engines:
+        names = ("tensorrt_llm_model_name", "tensorrt_llm_draft_model_name")
+        parameters |= dict(zip(names, (engine.name for engine in spec.engines), strict=True))
+    elif engines:
         (target,), (draft,) = engines.placement.target, engines.placement.draft
         parameters |= {
             "image": engines.image,

@@ -8,27 +8,39 @@ from pathlib import Path
 
 import trtspec.serving
 from trtspec.repository.config import config_text
+from trtspec.repository.engine_config import engine_config_text
 from trtspec.repository.spec import RepositorySpec
 
 VERSION = "1"
 
 
 def write_repository(destination: Path, spec: RepositorySpec) -> None:
-    """Writes `<destination>/<model_name>/{config.pbtxt,1/model.py,1/trtspec/serving/…}`.
+    """Writes `<destination>/<model>/{config.pbtxt,1/}` for each model.
 
-    `destination` must not exist, or be empty; it is not written atomically, which is the caller's to arrange.
-    The same spec gives the same bytes.
+    Those of the Python backend have `model.py` and `trtspec/serving/…` in `1/`; NVIDIA's C++ backend needs
+    the folder alone, which has a file so that no store loses it. `destination` must not exist, or be empty;
+    it is not written atomically, which is the caller's to arrange. The same spec gives the same bytes.
     """
-    model = destination / spec.model_name
+    version = _write_config(destination / spec.model_name, config_text(spec))
+    _write_code(version, "triton_model.py")
+    for engine in spec.engines:
+        version = _write_config(destination / engine.name, engine_config_text(engine))
+        if engine.backend == "torch":
+            _write_code(version, "triton_engine_model.py")
+        else:
+            (version / ".keep").touch()
+
+
+def _write_config(model: Path, text: str) -> Path:
     version = model / VERSION
     version.mkdir(parents=True)
-    (model / "config.pbtxt").write_text(config_text(spec), encoding="utf-8")
-    (version / "model.py").write_bytes((files("trtspec.repository") / "triton_model.py").read_bytes())
-    _copy_serving(version / "trtspec")
+    (model / "config.pbtxt").write_text(text, encoding="utf-8")
+    return version
 
 
-def _copy_serving(package: Path) -> None:
+def _write_code(version: Path, edge: str) -> None:
     """The copy is a regular package, which Python prefers to an installed trtspec's parts."""
-    source = Path(trtspec.serving.__path__[0])
+    (version / "model.py").write_bytes((files("trtspec.repository") / edge).read_bytes())
+    source, package = Path(trtspec.serving.__path__[0]), version / "trtspec"
     shutil.copytree(source, package / "serving", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     (package / "__init__.py").touch()

@@ -131,7 +131,7 @@ def test_killed_while_ranks_are_written(pair_recipe: Path) -> None:
         "name: pair\n"
         "target: {model: ./target, parallel: {tensor: 2, pipeline: 2}}\n"
         "draft: {model: ./draft, dtype: float16, parallel: {tensor: 4}}\n"
-        "hardware: {gpu: h200, count: 4}\n"
+        "hardware: {gpu: h200, count: 8}\n"
     )
     script = Path(__file__).with_name("killed_everywhere.py")
     command = [sys.executable, script, pair_recipe, pair_recipe.parent / "build", "7"]

@@ -106,19 +106,6 @@ class TestCommand:
         assert "warning" not in result.stderr
         assert "memory     22.5 GiB" in result.stdout
 
-    def test_a_draft_on_a_gpu_of_its_own_takes_nothing_of_the_fullest(
-        self, source: Source, tmp_path: Path
-    ) -> None:
-        one, two = (
-            json.loads(self.plan(tmp_path, "--json", hardware=f"{{gpu: l4, count: {count}}}").stdout)[
-                "memory"
-            ]
-            for count in (1, 2)
-        )
-        assert two["draft"] == {"weights": 0, "workspace": 0, "kv_per_token": 0}
-        assert two["target"] == one["target"]
-        assert two["left"] > one["left"]
-
     def test_the_torch_backend_has_no_budget(self, source: Source, tmp_path: Path) -> None:
         assert "memory  " not in self.plan(tmp_path, hardware="{gpu: none}").stdout
         found = json.loads(self.plan(tmp_path, "--json", hardware="{gpu: none}").stdout)

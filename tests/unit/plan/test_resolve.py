@@ -136,7 +136,6 @@ def test_what_trtllm_build_would_switch_off_is_refused(resolved: Resolve) -> Non
             "target: {model: ./t, quantization: {weights: fp8}}",
             r"target.quantization.calibration: fp8 needs texts to calibrate with",
         ),
-        ("serving: {layout: bls}", "serves in_process only"),
     ],
 )
 def test_what_cannot_be_given(resolved: Resolve, line: str, said: str) -> None:

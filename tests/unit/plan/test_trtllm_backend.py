@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tests.fakes.gpu_machine import H200, GpuMachine
 from trtspec.errors import StepError
@@ -78,22 +76,6 @@ def test_both_engines_are_built_by_the_command_that_the_plan_shows(recipe: Path,
     assert manifest["gpu"] == {"name": "NVIDIA H200", "sm": 90, "driver": "590.44.01"}
     assert str(recipe.parent) not in (out / "manifest.json").read_text()
     assert "nothing to do" in build(recipe, machine).stderr
-
-
-@pytest.mark.parametrize(("count", "draft_gpu"), [(1, "0"), (2, "1")])
-def test_the_repository_says_where_the_engines_run(
-    recipe: Path, machine: GpuMachine, count: int, draft_gpu: str
-) -> None:
-    recipe.write_text(recipe.read_text().replace("gpu: h200", f"gpu: h200, count: {count}"))
-    machine.gpus(*[H200] * count)
-    assert build(recipe, machine).returncode == 0
-    model = recipe.parent / "out/model_repository/speculative_llm"
-    config = text_format.Parse((model / "config.pbtxt").read_text(), ModelConfig())
-    parameters = {key: value.string_value for key, value in config.parameters.items()}
-    assert parameters["engine_backend"] == "tensorrt_llm"
-    assert (parameters["target_gpu_device_id"], parameters["draft_gpu_device_id"]) == ("0", draft_gpu)
-    assert parameters["kv_cache_free_gpu_mem_fraction"] == "0.9"
-    assert parameters["image"] == "nvcr.io/nvidia/tritonserver:26.06-trtllm-python-py3"
 
 
 def test_an_engine_that_comes_out_different_is_in_a_new_manifest(recipe: Path, machine: GpuMachine) -> None:

@@ -91,10 +91,14 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
             "count: 4",
         ),
         (
-            {"engine": {"backend": "torch"}, "hardware": {"count": 2}, "draft": {"parallel": {"tensor": 2}}},
+            {
+                "hardware": {"count": 3},
+                "target": {"parallel": {"tensor": 2}},
+                "draft": {"parallel": {"tensor": 2}},
+            },
             "draft.parallel",
-            "one device",
-            "1 for both",
+            "hangs with two requests",
+            "count: 4",
         ),
         (
             {"draft": {"quantization": {"kv_cache": "fp8"}}},

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import TypeVar
 
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError, ServingError
 from trtspec.serving.stats import Stats
 from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.loop import LoopThread
 from trtspec.serving.triton.outbox import Client, Outbox, Sender
 from trtspec.serving.triton.requests import Wanted, explain
 from trtspec.serving.triton.responses import Chunk, Failure
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _CANCELLED = Failure("the request was cancelled", is_clients=False)
 _DEFECT = Failure("an error of the server; its log has the trace", is_clients=False)
@@ -32,36 +30,35 @@ class Service:
     """
 
     def __init__(self, load: Callable[[], Pair], tick: Callable[[Stats], None], tick_s: float = 0.05) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = LoopThread("trtspec-loop")
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="trtspec-loop", daemon=True)
-        self._thread.start()
         try:
-            self._pair = self._call(_on_loop(load))
-            self._call(_warm_up(self._pair))
+            self._pair = self._loop.call(load)
+            if self._pair.in_process:
+                self._loop.run(_warm_up(self._pair))
             self._coordinator = self._pair.coordinator()
         except BaseException:
-            self._end_loop()
+            self._loop.end()
             raise
         self._sender = Sender(lambda: tick(self._coordinator.stats), tick_s)
 
     def submit(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
         """Starts a request and returns at once; `client` hears all that comes of it."""
-        self._loop.call_soon_threadsafe(self._begin, request, wanted, client)
+        self._loop.post(self._begin, request, wanted, client)
 
     def refuse(self, client: Client, failure: Failure) -> None:
         self._sender.open(client, lambda: None).put(Chunk(failure=failure))
 
     def close(self) -> None:
         """Cancels what still runs, sends the last words, frees the engines."""
-        self._call(self._cancel_all())
+        self._loop.run(self._cancel_all())
         self._sender.close()
-        self._call(_on_loop(self._pair.shutdown))
-        self._end_loop()
+        self._loop.call(self._pair.shutdown)
+        self._loop.end()
 
     def _begin(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
-        outbox = self._sender.open(client, lambda: self._loop.call_soon_threadsafe(task.cancel))
-        task = self._loop.create_task(self._answer(request, wanted, outbox))
+        outbox = self._sender.open(client, lambda: self._loop.post(task.cancel))
+        task = asyncio.get_running_loop().create_task(self._answer(request, wanted, outbox))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -90,18 +87,6 @@ class Service:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _call(self, work: Coroutine[object, object, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _end_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-async def _on_loop(work: Callable[[], T]) -> T:
-    return work()
 
 
 async def _warm_up(pair: Pair) -> None:

@@ -16,7 +16,9 @@ class Datatype(str, Enum):
     STRING = "STRING"
     BOOL = "BOOL"
     INT32 = "INT32"
+    INT64 = "INT64"
     UINT64 = "UINT64"
+    FP16 = "FP16"
     FP32 = "FP32"
 
 

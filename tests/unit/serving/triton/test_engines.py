@@ -12,7 +12,7 @@ from trtspec.serving.triton.parameters import Parameters
 
 
 def test_a_backend_that_nobody_knows_is_named():
-    with pytest.raises(EngineLoadError, match="engine_backend: 'vllm' is none of tensorrt_llm, torch"):
+    with pytest.raises(EngineLoadError, match="engine_backend: 'vllm' is none of bls, tensorrt_llm, torch"):
         load({"engine_backend": "vllm"}, Path())
 
 

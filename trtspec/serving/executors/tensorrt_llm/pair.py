@@ -53,8 +53,7 @@ def _tokens_of_both(device_id: int, fraction: float, target: Engine, draft: Engi
         cache = needed * (target.kv_bytes + draft.kv_bytes) / fraction / _GIB
         problem = (
             f"has {free / _GIB:.1f} GiB free, and the engines need {weights:.1f} GiB for weights and"
-            f" {cache:.1f} GiB for the KV caches of one text of {needed} tokens; end what else uses it, or"
-            " build with a smaller max_seq_len"
+            f" {cache:.1f} GiB for the KV caches of one text of {needed} tokens"
         )
         raise EngineLoadError(f"GPU {device_id}", problem)
     return tokens

@@ -1,0 +1,82 @@
+"""The models of the bls layout and the line that launches them, for every recipe and release, to the letter.
+
+Texts have what differs between recipes, one file has a whole `config.pbtxt`. UPDATE_GOLDEN=1 writes them
+anew.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from tests.unit.recipes.conftest import hub_cache, published_models  # noqa: F401
+from trtspec.deploy.launch import SERVER, launch
+from trtspec.plan.layout import repository_spec
+from trtspec.plan.plan import make_plan
+from trtspec.recipe.releases import RELEASES
+from trtspec.repository.engine_config import engine_config_text
+from trtspec.repository.writer import write_repository
+from trtspec.watch import unwatched
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+GOLDEN = Path(__file__).with_name("repository")
+
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+
+
+def golden(name: str, output: str) -> None:
+    if os.environ.get("UPDATE_GOLDEN"):
+        (GOLDEN / name).write_text(output)
+    assert output == (GOLDEN / name).read_text()
+
+
+def planned(path: Path, folder: Path, release: str):
+    """The plan of a recipe in the bls layout."""
+    text = path.read_text().replace(
+        "\nengine:\n", f"\nserving: {{layout: bls}}\nengine:\n  release: {release}\n"
+    )
+    recipe = folder / path.name
+    recipe.write_text(text)
+    return make_plan(recipe, {}, False, unwatched).resolved
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@every_recipe
+def test_models_and_launch_line(path: Path, tmp_path: Path, request, release: str) -> None:
+    request.getfixturevalue("hub_cache")
+    resolved = planned(path, tmp_path, release)
+    spec = repository_spec(resolved)
+    write_repository(tmp_path / "model_repository", spec)
+    ranks = max(engine.checkpoint.mapping.world_size for engine in (resolved.target, resolved.draft))
+    server = [SERVER, "--model-repository=model_repository", "--disable-auto-complete-config"]
+    line = launch(server, ranks, resolved.loaded.recipe.hardware.count)
+
+    shown = " \\\n    ".join([*(f"{key}={value}" for key, value in line.environment.items()), *line.argv])
+    for engine in spec.engines:
+        text = (tmp_path / "model_repository" / engine.name / "config.pbtxt").read_text()
+        shown += f"\n\n{summary(text_format.Parse(text, pb.ModelConfig()))}"
+    golden(f"{path.stem}.txt", shown + "\n")
+
+
+def summary(config: pb.ModelConfig) -> str:
+    """All but the tensors, in few lines."""
+    parameters = {key: value.string_value for key, value in config.parameters.items()}
+    for field in ("parameters", "input", "output"):
+        config.ClearField(field)
+    return "\n".join(
+        [
+            text_format.MessageToString(config).strip(),
+            *(f"    {key}: {value}".rstrip() for key, value in sorted(parameters.items())),
+        ]
+    )
+
+
+def test_a_whole_model(tmp_path: Path, request) -> None:
+    request.getfixturevalue("hub_cache")
+    (path,) = (path for path in RECIPES if path.stem == "llama-3.3-70b-2xh100")
+    target, _ = repository_spec(planned(path, tmp_path, "1.2.1")).engines
+    golden("tensorrt_llm.pbtxt", engine_config_text(target))

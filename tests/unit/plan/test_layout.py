@@ -1,0 +1,97 @@
+"""Which Triton models a build has, by recipe."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from tests.fakes.gpu_machine import H200, GpuMachine
+from trtspec.plan.layout import repository_spec
+from trtspec.plan.plan import make_plan
+from trtspec.repository.spec import RepositorySpec
+from trtspec.watch import unwatched
+
+TRTSPEC = Path(sys.executable).with_name("trtspec")
+ON_GPUS = {"engine: {backend: torch}": "engine: {}", "float32": "float16"}
+
+
+def spec(recipe: Path, changes: dict[str, str]) -> RepositorySpec:
+    text = recipe.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    recipe.write_text(text)
+    return repository_spec(make_plan(recipe, {}, False, unwatched).resolved)
+
+
+@pytest.mark.parametrize(
+    ("changes", "layout"),
+    [
+        ({}, "in_process"),
+        ({**ON_GPUS, "gpu: none": "gpu: h200"}, "in_process"),
+        ({"./target": "./target, parallel: {tensor: 2}"}, "bls"),
+        (
+            {**ON_GPUS, "gpu: none": "gpu: h200, count: 2", "./target": "./target, parallel: {tensor: 2}"},
+            "bls",
+        ),
+        ({"hardware": "serving: {layout: bls}\nhardware"}, "bls"),
+    ],
+)
+def test_engines_of_several_ranks_are_models_of_their_own(
+    pair_recipe: Path, changes: dict[str, str], layout: str
+) -> None:
+    names = [engine.name for engine in spec(pair_recipe, changes).engines]
+    assert names == ([] if layout == "in_process" else ["tensorrt_llm", "tensorrt_llm_draft"])
+
+
+def test_python_models_find_their_engines_from_their_own_folder(pair_recipe: Path) -> None:
+    engines = spec(pair_recipe, {"hardware": "serving: {layout: bls}\nhardware"}).engines
+    assert [engine.engine_dir for engine in engines] == ["../../target/engine", "../../draft/engine"]
+    assert [engine.decoupled for engine in engines] == [True, False]
+    assert {engine.kv_tokens for engine in engines} == {None}
+
+
+@pytest.mark.parametrize(("count", "shared"), [(2, True), (3, False)])
+def test_kv_caches_on_one_gpu_have_a_number_of_tokens_each(
+    pair_recipe: Path, count: int, shared: bool
+) -> None:
+    """Fractions of what is free alone would depend on which engine is loaded first."""
+    changes = {"gpu: none": f"gpu: h200, count: {count}", "./target": "./target, parallel: {tensor: 2}"}
+    target, draft = spec(pair_recipe, ON_GPUS | changes).engines
+    assert (target.gpu_device_ids, draft.gpu_device_ids) == ((0, 1), (0,) if shared else (2,))
+    assert (target.kv_tokens is None) is not shared
+    assert target.kv_tokens == draft.kv_tokens
+    assert [target.engine_dir, draft.engine_dir] == ["target/engine", "draft/engine"]
+
+
+def test_a_parallel_pair_is_built_for_nvidias_backend(pair_recipe: Path, tmp_path: Path) -> None:
+    spec(
+        pair_recipe,
+        {**ON_GPUS, "gpu: none": "gpu: h200, count: 2", "./target": "./target, parallel: {tensor: 2}"},
+    )
+    machine = GpuMachine(tmp_path / "machine")
+    machine.gpus(H200, H200)
+    machine.tensorrt_llm()
+    command = [TRTSPEC, "build", pair_recipe, "--output", tmp_path / "out"]
+    subprocess.run(command, env=machine.environment, check=True, capture_output=True, timeout=60)
+
+    repository = tmp_path / "out/model_repository"
+    assert {folder.name for folder in repository.iterdir()} == {
+        "speculative_llm",
+        "tensorrt_llm",
+        "tensorrt_llm_draft",
+    }
+    for name, role in (("tensorrt_llm", "target"), ("tensorrt_llm_draft", "draft")):
+        config = text_format.Parse((repository / name / "config.pbtxt").read_text(), pb.ModelConfig())
+        assert config.backend == "tensorrtllm"
+        assert [path.name for path in (repository / name / "1").iterdir()] == [".keep"]
+        engine = tmp_path / "out" / config.parameters["gpt_model_path"].string_value
+        built = json.loads((engine / "config.json").read_text())["build_config"]
+        assert config.max_batch_size == built["max_batch_size"]
+        assert (built["max_draft_len"] > 0) == (role == "target")

@@ -1,0 +1,81 @@
+"""An engine's own model, read back by Triton's message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from trtspec.repository import RepositorySpec, write_repository
+from trtspec.repository.config import config_text
+from trtspec.repository.engine_config import engine_config_text
+from trtspec.repository.spec import EngineModel
+
+PYTHON = EngineModel("tensorrt_llm", "torch", "../../target/engine", 16, decoupled=True)
+NVIDIAS = EngineModel("tensorrt_llm", "tensorrt_llm", "target/engine", 16, True, 5000, (0, 1))
+
+
+def read(model: EngineModel) -> pb.ModelConfig:
+    return text_format.Parse(engine_config_text(model), pb.ModelConfig())
+
+
+def parameters(config: pb.ModelConfig) -> dict[str, str]:
+    return {key: value.string_value for key, value in config.parameters.items()}
+
+
+def test_both_backends_have_the_same_tensors():
+    ours, nvidias = read(PYTHON), read(NVIDIAS)
+
+    assert (ours.backend, nvidias.backend) == ("python", "tensorrtllm")
+    assert ours.input == nvidias.input
+    assert ours.output == nvidias.output
+    assert ours.max_batch_size == nvidias.max_batch_size == 16
+
+
+def test_what_nvidias_backend_demands_is_there():
+    """What it throws without, reads without a default, or must not be left to guess."""
+    config = read(NVIDIAS)
+    found = parameters(config)
+
+    assert found["gpt_model_type"] == "inflight_fused_batching"
+    assert found["gpt_model_path"] == "target/engine"
+    assert {"tokenizer_dir", "guided_decoding_backend", "xgrammar_tokenizer_info_path"} <= found.keys()
+    assert found["enable_kv_cache_reuse"] == found["enable_chunked_context"] == "true"
+    assert found["exclude_input_in_output"] == "false"
+    assert (found["max_tokens_in_paged_kv_cache"], found["gpu_device_ids"]) == ("5000", "0,1")
+    assert 0 < float(found["kv_cache_free_gpu_mem_fraction"]) < 1
+    assert [tensor.name for tensor in config.input if not tensor.optional] == [
+        "input_lengths",
+        "request_output_len",
+    ]
+
+
+def test_single_numbers_have_the_batchs_shape_alone():
+    shapes = {tensor.name: tensor for tensor in read(NVIDIAS).input}
+
+    assert shapes["request_output_len"].HasField("reshape")
+    assert not shapes["input_ids"].HasField("reshape")
+    assert shapes["input_ids"].allow_ragged_batch
+    assert list(shapes["stop_words_list"].dims) == [2, -1]
+
+
+def test_a_cache_without_a_neighbour_is_bounded_by_memory_alone():
+    config = read(EngineModel("tensorrt_llm_draft", "tensorrt_llm", "draft/engine", 16, False, None, (2,)))
+
+    assert "max_tokens_in_paged_kv_cache" not in parameters(config)
+    assert not config.model_transaction_policy.decoupled
+
+
+def test_the_coordinator_is_told_who_has_the_engines(tmp_path: Path):
+    draft = EngineModel("tensorrt_llm_draft", "torch", "../../draft/engine", 16, decoupled=False)
+    spec = RepositorySpec(engines=(PYTHON, draft))
+    found = parameters(text_format.Parse(config_text(spec), pb.ModelConfig()))
+    write_repository(tmp_path, spec)
+
+    assert found["engine_backend"] == "bls"
+    assert found["tensorrt_llm_model_name"] == "tensorrt_llm"
+    assert found["tensorrt_llm_draft_model_name"] == "tensorrt_llm_draft"
+    for name in ("speculative_llm", "tensorrt_llm", "tensorrt_llm_draft"):
+        assert (tmp_path / name / "1/trtspec/serving/executor.py").is_file()
+        assert "TritonPythonModel" in (tmp_path / name / "1/model.py").read_text()

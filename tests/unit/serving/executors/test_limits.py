@@ -1,0 +1,51 @@
+"""What an engine directory says that it was built for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.engine_dir import tiny_llama, write_engine
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executor import Limits
+from trtspec.serving.executors.limits import read_limits
+from trtspec.serving.executors.torch.executor import TorchExecutor
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    return write_engine(tmp_path / "engine", tiny_llama(vocab_size=96), max_seq_len=128, max_draft_len=6)
+
+
+def test_are_those_of_the_loaded_engine(engine: Path):
+    assert read_limits(engine) == TorchExecutor(engine).limits
+    assert isinstance(read_limits(engine), Limits)
+
+
+def test_an_engine_without_the_mode_verifies_nothing(engine: Path):
+    config = json.loads((engine / "config.json").read_text())
+    config["build_config"]["speculative_decoding_mode"] = 1
+    (engine / "config.json").write_text(json.dumps(config))
+
+    assert read_limits(engine).max_draft_len == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "no such file; is this an engine directory?"),
+        ("{", "not an engine's config.json"),
+        ('{"pretrained_config": {}, "build_config": {}}', "speculative_decoding_mode"),
+        ("[]", "not an engine's config.json"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, content: str | None, problem: str):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+
+    with pytest.raises(EngineLoadError, match=problem) as caught:
+        read_limits(tmp_path)
+
+    assert caught.value.subject == str(tmp_path / "config.json")

@@ -1,0 +1,142 @@
+"""Tensors of a `tensorrt_llm` model as requests, and tokens as its tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trtspec.serving.errors import RequestError
+from trtspec.serving.executor import Request, SamplingConfig
+from trtspec.serving.executors.admission import Admitted
+from trtspec.serving.executors.bls.tensors import request_arrays
+from trtspec.serving.triton.engine_requests import is_stop, read_engine_request, response_arrays
+
+
+def tensors(**values):
+    """As Triton hands them to the model: lists have the batch's dimension, numbers nothing else."""
+    return {
+        "input_ids": np.array([[3, 1, 4]], np.int32),
+        "input_lengths": np.array([3], np.int32),
+        "request_output_len": np.array([8], np.int32),
+        **{name: np.array(value) for name, value in values.items()},
+    }
+
+
+def read(**values):
+    return read_engine_request(tensors(**values), excludes_input=False)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request([3, 1, 4], 8),
+        Request([3, 1, 4], 3, draft_token_ids=[5, 6], end_id=2),
+        Request([3], 1, streaming=True, sampling=SamplingConfig(top_k=1, min_tokens=4)),
+        Request([3], 1, sampling=SamplingConfig(temperature=0.5, top_p=1.0, seed=2**64 - 1)),
+        Request([3], 1, sampling=SamplingConfig(0.5, 20, 0.5, 7, 1.5, 0.25, -0.25, 3)),
+    ],
+)
+def test_what_the_coordinator_asks_is_what_is_understood(request_: Request):
+    admitted = Admitted([*request_.input_token_ids], [*request_.draft_token_ids], request_.max_tokens)
+
+    asked = read_engine_request(request_arrays(request_, admitted), excludes_input=False)
+
+    expected = request_.sampling if not request_.sampling.is_greedy else None
+    assert asked.request.input_token_ids == admitted.prompt
+    assert asked.request.draft_token_ids == admitted.draft
+    assert asked.request.max_tokens == request_.max_tokens
+    assert (asked.request.end_id, asked.request.streaming) == (request_.end_id, request_.streaming)
+    assert asked.request.sampling.is_greedy == request_.sampling.is_greedy
+    assert expected in (None, asked.request.sampling)
+    assert asked.request.sampling.min_tokens == request_.sampling.min_tokens
+    assert asked.excludes_input
+
+
+def test_temperature_alone_is_greedy_as_in_tensorrt_llm():
+    assert read(temperature=[0.7]).request.sampling.is_greedy
+    assert not read(temperature=[0.7], runtime_top_p=[1.0]).request.sampling.is_greedy
+    assert read(runtime_top_k=[0], runtime_top_p=[0.0]).request.sampling.is_greedy
+
+
+def test_what_nvidias_coordinator_always_sends_asks_for_nothing():
+    asked = read(
+        bad_words_list=np.zeros([1, 2, 0], np.int32),
+        stop_words_list=np.zeros([1, 2, 0], np.int32),
+        embedding_bias=np.zeros([1, 0], np.float32),
+        return_context_logits=[False],
+        return_generation_logits=[False],
+        beam_width=[1],
+        pad_id=[2],
+        len_penalty=[1.0],
+        decoder_input_ids=[[0]],
+    )
+
+    assert asked.request == Request([3, 1, 4], 8, draft_token_ids=[], sampling=SamplingConfig(top_k=1))
+    assert not asked.excludes_input
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("beam_width", [2]),
+        ("num_return_sequences", [2]),
+        ("return_generation_logits", [True]),
+        ("return_log_probs", [True]),
+        ("draft_logits", [[[0.5, 1.0]]]),
+        ("bad_words_list", [[[5], [1]]]),
+        ("embedding_bias", [[0.5]]),
+        ("lora_task_id", [3]),
+        ("guided_decoding_guide", [b"{}"]),
+    ],
+)
+def test_what_it_cannot_do_is_refused(name, value):
+    with pytest.raises(RequestError, match=name):
+        read(**{name: value})
+
+
+def test_several_sequences_and_none_are_refused():
+    with pytest.raises(RequestError, match="2 sequences"):
+        read(input_ids=[[1], [2]])
+    with pytest.raises(RequestError, match="input_ids is missing"):
+        read_engine_request({}, excludes_input=False)
+
+
+def test_padding_behind_the_prompt_is_no_prompt():
+    assert read(input_ids=[[3, 1, 4, 0, 0]]).request.input_token_ids == [3, 1, 4]
+
+
+def test_the_prompt_comes_first_unless_it_is_unwanted_or_streamed():
+    shown, hidden = read(), read(exclude_input_in_output=[True])
+    streamed = read(streaming=[True])
+
+    assert response_arrays(shown, [5, 6])["output_ids"].tolist() == [[[3, 1, 4, 5, 6]]]
+    assert response_arrays(shown, [5, 6])["sequence_length"].tolist() == [[5]]
+    assert response_arrays(hidden, [5, 6])["output_ids"].tolist() == [[[5, 6]]]
+    assert response_arrays(streamed, [5])["output_ids"].tolist() == [[[5]]]
+    assert response_arrays(hidden, [])["output_ids"].shape == (1, 1, 0)
+
+
+def test_numbers_come_when_asked_for():
+    asked = read(
+        draft_input_ids=[[5, 6, 7]],
+        return_perf_metrics=[True],
+        return_num_input_tokens=[True],
+        return_num_output_tokens=[True],
+        exclude_input_in_output=[True],
+    )
+    arrays = response_arrays(asked, [5, 6, 9])
+
+    assert {name: array.tolist() for name, array in arrays.items() if name != "output_ids"} == {
+        "sequence_length": [[3]],
+        "num_input_tokens": [[3]],
+        "num_output_tokens": [[3]],
+        "total_draft_tokens": [[3]],
+        "total_accepted_draft_tokens": [[2]],
+        "acceptance_rate": [[np.float32(2 / 3)]],
+    }
+
+
+def test_a_stop_is_told_from_a_request():
+    assert is_stop(tensors(stop=[True]))
+    assert not is_stop(tensors(stop=[False]))
+    assert not is_stop(tensors())

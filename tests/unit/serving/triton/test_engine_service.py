@@ -1,0 +1,147 @@
+"""The loop behind an engine's own model, with a scripted engine and clients that listen."""
+
+from __future__ import annotations
+
+import queue
+
+import numpy as np
+import pytest
+
+from tests.fakes.bls_model import QueueClient, as_received
+from tests.fakes.scripted_executor import ScriptedExecutor, babble
+from trtspec.serving.errors import EngineFailure, EngineLoadError
+from trtspec.serving.executor import Limits
+from trtspec.serving.triton.engine_service import EngineService
+
+LIMITS = Limits(max_batch_size=8, max_input_len=255, max_seq_len=600, max_draft_len=4, vocab_size=300)
+LANGUAGE = babble(LIMITS.vocab_size)
+
+
+def text(count: int) -> list[int]:
+    tokens = [3, 1, 4]
+    for _ in range(count):
+        tokens.append(LANGUAGE(tokens))
+    return tokens[3:]
+
+
+@pytest.fixture
+def serve():
+    """Starts services over a scripted engine, `delay` seconds a step, and closes them."""
+    started = []
+
+    def start(delay: float = 0.0, fails=lambda request: None) -> EngineService:
+        service = EngineService(
+            lambda: ScriptedExecutor(LIMITS, LANGUAGE, delay, fails), excludes_input=True, check_s=0.01
+        )
+        started.append(service)
+        return service
+
+    yield start
+    for service in started:
+        service.close()
+
+
+def submit(service: EngineService, request_id: str = "", **values) -> QueueClient:
+    client = QueueClient()
+    arrays = {
+        "input_ids": np.array([[3, 1, 4]], np.int32),
+        "input_lengths": np.array([[3]], np.int32),
+        "request_output_len": np.array([[values.pop("max_tokens", 8)]], np.int32),
+        **values,
+    }
+    service.submit(as_received(arrays), request_id, client)
+    return client
+
+
+def heard(client: QueueClient) -> list[list[int]]:
+    """The tokens of each response, up to the final one."""
+    responses, is_final = [], False
+    while not is_final:
+        arrays, is_final, error = client.heard.get(timeout=20)
+        assert error is None
+        responses.append(arrays["output_ids"].reshape(-1).tolist() if arrays else [])
+    with pytest.raises(queue.Empty):
+        client.heard.get_nowait()
+    return responses
+
+
+def failure(client: QueueClient) -> str | None:
+    return client.heard.get(timeout=20)[2]
+
+
+def test_one_answer_or_a_stream(serve):
+    service = serve()
+
+    assert heard(submit(service)) == [text(8)]
+    assert heard(submit(service, streaming=np.array([[True]]))) == [[token] for token in text(8)]
+
+
+def test_a_stop_ends_the_requests_with_its_id(serve):
+    service = serve(delay=0.005)
+    stopped = submit(service, "a", max_tokens=300, streaming=np.array([[True]]))
+    other = submit(service, "b", max_tokens=40)
+    stopped.heard.get(timeout=20)
+
+    assert heard(submit(service, "a", stop=np.array([[True]]))) == [[]]
+
+    assert len(heard(stopped)) < 250
+    assert heard(other) == [text(40)]
+
+
+def test_a_stop_without_an_id_or_for_nobody_ends_nothing(serve):
+    service = serve(delay=0.002)
+    client = submit(service, max_tokens=30)
+
+    for request_id in ("", "unknown"):
+        assert heard(submit(service, request_id, stop=np.array([[True]]))) == [[]]
+
+    assert heard(client) == [text(30)]
+
+
+def test_a_client_that_leaves_takes_its_work_with_it(serve):
+    service = serve(delay=0.005)
+    client = submit(service, max_tokens=300, streaming=np.array([[True]]))
+    client.heard.get(timeout=20)
+    client.left = True
+
+    assert len(heard(client)) < 250
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_stop_word_ends_the_text_behind_it(serve, streaming):
+    words = np.array([[text(5)[3:5], [2, -1]]], np.int32)
+    client = submit(serve(), max_tokens=100, stop_words_list=words, streaming=np.array([[streaming]]))
+
+    assert [token for tokens in heard(client) for token in tokens] == text(5)
+
+
+def test_errors_of_the_request_and_of_the_engine_are_told(serve):
+    service = serve()
+
+    assert "beam_width is given" in (failure(submit(service, beam_width=np.array([[2]], np.int32))) or "")
+    assert "exceeds maximum draft tokens length" in (
+        failure(submit(service, draft_input_ids=np.array([[1] * 5], np.int32))) or ""
+    )
+
+
+def test_an_engine_that_cannot_run_is_found_when_it_is_loaded():
+    with pytest.raises(EngineFailure, match="broken"):
+        EngineService(lambda: ScriptedExecutor(LIMITS, LANGUAGE, 0.0, lambda request: "broken"), True, 1)
+
+
+def test_an_engine_that_cannot_be_loaded_leaves_no_thread():
+    def load():
+        raise EngineLoadError("rank0.safetensors", "is cut short")
+
+    with pytest.raises(EngineLoadError, match="is cut short"):
+        EngineService(load, True, 1)
+
+
+def test_closing_ends_what_runs(serve):
+    service = EngineService(lambda: ScriptedExecutor(LIMITS, LANGUAGE, 0.005), True, 0.01)
+    client = submit(service, max_tokens=300, streaming=np.array([[True]]))
+    client.heard.get(timeout=20)
+
+    service.close()
+
+    assert len(heard(client)) < 250

@@ -1,0 +1,91 @@
+"""`config.pbtxt` of an engine that is a model of its own, for either backend.
+
+Parameters are those that NVIDIA's C++ backend reads (`inflight_batcher_llm/src/model_instance_state.cc` and
+`model_state.cc`), written out where its default would not do, or is another in another release.
+"""
+
+from __future__ import annotations
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
+
+from trtspec.repository.spec import EngineModel
+from trtspec.serving.triton.engine_tensors import INPUTS, OUTPUTS
+
+_KV_FRACTION = "0.9"
+_WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
+
+
+def engine_config(model: EngineModel) -> pb.ModelConfig:
+    """A Triton model that takes token ids and gives token ids.
+
+    No request waits for others to be batched with, since the engine takes new ones in at every step.
+    """
+    backend = "tensorrtllm" if model.backend == "tensorrt_llm" else "python"
+    config = pb.ModelConfig(name=model.name, backend=backend, max_batch_size=model.max_batch_size)
+    config.model_transaction_policy.decoupled = model.decoupled
+    config.dynamic_batching.preferred_batch_size.append(model.max_batch_size)
+    for tensor in INPUTS:
+        added = config.input.add(
+            name=tensor.name,
+            data_type=pb.DataType.Value(f"TYPE_{tensor.datatype.value}"),
+            dims=tensor.dims or [1],
+            allow_ragged_batch=tensor.is_ragged,
+            optional=not tensor.is_required,
+        )
+        if tensor.dims is None:
+            added.reshape.SetInParent()
+    for output in OUTPUTS:
+        data_type = pb.DataType.Value(f"TYPE_{output.datatype.value}")
+        config.output.add(name=output.name, data_type=data_type, dims=output.dims)
+    config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
+    parameters = _common(model)
+    if backend == "tensorrtllm":
+        parameters |= _tensorrtllm(model)
+    for key, value in parameters.items():
+        config.parameters[key].string_value = value
+    return config
+
+
+def engine_config_text(model: EngineModel) -> str:
+    """The same bytes for the same model."""
+    return text_format.MessageToString(engine_config(model), as_utf8=True)
+
+
+def _common(model: EngineModel) -> dict[str, str]:
+    """NVIDIA's own BLS coordinator reads the prompt off the output, and takes requests to say otherwise."""
+    return {
+        "gpt_model_path": model.engine_dir,
+        "exclude_input_in_output": "false",
+        "cancellation_check_period_ms": "100",
+    }
+
+
+def _tensorrtllm(model: EngineModel) -> dict[str, str]:
+    """The C++ backend's own.
+
+    A KV cache gets the smaller of `max_tokens_in_paged_kv_cache` and a fraction of the memory that is free
+    when it is made. Triton loads models at the same time, so fractions alone would depend on the order; the
+    numbers of tokens leave room for the other engine, whichever comes first.
+
+    The last three are read without a default, so they must be there; nothing here is decoded by a grammar.
+    Host memory stays out of it: blocks that came back from there were mixed up (TensorRT-LLM #8274, #8813).
+    """
+    parameters = {
+        "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
+        "gpt_model_type": "inflight_fused_batching",
+        "batch_scheduler_policy": "guaranteed_no_evict",
+        "max_beam_width": "1",
+        "enable_kv_cache_reuse": "true",
+        "enable_chunked_context": "true",
+        "kv_cache_free_gpu_mem_fraction": _KV_FRACTION,
+        "kv_cache_host_memory_bytes": "0",
+        "gpu_device_ids": ",".join(map(str, model.gpu_device_ids)),
+        "executor_worker_path": _WORKER,
+        "tokenizer_dir": "",
+        "guided_decoding_backend": "",
+        "xgrammar_tokenizer_info_path": "",
+    }
+    if model.kv_tokens is not None:
+        parameters["max_tokens_in_paged_kv_cache"] = str(model.kv_tokens)
+    return parameters

@@ -1,0 +1,182 @@
+"""The executor for an engine that is a Triton model of its own, called from inside the server (BLS)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trtspec.serving.errors import EngineFailure
+from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executors.admission import Admitted, Refused, admit
+from trtspec.serving.executors.bls.tensors import Arrays, new_tokens, request_arrays, stop_arrays
+
+# What NVIDIA's backend says of a stream where the model is not decoupled (`createRequestsFromInputTensors`).
+_NOT_DECOUPLED = "decoupled"
+
+
+class Model(Protocol):
+    """A Triton model, as one may call it inside the server."""
+
+    def infer(self, inputs: Arrays, request_id: str) -> Iterator[Arrays]:
+        """The responses that have tensors, each when it comes. It blocks, and is called on many threads.
+
+        Raises `EngineFailure` with the model's error.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that has not had its final response; `num_tokens` were told so far."""
+
+    request: Request
+    admitted: Admitted
+    listener: Listener
+    num_tokens: int = 0
+    future: Future[None] | None = None
+
+
+class BlsExecutor:
+    """Honours `trtspec.serving.executor.Executor` with a model that has the tensors of `tensorrt_llm`.
+
+    Every call blocks, so each request in flight has a thread. There are more of them than the engine takes at
+    once, so that it never waits for the next. Requests are admitted here: the model's own refusals would cost
+    a hop, and differ between backends.
+
+    The tensors say neither that a response is final nor why; both follow from the number of tokens.
+    """
+
+    def __init__(self, model: Model, limits: Limits) -> None:
+        self._model, self._limits = model, limits
+        self._calls: dict[int, Call] = {}
+        self._ids, self._prefix = itertools.count(1), uuid.uuid4().hex
+        self._pool = ThreadPoolExecutor(2 * limits.max_batch_size, "bls")
+        self._stops = ThreadPoolExecutor(1, "bls-stop")  # A stop must not wait behind what it is to stop.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._streams, self._is_shut_down = True, False
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
+        self._loop, request_id = asyncio.get_running_loop(), next(self._ids)
+        try:
+            if self._is_shut_down:
+                raise Refused("The engine is shut down")
+            call = Call(request, admit(request, self._limits), listener)
+        except Refused as refused:
+            refusal = Response(request_id, [], is_final=True, error=str(refused))
+            self._loop.call_soon(listener, refusal)
+            return request_id
+        self._calls[request_id] = call
+        call.future = self._pool.submit(self._run, request_id, call)
+        return request_id
+
+    def cancel_request(self, request_id: int) -> None:
+        call = self._calls.pop(request_id, None)
+        if call is None:
+            return
+        cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
+        asyncio.get_running_loop().call_soon(call.listener, cancelled)
+        if call.future is None or not call.future.cancel():
+            self._stops.submit(self._stop, request_id)
+
+    def shutdown(self) -> None:
+        """The model itself is Triton's to unload."""
+        for request_id in reversed(list(self._calls)):  # Before a thread that gets free takes one up.
+            self.cancel_request(request_id)
+        self._is_shut_down = True
+        self._pool.shutdown(wait=False)
+        self._stops.shutdown(wait=False)
+
+    # On a thread of the pool.
+
+    def _run(self, request_id: int, call: Call) -> None:
+        is_stopped = False
+        try:
+            for arrays in self._responses(request_id, call):
+                self._post(self._take, request_id, new_tokens(arrays))
+                if request_id not in self._calls and not is_stopped:
+                    # Cancelled; the stop may have been faster than the request.
+                    is_stopped = True
+                    self._stop(request_id)
+        except Exception as error:  # Whatever it is, nothing more will be heard of this request.
+            self._post(self._fail, request_id, str(error))
+        else:
+            self._post(self._end, request_id)
+
+    def _responses(self, request_id: int, call: Call) -> Iterator[Arrays]:
+        """A model that is not decoupled cannot stream; it is asked for everything at once instead."""
+        arrays = request_arrays(call.request, call.admitted)
+        if self._streams and "streaming" in arrays:
+            try:
+                yield from self._model.infer(arrays, self._name(request_id))
+                return
+            except EngineFailure as failure:
+                if _NOT_DECOUPLED not in str(failure):
+                    raise
+                self._streams = False
+        arrays.pop("streaming", None)
+        yield from self._model.infer(arrays, self._name(request_id))
+
+    def _stop(self, request_id: int) -> None:
+        with suppress(EngineFailure):
+            for _ in self._model.infer(stop_arrays(), self._name(request_id)):
+                pass
+
+    def _name(self, request_id: int) -> str:
+        """Unique in the server, which other coordinators may share."""
+        return f"{self._prefix}-{request_id}"
+
+    def _post(self, work: Callable[..., None], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # The loop is closed, so nobody is left to hear it.
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(work, *arguments)
+
+    # On the loop again.
+
+    def _take(self, request_id: int, tokens: list[int]) -> None:
+        call = self._calls.get(request_id)
+        if call is None:
+            return
+        call.num_tokens += len(tokens)
+        is_final = not call.request.streaming or call.num_tokens >= call.admitted.max_tokens
+        if is_final or call.admitted.draft:
+            self._finish(request_id, call, tokens)
+        elif tokens:
+            call.listener(Response(request_id, tokens, is_final=False))
+
+    def _end(self, request_id: int) -> None:
+        call = self._calls.get(request_id)
+        if call is not None:
+            self._finish(request_id, call, [])
+
+    def _fail(self, request_id: int, error: str) -> None:
+        call = self._calls.pop(request_id, None)
+        if call is not None:
+            call.listener(Response(request_id, [], is_final=True, error=error))
+
+    def _finish(self, request_id: int, call: Call, tokens: list[int]) -> None:
+        del self._calls[request_id]
+        reason = finish_reason(call.admitted, call.num_tokens, tokens)
+        call.listener(Response(request_id, tokens, is_final=True, finish_reason=reason))
+
+
+def finish_reason(admitted: Admitted, num_tokens: int, last: list[int]) -> FinishReason:
+    """Why a request ended that returned `num_tokens` in all, the `last` of them in its final response.
+
+    One that was not stopped by its length has met the end token, which is never in the output. A verification
+    ends anywhere; that which stops within the draft, without a token of the target's own, has met it there.
+    """
+    if num_tokens >= admitted.max_tokens:
+        return FinishReason.LENGTH
+    if admitted.draft and last != admitted.draft[: len(last)]:
+        return FinishReason.LENGTH
+    return FinishReason.END_ID

@@ -1,0 +1,80 @@
+"""A request and a response as the tensors of a `tensorrt_llm` model: one sequence, one beam.
+
+Names and shapes are those of NVIDIA's `all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt`, each with
+the batch dimension that clients send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtspec.serving.executor import Request, SamplingConfig
+from trtspec.serving.executors.admission import Admitted
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+_NO_TOKEN = np.zeros([1, 1], np.int32)
+
+
+def request_arrays(request: Request, admitted: Admitted) -> dict[str, npt.NDArray[Any]]:
+    """The output is to be without the prompt. A verification is one step, so it does not stream."""
+    prompt = np.array([admitted.prompt], np.int32)
+    arrays = {
+        "input_ids": prompt,
+        "input_lengths": np.array([[prompt.size]], np.int32),
+        "request_output_len": np.array([[admitted.max_tokens]], np.int32),
+        "exclude_input_in_output": np.array([[True]]),
+    }
+    if admitted.draft:
+        arrays["draft_input_ids"] = np.array([admitted.draft], np.int32)
+    elif request.streaming:
+        arrays["streaming"] = np.array([[True]])
+    if request.end_id is not None:
+        arrays["end_id"] = np.array([[request.end_id]], np.int32)
+    for name, value, dtype in _sampling(request.sampling):
+        if value is not None:
+            arrays[name] = np.array([[value]], dtype)
+    return arrays
+
+
+def stop_arrays() -> dict[str, npt.NDArray[Any]]:
+    """Asks the model to end the request of the same id. It wants a prompt all the same."""
+    return {
+        "input_ids": _NO_TOKEN,
+        "input_lengths": _NO_TOKEN,
+        "request_output_len": _NO_TOKEN,
+        "stop": np.array([[True]]),
+    }
+
+
+def new_tokens(arrays: Arrays) -> list[int]:
+    """Of a response: `output_ids` int32 [1, 1, length], of which `sequence_length` [1, 1] are tokens."""
+    length = int(arrays["sequence_length"].reshape(-1)[0])
+    tokens: list[int] = arrays["output_ids"].reshape(-1)[:length].tolist()
+    return tokens
+
+
+def _sampling(sampling: SamplingConfig) -> list[tuple[str, Any, type]]:
+    """Without `runtime_top_k` and `runtime_top_p` TensorRT-LLM takes the best token, whatever the temperature
+    is (`regularizeTopKTopP` of layers/layerUtils.h): who wants to sample from all must say top-p 1.
+    """
+    penalties = [
+        ("repetition_penalty", sampling.repetition_penalty, np.float32),
+        ("presence_penalty", sampling.presence_penalty, np.float32),
+        ("frequency_penalty", sampling.frequency_penalty, np.float32),
+        ("min_tokens", sampling.min_tokens, np.int32),
+    ]
+    if sampling.is_greedy:
+        return [("runtime_top_k", 1, np.int32), *penalties]
+    top_p = sampling.top_p if sampling.top_p is not None or sampling.top_k else 1.0
+    return [
+        ("runtime_top_k", sampling.top_k, np.int32),
+        ("runtime_top_p", top_p, np.float32),
+        ("temperature", sampling.temperature, np.float32),
+        ("seed", None if sampling.seed is None else sampling.seed % 2**64, np.uint64),
+        *penalties,
+    ]

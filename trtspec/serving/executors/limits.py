@@ -1,0 +1,32 @@
+"""What an engine was built for, as its directory says it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executor import Limits
+
+DRAFT_TOKENS_EXTERNAL = 2  # `SpeculativeDecodingMode`, written as an integer
+
+
+def read_limits(engine_dir: Path) -> Limits:
+    """From `config.json`, which every builder writes with TensorRT-LLM's keys; raises `EngineLoadError`."""
+    path = engine_dir / "config.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        model, build = document["pretrained_config"], document["build_config"]
+        external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
+        return Limits(
+            max_batch_size=int(build["max_batch_size"]),
+            # With chunked context the runtime takes any prompt that leaves room for one token.
+            max_input_len=int(build["max_seq_len"]) - 1,
+            max_seq_len=int(build["max_seq_len"]),
+            max_draft_len=int(build["max_draft_len"]) if external else 0,
+            vocab_size=int(model["vocab_size"]),
+        )
+    except FileNotFoundError:
+        raise EngineLoadError(path, "no such file; is this an engine directory?") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EngineLoadError(path, f"not an engine's config.json ({error!r})") from error

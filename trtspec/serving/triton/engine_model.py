@@ -1,0 +1,77 @@
+"""What Triton's Python backend calls for an engine that is a model of its own: `TritonPythonModel`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
+
+from trtspec.serving.errors import ServingError
+from trtspec.serving.executor import Executor
+from trtspec.serving.triton.engine_requests import Arrays
+from trtspec.serving.triton.engine_service import EngineService
+
+_NOT_DECOUPLED = "Streaming is only supported if model is deployed using decoupled mode."
+
+
+class TritonPythonModel:
+    """An engine of the torch backend, in this process."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        config, folder = json.loads(args["model_config"]), Path(args["model_repository"])
+        parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
+        self._is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
+        excludes_input = parameters["exclude_input_in_output"].lower() in ("true", "1")
+        check_s = int(parameters["cancellation_check_period_ms"]) / 1000
+        try:
+            self._service = EngineService(
+                lambda: _load(folder / parameters["gpt_model_path"]), excludes_input, check_s
+            )
+        except ServingError as error:
+            raise pb_utils.TritonModelException(str(error)) from None
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Hands the requests on and returns, so that the engine takes in new ones at every step."""
+        for request in requests:
+            client = TritonClient(request.get_response_sender())
+            arrays = {tensor.name(): tensor.as_numpy().copy() for tensor in request.inputs()}
+            if not self._is_decoupled and "streaming" in arrays and arrays["streaming"].any():
+                client.fail(_NOT_DECOUPLED)
+            else:
+                self._service.submit(arrays, request.request_id(), client)
+
+    def finalize(self) -> None:
+        self._service.close()
+
+
+class TritonClient:
+    """A request's response sender; the last response has the final flag, as the only one must."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+
+    def send(self, arrays: Arrays, is_final: bool) -> None:
+        tensors = [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if is_final else 0
+        self._sender.send(pb_utils.InferenceResponse(tensors), flags)
+
+    def fail(self, message: str) -> None:
+        error = pb_utils.TritonError(message, pb_utils.TritonError.INVALID_ARG)
+        self._sender.send(
+            pb_utils.InferenceResponse(error=error), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        )
+
+    def has_left(self) -> bool:
+        left: bool = self._sender.is_cancelled()
+        return left
+
+
+def _load(engine_dir: Path) -> Executor:
+    import torch
+
+    from trtspec.serving.executors.torch.executor import TorchExecutor
+
+    return TorchExecutor(engine_dir.resolve(), device="cuda" if torch.cuda.is_available() else "cpu")

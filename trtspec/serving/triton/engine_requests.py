@@ -1,0 +1,158 @@
+"""From the tensors of a `tensorrt_llm` model to an executor's request, and from its tokens back to tensors.
+
+Meanings are those of NVIDIA's C++ backend (`inflight_batcher_llm/src/utils.cc`, `model_instance_state.cc`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtspec.serving.errors import RequestError
+from trtspec.serving.executor import Request, SamplingConfig
+from trtspec.serving.triton.stop_words import read_words
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+# What the executors cannot do. Clients send some of it always, with a value that asks for nothing: an empty
+# list, one beam, no logits.
+_MISSING = (
+    "num_return_sequences",
+    "beam_width",
+    "draft_logits",
+    "draft_acceptance_threshold",
+    "bad_words_list",
+    "embedding_bias",
+    "runtime_top_p_min",
+    "runtime_top_p_decay",
+    "runtime_top_p_reset_ids",
+    "return_log_probs",
+    "return_context_logits",
+    "return_generation_logits",
+    "prompt_embedding_table",
+    "prompt_table_extra_ids",
+    "prompt_vocab_size",
+    "lora_task_id",
+    "lora_weights",
+    "lora_config",
+    "guided_decoding_guide_type",
+    "guided_decoding_guide",
+    "lookahead_window_size",
+    "lookahead_ngram_size",
+    "lookahead_verification_set_size",
+)
+_ONE = ("num_return_sequences", "beam_width")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What a client asks of an engine, and what it wants to see of the answer.
+
+    `stop_words` are sequences of tokens, of which each ends the text and stays in it.
+    """
+
+    request: Request
+    stop_words: Sequence[Sequence[int]]
+    excludes_input: bool
+    perf_metrics: bool
+    num_input_tokens: bool
+    num_output_tokens: bool
+
+
+def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
+    """`excludes_input` is what a request that does not say gets; raises `RequestError`.
+
+    Limits of the engine are the executor's to check.
+    """
+    for name in arrays:
+        if name in _MISSING and not _asks_for_nothing(name, arrays[name]):
+            raise RequestError(name, "given", "left out: the torch backend has no such thing")
+    tokens = arrays.get("input_ids")
+    if tokens is None:
+        raise RequestError("input_ids", "missing", "given")
+    if tokens.shape[0] != 1:
+        raise RequestError("input_ids", f"of {tokens.shape[0]} sequences", "of one sequence a request")
+    draft = arrays.get("draft_input_ids")
+    request = Request(
+        input_token_ids=tokens.reshape(-1)[: _scalar(arrays, "input_lengths")].tolist(),
+        max_tokens=_scalar(arrays, "request_output_len"),
+        draft_token_ids=[] if draft is None else draft.reshape(-1).tolist(),
+        end_id=_scalar(arrays, "end_id"),
+        sampling=_sampling(arrays),
+        streaming=bool(_scalar(arrays, "streaming")),
+    )
+    said = _scalar(arrays, "exclude_input_in_output")
+    return EngineRequest(
+        request,
+        stop_words=read_words(arrays.get("stop_words_list")),
+        excludes_input=excludes_input if said is None else said,
+        perf_metrics=bool(_scalar(arrays, "return_perf_metrics")),
+        num_input_tokens=bool(_scalar(arrays, "return_num_input_tokens")),
+        num_output_tokens=bool(_scalar(arrays, "return_num_output_tokens")),
+    )
+
+
+def is_stop(arrays: Arrays) -> bool:
+    """Whether this is no request, but the end of the one with the same id."""
+    return bool(_scalar(arrays, "stop"))
+
+
+def response_arrays(asked: EngineRequest, new: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+    """`output_ids` int32 [1, 1, length] and `sequence_length` int32 [1, 1], and the numbers asked for.
+
+    The prompt comes before the `new` tokens, unless the client does not want it or hears them one by one.
+    """
+    request = asked.request
+    shows_input = not asked.excludes_input and not request.streaming
+    tokens = [*request.input_token_ids, *new] if shows_input else new
+    arrays = {"output_ids": np.array([[tokens]], np.int32).reshape(1, 1, -1)}
+    numbers: dict[str, Any] = {"sequence_length": len(tokens)}
+    if asked.num_input_tokens:
+        numbers["num_input_tokens"] = len(request.input_token_ids)
+    if asked.num_output_tokens:
+        numbers["num_output_tokens"] = len(tokens)
+    if asked.perf_metrics:
+        drafted, accepted = len(request.draft_token_ids), _accepted(request.draft_token_ids, new)
+        numbers["total_draft_tokens"], numbers["total_accepted_draft_tokens"] = drafted, accepted
+        numbers["acceptance_rate"] = accepted / drafted if drafted else 0.0
+    for name, number in numbers.items():
+        arrays[name] = np.array([[number]], np.float32 if isinstance(number, float) else np.int32)
+    return arrays
+
+
+def _asks_for_nothing(name: str, array: npt.NDArray[Any]) -> bool:
+    nothing = (1,) if name in _ONE else (0, b"")
+    return all(item in nothing for item in array.reshape(-1).tolist())
+
+
+def _scalar(arrays: Arrays, name: str) -> Any:
+    array = arrays.get(name)
+    return None if array is None else array.reshape(-1)[0].item()
+
+
+def _sampling(arrays: Arrays) -> SamplingConfig:
+    """With neither top-k nor top-p the best token is taken, whatever the temperature is."""
+    top_k, top_p = _scalar(arrays, "runtime_top_k") or None, _scalar(arrays, "runtime_top_p")
+    if top_p is not None and top_p <= 0:
+        top_p = None
+    return SamplingConfig(
+        temperature=_scalar(arrays, "temperature"),
+        top_k=1 if top_k is None and top_p is None else top_k,
+        top_p=top_p,
+        seed=_scalar(arrays, "seed"),
+        repetition_penalty=_scalar(arrays, "repetition_penalty"),
+        presence_penalty=_scalar(arrays, "presence_penalty"),
+        frequency_penalty=_scalar(arrays, "frequency_penalty"),
+        min_tokens=_scalar(arrays, "min_tokens"),
+    )
+
+
+def _accepted(draft: Sequence[int], new: Sequence[int]) -> int:
+    agreeing = 0
+    while agreeing < min(len(draft), len(new)) and draft[agreeing] == new[agreeing]:
+        agreeing += 1
+    return agreeing

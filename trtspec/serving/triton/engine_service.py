@@ -1,0 +1,137 @@
+"""The loop that one engine runs on, where it is a Triton model of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from trtspec.serving.calls import answer
+from trtspec.serving.errors import RequestError
+from trtspec.serving.executor import Executor, Request, Response
+from trtspec.serving.triton.engine_requests import (
+    Arrays,
+    EngineRequest,
+    is_stop,
+    read_engine_request,
+    response_arrays,
+)
+from trtspec.serving.triton.loop import LoopThread
+from trtspec.serving.triton.stop_words import StopWords
+
+log = logging.getLogger(__name__)
+
+
+class EngineClient(Protocol):
+    """One request's end of the line, as Triton has it; used on the sending thread alone."""
+
+    def send(self, arrays: Arrays, is_final: bool) -> None: ...
+
+    def fail(self, message: str) -> None:
+        """Sends an error, after which there is nothing more."""
+        ...
+
+    def has_left(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class Job:
+    """A request in flight; `is_over` when its client has had the last of it."""
+
+    asked: EngineRequest
+    request_id: str
+    client: EngineClient
+    stop_words: StopWords
+    is_over: bool = False
+
+
+class EngineService:
+    """One executor on an asyncio loop in a thread of its own, and a thread that sends.
+
+    `load` is called on the loop; what it raises is raised here. Requests that do not say get the prompt
+    before the output unless `excludes_input`. Clients are asked every `check_s` seconds whether they have
+    left.
+    """
+
+    def __init__(self, load: Callable[[], Executor], excludes_input: bool, check_s: float) -> None:
+        self._excludes_input, self._check_s = excludes_input, check_s
+        self._jobs: dict[int, Job] = {}
+        self._loop = LoopThread("trtspec-engine")
+        try:
+            self._executor = self._loop.call(load)
+            # The first use of an engine is slow.
+            self._loop.run(answer(self._executor, Request([0], max_tokens=8)))
+        except BaseException:
+            self._loop.end()
+            raise
+        self._sends = ThreadPoolExecutor(1, "trtspec-sender")
+        self._loop.post(self._look_around)
+
+    def submit(self, arrays: Arrays, request_id: str, client: EngineClient) -> None:
+        """Starts a request, or stops those with its id, and returns at once."""
+        if is_stop(arrays):
+            self._loop.post(self._stop, request_id)
+            self._send(client.send, {}, True)
+            return
+        try:
+            asked = read_engine_request(arrays, self._excludes_input)
+        except RequestError as error:
+            self._send(client.fail, str(error))
+        else:
+            self._loop.post(self._begin, Job(asked, request_id, client, StopWords(asked.stop_words)))
+
+    def close(self) -> None:
+        """Cancels what still runs, sends the last words, frees the engine."""
+        self._loop.call(self._executor.shutdown)
+        self._loop.end()
+        self._sends.shutdown()
+
+    # On the loop.
+
+    def _begin(self, job: Job) -> None:
+        number = self._executor.enqueue_request(job.asked.request, lambda response: self._hear(job, response))
+        self._jobs[number] = job
+
+    def _stop(self, request_id: str) -> None:
+        for number, job in list(self._jobs.items()):
+            if request_id and job.request_id == request_id:
+                self._executor.cancel_request(number)
+
+    def _hear(self, job: Job, response: Response) -> None:
+        if response.is_final:
+            del self._jobs[response.request_id]
+        if job.is_over:
+            return
+        if response.error is not None:
+            job.is_over = True
+            self._send(job.client.fail, response.error)
+            return
+        tokens = job.stop_words.take(response.token_ids)
+        job.is_over = response.is_final or job.stop_words.found
+        self._send(job.client.send, response_arrays(job.asked, tokens), job.is_over)
+        if job.is_over and not response.is_final:
+            self._executor.cancel_request(response.request_id)
+
+    def _look_around(self) -> None:
+        self._send(self._cancel_abandoned, dict(self._jobs))
+        asyncio.get_running_loop().call_later(self._check_s, self._look_around)
+
+    def _send(self, work: Callable[..., None], *arguments: object) -> None:
+        self._sends.submit(_logged, work, *arguments)
+
+    # On the sending thread.
+
+    def _cancel_abandoned(self, jobs: dict[int, Job]) -> None:
+        for number, job in jobs.items():
+            if not job.is_over and job.client.has_left():
+                self._loop.post(self._executor.cancel_request, number)
+
+
+def _logged(work: Callable[..., None], *arguments: object) -> None:
+    try:
+        work(*arguments)
+    except Exception:  # The others must not lose their thread because Triton refused one response.
+        log.exception("a response could not be sent")

@@ -1,0 +1,48 @@
+"""Words that end a text, as sequences of tokens; NVIDIA's engines leave them in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from trtspec.serving.errors import RequestError
+
+
+def read_words(array: npt.NDArray[Any] | None) -> list[list[int]]:
+    """From int32 [1, 2, length]: the tokens of all words, and where each word ends, filled up with -1.
+
+    As `convertWordList` of `inflight_batcher_llm/src/utils.cc` reads it; raises `RequestError`.
+    """
+    if array is None:
+        return []
+    tokens, ends = array.reshape(2, -1).tolist()
+    words: list[list[int]] = []
+    start = 0
+    for end in ends[: ends.index(-1)] if -1 in ends else ends:
+        if not start < end <= len(tokens):
+            raise RequestError("stop_words_list", f"a list with offsets {ends}", "one with rising offsets")
+        words.append(tokens[start:end])
+        start = end
+    return words
+
+
+class StopWords:
+    """Watches what is generated for the end of a word."""
+
+    def __init__(self, words: Sequence[Sequence[int]]) -> None:
+        self._words = [list(word) for word in words]
+        self._text: list[int] = []
+        self.found = False
+
+    def take(self, new: Sequence[int]) -> list[int]:
+        """The new tokens up to the first that completes a word, which sets `found`."""
+        taken = []
+        for token in new:
+            if self.found:
+                break
+            taken.append(token)
+            self._text.append(token)
+            self.found = any(self._text[-len(word) :] == word for word in self._words)
+        return taken
