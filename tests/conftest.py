@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: the tests
 # that press Ctrl-C would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Threads of OpenMP wait for each other at every product: with fewer free cores than threads, which is usual
+# where servers run beside the tests, that costs a hundred times what the second thread gains.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture
