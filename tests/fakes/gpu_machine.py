@@ -6,7 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-TRTLLM_BUILD = Path(__file__).with_name("trtllm_build.py")
+from tests.fakes.docker_daemon import CLIENT, TRTLLM_BUILD, DockerDaemon
+
 H200 = "NVIDIA H200, 9.0, 590.44.01, Default, Disabled, 143771, 143000"
 H100 = "NVIDIA H100 80GB HBM3, 9.0, 590.44.01, Default, Disabled, 81559, 81000"
 QUERY = (
@@ -36,6 +37,11 @@ class GpuMachine:
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
 
+    def _script(self, name: str, source: Path) -> None:
+        file = self._bin / name
+        file.write_text(f"#!{sys.executable}\n{source.read_text()}")
+        file.chmod(0o755)
+
     def gpus(self, *lines: str) -> None:
         """`nvidia-smi`, which answers one question: each line is the name and what follows it."""
         answer = "".join(f"{index}, GPU-{index}{index}, {line}\n" for index, line in enumerate(lines))
@@ -56,9 +62,15 @@ class GpuMachine:
         self.install("tensorrt_llm", release)
         self.install("tensorrt", tensorrt)
         self.environment["FAKE_RELEASE"] = release
-        file = self._bin / "trtllm-build"
-        file.write_text(f"#!{sys.executable}\n{TRTLLM_BUILD.read_text()}")
-        file.chmod(0o755)
+        self._script("trtllm-build", TRTLLM_BUILD)
+
+    def containers(self, *images: str) -> DockerDaemon:
+        """A docker that runs containers, with these images."""
+        self._script("docker", CLIENT)
+        daemon = DockerDaemon(self.folder / "docker", self._bin / "gpus.csv")
+        daemon.images(*images)
+        self.environment["FAKE_DOCKER"] = str(daemon.folder)
+        return daemon
 
     def docker(self, info: str) -> None:
         """`docker`, which answers one question with this JSON."""

@@ -128,8 +128,9 @@ def main() -> None:
     if options.logits_dtype:
         pretrained["logits_dtype"] = options.logits_dtype
     build = build_config(options, plugins, pretrained)
-    for rank in range(pretrained["mapping"]["world_size"]):
-        build_rank(options, rank, output)
+    world_size = pretrained["mapping"]["world_size"]
+    for rank in range(world_size):
+        build_rank(options, rank, world_size, output)
         if rank == 0:
             config = {"version": RELEASE, "pretrained_config": pretrained, "build_config": build}
             (output / "config.json").write_text(json.dumps(config, indent=4))
@@ -139,10 +140,10 @@ def main() -> None:
     say("Total time of building all engines: 00:00:00")
 
 
-def build_rank(options: argparse.Namespace, rank: int, output: Path) -> None:
+def build_rank(options: argparse.Namespace, rank: int, world_size: int, output: Path) -> None:
     assert (Path(options.checkpoint_dir) / f"rank{rank}.safetensors").is_file()
     say("Build TensorRT engine Unnamed Network 0")
-    fail(rank, output)
+    fail(rank, world_size, output)
     known = Path(options.input_timing_cache) if options.input_timing_cache else None
     say(f"Loaded {len(known.read_bytes())} bytes of timing cache", "TRT") if known else None
     if rank == 0:
@@ -163,8 +164,8 @@ def plan(weights: Path) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[end:]
 
 
-def fail(rank: int, output: Path) -> None:
-    if FAILURE == "middle" and rank == 1:
+def fail(rank: int, world_size: int, output: Path) -> None:
+    if FAILURE == "middle" and rank == world_size - 1:
         raise RuntimeError("Failed to set weight: transformer.ln_f.weight")
     if FAILURE == "gpu memory":
         say("Requested amount of GPU memory (2147483648 bytes) could not be allocated.", "TRT", "E")

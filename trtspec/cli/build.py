@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,13 +17,20 @@ if TYPE_CHECKING:
     from trtspec.plan.plan import Plan
     from trtspec.plan.steps import Step
 
-EXAMPLES = ("trtspec build recipe.yaml", "trtspec build recipe.yaml --dry-run")
+EXAMPLES = (
+    "trtspec build recipe.yaml",
+    "trtspec build recipe.yaml --container",
+    "trtspec build recipe.yaml --dry-run",
+)
 
 
 def build(
     recipe: RecipeArgument,
     output: OutputOption = None,
     backend: BackendOption = None,
+    container: Annotated[
+        bool, typer.Option("--container", help="Build the engines in NVIDIA's image, with docker.")
+    ] = False,
     dry_run: DryRunOption = False,
     report: ReportOption = None,
     json: JsonOption = False,
@@ -35,13 +42,19 @@ def build(
     if dry_run and report:
         raise typer.BadParameter("a dry run does nothing that could be reported", param_hint="--report")
     if dry_run:
-        made = make_plan(recipe, flags, False, watch)
+        made = _checked(make_plan(recipe, flags, False, watch, container))
         out.json(steps_as_json(made)) if json else print_steps(made)
         return
     with reported(recipe, report or []) as planned:
-        made = make_plan(recipe, flags, True, watch)
+        made = _checked(make_plan(recipe, flags, True, watch, container))
         planned(made)
         run_steps(made, made.steps, json)
+
+
+def _checked(made: Plan) -> Plan:
+    if made.facts.container and made.resolved.release is None:
+        raise typer.BadParameter("the torch backend builds without one", param_hint="--container")
+    return made
 
 
 def run_steps(made: Plan, steps: Sequence[Step], json: bool) -> None:

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.causes import Cause, find_cause
+from trtspec.docker.command import CAUSES as DOCKER_CAUSES
 from trtspec.errors import StepError
 
 _SHOWN = 8
 _READ_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A known way to fail: the pattern of what is said, what is wrong, what to do; {0} is the first group."""
-
-    pattern: str
-    problem: str
-    repair: str
 
 
 _OTHER_RELEASE = "run the image of the recipe's release: trtspec doctor shows what is here"
@@ -63,6 +55,11 @@ CAUSES = (
         r"No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver",
         "it sees no GPU",
         "start the container with --gpus all, and look at CUDA_VISIBLE_DEVICES",
+    ),
+    Cause(
+        r"exec: \"?trtllm-build\"?: (?:executable file )?not found|exec trtllm-build failed",
+        "it is not in this image",
+        _INSIDE,
     ),
     Cause(
         r"error while loading shared libraries: (\S+)|(lib\S+\.so\S*): cannot open shared object",
@@ -110,10 +107,8 @@ def diagnose(command: str, status: int, log: Path) -> StepError:
     repair = None
     if status < 0:
         how = f"was killed by {signal.Signals(-status).name}"
-    for cause in CAUSES:
-        if found := re.search(cause.pattern, text):
-            problem, repair = cause.problem.format(*found.groups("")), cause.repair
-            break
+    if known := find_cause((*CAUSES, *DOCKER_CAUSES), text):
+        problem, repair = known
     else:
         problem = _complaint(text)
         if status == -signal.SIGKILL:

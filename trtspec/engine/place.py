@@ -24,10 +24,14 @@ class Running(Protocol):
 
 
 class Place(Protocol):
-    """What can start a command of TensorRT-LLM."""
+    """What can start a command of TensorRT-LLM; `argv[0]` is the command's plain name."""
+
+    def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+        """What a shell on this machine does the same with."""
+        ...
 
     def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> Running:
-        """Starts it in `folder` with stdout and stderr in `output`; `argv[0]` is the command's plain name."""
+        """Starts it in `folder` with stdout and stderr in `output`."""
         ...
 
 
@@ -37,6 +41,9 @@ class Here:
 
     executable: str
     gpus: tuple[str, ...] = ()
+
+    def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+        return argv
 
     def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> Running:
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)} if self.gpus else {}

@@ -149,13 +149,13 @@ def _engines(machine: Machine, release: releases.Release | None) -> Iterator[Fin
         known = llm is None or llm in releases.RELEASES
         repair = None if known else f"trtspec builds with {', '.join(releases.RELEASES)}"
         yield Finding("TensorRT-LLM", found, "ok" if known and machine.trtllm_build else "note", repair)
-    elif machine.trtllm_build is None:
-        yield Finding(
-            "TensorRT-LLM", f"none; the recipe builds with {release.version}", "missing", _inside(release)
-        )
-    elif llm is not None and llm != release.version:
-        repair = _inside(release) + (f", or write release: {llm}" if llm in releases.RELEASES else "")
-        yield Finding("TensorRT-LLM", f"{found}; the recipe builds with {release.version}", "missing", repair)
+    elif machine.trtllm_build is None or (llm is not None and llm != release.version):
+        has_containers = machine.docker is not None and machine.docker.gpus
+        repair = _IN_CONTAINERS if has_containers else _inside(release)
+        if llm in releases.RELEASES:
+            repair += f", or write release: {llm}"
+        found += f"; the recipe builds with {release.version}"
+        yield Finding("TensorRT-LLM", found, "note" if has_containers else "missing", repair)
     else:
         yield Finding("TensorRT-LLM", found)
     if tensorrt is None:
@@ -165,6 +165,9 @@ def _engines(machine: Machine, release: releases.Release | None) -> Iterator[Fin
         yield Finding("TensorRT", problem, "note", "engines load in this TensorRT only: build and serve here")
     else:
         yield Finding("TensorRT", tensorrt)
+
+
+_IN_CONTAINERS = "trtspec build --container and trtspec deploy --docker run NVIDIA's image"
 
 
 def _inside(release: releases.Release) -> str:

@@ -14,10 +14,12 @@ from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGE
 from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
 from trtspec.checkpoint.hub import fetch
 from trtspec.checkpoint.source import Source, read_source
+from trtspec.docker.daemon import Daemon, find_daemon
 from trtspec.engine.trtllm import COMMAND
 from trtspec.plan.devices import Gpu, find_gpus
 from trtspec.plan.digests import FileDigests, digest_of
 from trtspec.plan.installed import engine_versions, installed
+from trtspec.recipe import releases
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
 from trtspec.watch import Watch
@@ -60,7 +62,8 @@ class Facts:
     """What planning depends on beside the recipe.
 
     `versions` has the packages that are installed, here or with trtllm-build; `serving_code` is the digest of
-    what a repository carries. `trtllm_build` is None where there is none.
+    what a repository carries. `trtllm_build` is None where there is none. `container` says whether engines
+    are built in one; `daemon` is then docker's, None where there is none.
     """
 
     target: ModelFacts
@@ -69,9 +72,11 @@ class Facts:
     serving_code: str
     trtllm_build: str | None
     gpus: tuple[Gpu, ...]
+    container: bool = False
+    daemon: Daemon | None = None
 
 
-def gather(loaded: LoadedRecipe, digests: FileDigests | None, watch: Watch) -> Facts:
+def gather(loaded: LoadedRecipe, digests: FileDigests | None, watch: Watch, container: bool = False) -> Facts:
     """Looks at the models (a Hub model is downloaded if need be) and at this machine.
 
     Without `digests` no weights are read, and nobody can tell from the facts whether a step is done.
@@ -80,11 +85,18 @@ def gather(loaded: LoadedRecipe, digests: FileDigests | None, watch: Watch) -> F
     return Facts(
         target=_model(loaded, loaded.recipe.target, digests, watch),
         draft=_model(loaded, loaded.recipe.draft, digests, watch),
-        versions=installed(PACKAGES) | engine_versions(),
+        versions=installed(PACKAGES) | (_versions_in_image(loaded) if container else engine_versions()),
         serving_code=_serving_code(),
         trtllm_build=trtllm_build,
-        gpus=find_gpus() if trtllm_build else (),
+        gpus=find_gpus() if container or trtllm_build else (),
+        container=container,
+        daemon=find_daemon() if container else None,
     )
+
+
+def _versions_in_image(loaded: LoadedRecipe) -> dict[str, str]:
+    release = releases.release_of(loaded.recipe.engine.release)
+    return {"tensorrt_llm": release.version, "tensorrt": release.tensorrt}
 
 
 def _model(loaded: LoadedRecipe, model: Model, digests: FileDigests | None, watch: Watch) -> ModelFacts:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from pathlib import Path
 
 from trtspec.checkpoint.hub import cached_folder, check_access, check_connection
 from trtspec.checkpoint.source import read_source
+from trtspec.docker.daemon import Daemon, find_daemon
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError
 from trtspec.plan.devices import Gpu, find_gpus
@@ -21,19 +20,8 @@ from trtspec.plan.installed import engine_versions, installed
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
 
-_DOCKER_TIMEOUT_S = 5
 _HUB_TIMEOUT_S = 1.5
 _TRITON = Path("/opt/tritonserver")
-# Either lets `docker run --gpus` work, with or without a runtime of that name.
-_CONTAINER_TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk")
-
-
-@dataclass(frozen=True, slots=True)
-class Docker:
-    """`version` is the daemon's, None if it does not answer; `gpus` whether containers can have GPUs."""
-
-    version: str | None
-    gpus: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +56,7 @@ class Machine:
     trtllm_build: str | None
     triton: Triton | None
     wheel: TrtspecError | None
-    docker: Docker | None
+    docker: Daemon | None
     hub: TrtspecError | None
     folder: Path
     free: int
@@ -82,7 +70,11 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
     folder = next(parent for parent in (output.absolute(), *output.absolute().parents) if parent.is_dir())
     with ThreadPoolExecutor(8) as pool:
         models = {role: pool.submit(_model, loaded, model) for role, model in roles.items() if loaded}
-        gpus, docker, versions = pool.submit(find_gpus), pool.submit(_docker), pool.submit(engine_versions)
+        gpus, docker, versions = (
+            pool.submit(find_gpus),
+            pool.submit(find_daemon),
+            pool.submit(engine_versions),
+        )
         hub = pool.submit(_hub) if loaded is None else None
         return Machine(
             python=platform.python_version(),
@@ -121,22 +113,6 @@ def _hub() -> TrtspecError | None:
     except TrtspecError as error:
         return error
     return None
-
-
-def _docker() -> Docker | None:
-    executable = shutil.which("docker")
-    if executable is None:
-        return None
-    command = [executable, "info", "--format", "{{json .}}"]
-    try:
-        result = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, timeout=_DOCKER_TIMEOUT_S, check=False
-        )
-        info = json.loads(result.stdout)
-        version, runtimes = info.get("ServerVersion") or None, info.get("Runtimes") or {}
-    except (OSError, ValueError, AttributeError, subprocess.TimeoutExpired):
-        return Docker(None, False)
-    return Docker(version, "nvidia" in runtimes or any(map(shutil.which, _CONTAINER_TOOLKIT)))
 
 
 def _triton(root: Path) -> Triton | None:

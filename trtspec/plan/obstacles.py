@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtspec.checkpoint.calibrate import calibrate
+from trtspec.docker import daemon
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.plan.facts import Facts
@@ -25,14 +26,16 @@ def build_obstacle(resolved: Resolved, facts: Facts, engine: EnginePlan) -> Trts
     release = resolved.release
     if release is None:
         return None
+    if facts.container:
+        return daemon.obstacle(facts.daemon, needs_gpus=True) or _gpu_obstacle(resolved, facts, engine)
     inside = f"run inside {release.image}, with trtspec installed there"
     if facts.trtllm_build is None:
-        repair = f"{inside}, or build for this machine: --backend torch"
+        repair = f"build in a container: --container; or {inside}; or build for this machine: --backend torch"
         return UnavailableError(COMMAND, "is not on PATH", repair)
     found = facts.versions.get("tensorrt_llm")
     if found and found != release.version:
         problem = f"is of TensorRT-LLM {found}, the recipe's release is {release.version}"
-        repair = f"{inside}, or write release: {found}"
+        repair = f"build in a container: --container; or {inside}; or write release: {found}"
         return UnavailableError(facts.trtllm_build, problem, repair)
     return _gpu_obstacle(resolved, facts, engine)
 

@@ -34,11 +34,16 @@ class Plan:
         return pending(self.steps, self.output, self.digests)
 
 
-def make_plan(recipe: Path, flags: Mapping[str, str | None], to_run: bool, watch: Watch) -> Plan:
-    """Reads the recipe and the world. Only a plan to run reads the weights of a pair that was never built."""
+def make_plan(
+    recipe: Path, flags: Mapping[str, str | None], to_run: bool, watch: Watch, container: bool = False
+) -> Plan:
+    """Reads the recipe and the world. Only a plan to run reads the weights of a pair that was never built.
+
+    With `container` the engines are built in one of NVIDIA's image, and not by what is installed here.
+    """
     loaded = load(recipe)
     output = build_folder(loaded, flags, os.environ)
     digests = FileDigests(output / FOLDER / "digests.json", watch)
-    facts = gather(loaded, digests if to_run or has_records(output) else None, watch)
+    facts = gather(loaded, digests if to_run or has_records(output) else None, watch, container)
     resolved = resolve(loaded, facts, flags, os.environ)
     return Plan(facts, resolved, make_steps(resolved, facts), digests)

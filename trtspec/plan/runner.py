@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -27,7 +28,7 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Watch) 
     _check_ours(steps, build)
     with locked(build):
         remove_leftovers(build)
-        _check_obstacles(steps, build, digests)
+        _prepare(steps, build, digests, watch)
         records = read_records(build)
         for group in groups(steps):
             undone = [step for step in group if not _is_done(step, records, build, digests)]
@@ -65,13 +66,28 @@ def _check_ours(steps: Sequence[Step], build: Path) -> None:
         raise UnavailableError(build, problem, "choose another --output")
 
 
-def _check_obstacles(steps: Sequence[Step], build: Path, digests: FileDigests) -> None:
+def _prepare(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Watch) -> None:
     """What cannot be run here is said before an hour of conversion, not after it."""
     names = pending(steps, build, digests)
-    for step in steps:
-        if step.obstacle and step.name in names:
+    undone = [step for step in steps if step.name in names]
+    for step in undone:
+        if step.obstacle:
             step.obstacle.step = step.name
             raise step.obstacle
+    for step in undone:
+        if step.prepare:
+            with _named(step):
+                step.prepare(watch)
+
+
+@contextmanager
+def _named(step: Step) -> Iterator[None]:
+    """What is raised knows its step."""
+    try:
+        yield
+    except TrtspecError as error:
+        error.step = step.name
+        raise
 
 
 def _is_done(step: Step, records: dict[str, Record], build: Path, digests: FileDigests) -> bool:
@@ -87,12 +103,10 @@ def _make(step: Step, build: Path, advance: Advance) -> None:
     made = temporary(output)
     made.parent.mkdir(parents=True, exist_ok=True)
     try:
-        step.action(made, advance)
+        with _named(step):
+            step.action(made, advance)
         if step.output:
             publish(made, output)
-    except TrtspecError as error:
-        error.step = step.name
-        raise
     except OSError as error:
         if error.errno not in FULL:
             raise

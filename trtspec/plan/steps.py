@@ -12,16 +12,17 @@ from trtspec.checkpoint import convert, verify
 from trtspec.checkpoint.calibrate import calibrate
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.options import ConvertOptions
+from trtspec.docker.image import ensure_image
 from trtspec.engine import manifest, torch_builder, trtllm
-from trtspec.engine.place import Here
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.errors import TrtspecError
 from trtspec.plan import actions
 from trtspec.plan.devices import apart
-from trtspec.plan.digests import Advance, digest_of
+from trtspec.plan.digests import Advance, Watch, digest_of
 from trtspec.plan.facts import TOKENIZER_FILES, Facts, ModelFacts
 from trtspec.plan.layout import repository_spec
 from trtspec.plan.obstacles import build_obstacle, calibrate_obstacle
+from trtspec.plan.places import build_place
 from trtspec.plan.resolve import CalibrationPlan, Choice, EnginePlan, Resolved
 
 
@@ -34,7 +35,8 @@ class Step:
     it. `digest` stands for all that the output depends on beside those outputs; it is None where the facts
     are without digests. `action` makes the output at the temporary path that it is given and tells how many
     of `size` bytes are done. `gpus` are the UUIDs of GPUs that are the step's own: neighbours that both have
-    some are run side by side. `obstacle` is what keeps the step from being run on this machine.
+    some are run side by side. `obstacle` is what keeps the step from being run on this machine. `prepare`
+    fetches what else it needs, before the first step is run.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Step:
     size: int | None = None
     gpus: tuple[str, ...] = ()
     obstacle: TrtspecError | None = None
+    prepare: Callable[[Watch], None] | None = field(default=None, repr=False)
 
 
 def make_steps(resolved: Resolved, facts: Facts) -> list[Step]:
@@ -174,20 +177,26 @@ def _precision(options: ConvertOptions) -> str:
 
 def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan, gpus: tuple[str, ...]) -> Step:
     checkpoint, output, options = f"{role}/checkpoint", f"{role}/engine", engine.options
-    folder = resolved.output / checkpoint
+    # In a container nothing is relative to where trtspec runs.
+    build = resolved.output.absolute() if facts.container else resolved.output
+    folder = build / checkpoint
+    command: tuple[str, ...] = ()
+    prepare = None
     if resolved.release is None:
-        command: tuple[str, ...] = ()
         version = facts.versions.get("trtspec")
         digest = digest_of([torch_builder.FORMAT, version, asdict(options)])
         action = partial(actions.build_torch, folder, options)
     else:
-        command = trtllm.build_argv(str(folder), str(resolved.output / output), options)
-        gpu = resolved.loaded.recipe.hardware.gpu
-        digest = digest_of([resolved.release.version, gpu, trtllm.build_argv(checkpoint, output, options)])
-        log = resolved.output / actions.LOGS / f"build-{role}.log"
-        place = Here(facts.trtllm_build or trtllm.COMMAND, gpus)
-        cache = TimingCache(resolved.release.version, gpu, _shape(engine))
+        release, gpu = resolved.release, resolved.loaded.recipe.hardware.gpu
+        digest = digest_of([release.version, gpu, _build_argv(role, engine)])
+        log = build / actions.LOGS / f"build-{role}.log"
+        cache = TimingCache(release.version, gpu, _shape(engine))
+        place = build_place(release, facts, resolved.output.absolute(), role, cache, gpus)
+        argv = trtllm.build_argv(str(folder), str(build / output), options)
+        command = place.command(argv, log.parent)
         action = partial(actions.build_tensorrt_llm, folder, options, place, cache, log)
+        if facts.container:
+            prepare = partial(ensure_image, release.image)
     kind = (
         f"verifies up to {options.max_draft_len} draft tokens" if options.max_draft_len else "proposes tokens"
     )
@@ -202,7 +211,13 @@ def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan, gpus
         after=(f"convert {role}",),
         gpus=gpus,
         obstacle=build_obstacle(resolved, facts, engine),
+        prepare=prepare,
     )
+
+
+def _build_argv(role: str, engine: EnginePlan) -> tuple[str, ...]:
+    """As run in the build directory."""
+    return trtllm.build_argv(f"{role}/checkpoint", f"{role}/engine", engine.options)
 
 
 def _shape(engine: EnginePlan) -> str:
@@ -246,7 +261,7 @@ def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:
         },
         tools=dict(facts.versions),
         gpu={key: getattr(facts.gpus[0], key) for key in ("name", "sm", "driver")} if facts.gpus else None,
-        commands={step.name: _portable(step.command, resolved) for step in steps if step.command},
+        commands=_commands(resolved, steps),
     )
     return Step(
         name="write manifest",
@@ -258,6 +273,15 @@ def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:
         action=partial(actions.write_manifest, content, resolved.output, calibrations),
         after=tuple(step.name for step in steps),
     )
+
+
+def _commands(resolved: Resolved, steps: list[Step]) -> dict[str, list[str]]:
+    """As run in the build directory, the same on every machine and in every container."""
+    commands = {step.name: _portable(step.command, resolved) for step in steps if step.command}
+    if resolved.release:
+        for role, engine in (("target", resolved.target), ("draft", resolved.draft)):
+            commands[f"build {role}"] = list(_build_argv(role, engine))
+    return commands
 
 
 def _portable(command: tuple[str, ...], resolved: Resolved) -> list[str]:

@@ -50,6 +50,11 @@ def check(version: str) -> str:
     raise ValueError(f"found {version!r:.80}: {_reason(version)}", _repair(version))
 
 
+def release_of(version: str | None) -> Release:
+    """The one that a recipe names; None stands for the default."""
+    return RELEASES[version or DEFAULT]
+
+
 def of_tag(tag: str) -> Release | None:
     """The release in the Triton image of this tag (YY.MM), or in that of a whole image name."""
     found = _TAG.search(tag)

@@ -152,7 +152,8 @@ def test_what_may_do_all_the_same(
     assert findings[subject]["repair"]
 
 
-def test_another_release(doctor: Callable[..., Any]) -> None:
+def test_another_release(doctor: Callable[..., Any], machine: GpuMachine) -> None:
+    machine.docker(DOCKER.replace('"nvidia": {}, ', ""))
     findings = doctor(engine="{release: 1.1.0}")
     assert missing(findings) == ["TensorRT-LLM"]
     assert findings["TensorRT-LLM"]["found"].endswith("the recipe builds with 1.1.0")
@@ -164,6 +165,9 @@ def test_no_tensorrt_llm(
     doctor: Callable[..., Any], machine: GpuMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (machine.folder / "bin/trtllm-build").unlink()
+    assert missing(doctor()) == []
+    assert "trtspec build --container" in doctor()["TensorRT-LLM"]["repair"]
+    machine.docker(DOCKER.replace('"nvidia": {}, ', ""))
     findings = doctor()
     assert missing(findings) == ["TensorRT-LLM"]
     assert findings["TensorRT-LLM"]["found"] == "none; the recipe builds with 1.2.1"

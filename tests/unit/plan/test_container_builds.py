@@ -1,0 +1,288 @@
+"""`trtspec build --container`, with a stand-in for docker on PATH that runs what it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.docker_daemon import DockerDaemon
+from tests.fakes.gpu_machine import H200, GpuMachine
+from trtspec.recipe.releases import release_of
+
+TRTSPEC = Path(sys.executable).with_name("trtspec")
+IMAGE = release_of("1.2.1").image
+
+
+@pytest.fixture
+def recipe(pair_recipe: Path) -> Path:
+    text = pair_recipe.read_text()
+    for old, new in (
+        ("backend: torch", "release: 1.2.1"),
+        ("gpu: none", "gpu: h200"),
+        ("float32", "float16"),
+    ):
+        text = text.replace(old, new)
+    pair_recipe.write_text(text)
+    return pair_recipe
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> GpuMachine:
+    """A server with one H200 and nothing of TensorRT-LLM."""
+    machine = GpuMachine(tmp_path / "machine")
+    machine.gpus(H200)
+    return machine
+
+
+@pytest.fixture
+def docker(machine: GpuMachine) -> DockerDaemon:
+    return machine.containers(IMAGE)
+
+
+class Builds:
+    """Runs `trtspec build` of the recipe into `out`."""
+
+    def __init__(self, recipe: Path, machine: GpuMachine) -> None:
+        self._recipe, self._environment = recipe, machine.environment
+        self.out = recipe.parent / "out"
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        command = [str(TRTSPEC), "build", self._recipe.name, "--output", "out", *options]
+        return subprocess.Popen(
+            command,
+            cwd=self._recipe.parent,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *options: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*options)
+        stdout, stderr = process.communicate(timeout=90)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def in_container(self, *options: str) -> str:
+        """What one that succeeds says."""
+        result = self("--container", *options)
+        assert result.returncode == 0, result.stderr
+        return result.stderr
+
+    def engines(self) -> list[Path]:
+        return list(self.out.glob("*/engine*"))
+
+
+@pytest.fixture
+def build(recipe: Path, machine: GpuMachine, docker: DockerDaemon) -> Builds:
+    return Builds(recipe, machine)
+
+
+def value(words: list[str], option: str) -> str:
+    return words[words.index(option) + 1]
+
+
+def test_both_engines_are_built_in_the_image_and_are_the_users(build: Builds, docker: DockerDaemon) -> None:
+    build.in_container()
+    assert json.loads((build.out / "target/engine/config.json").read_text())["version"] == "1.2.1"
+    assert "Total time of building" in (build.out / ".trtspec/logs/build-draft.log").read_text()
+    text = (build.out / "manifest.json").read_text()
+    manifest = json.loads(text)
+    command = manifest["commands"]["build target"]
+    assert command[:3] == ["trtllm-build", "--checkpoint_dir", "target/checkpoint"]
+    assert (manifest["tools"]["tensorrt_llm"], manifest["tools"]["tensorrt"]) == ("1.2.1", "10.14.1.48")
+    assert str(build.out) not in text
+    words = docker.calls("run")[0]
+    assert value(words, "--gpus") == "device=GPU-00"
+    assert value(words, "--user") == f"{os.getuid()}:{os.getgid()}"
+    assert "nothing to do" in build.in_container()
+    assert docker.running() == []
+
+
+def test_the_dry_run_prints_what_is_run(build: Builds, docker: DockerDaemon) -> None:
+    steps = json.loads(build("--container", "--dry-run", "--json").stdout)["steps"]
+    (shown,) = (step["command"] for step in steps if step["name"] == "build target")
+    build.in_container()
+    ran = ["docker", *docker.calls("run")[0]]
+    # An engine is made beside its place, and the timing cache is an affair of each run.
+    at = shown.index("--output_dir") + 1
+    assert ran[:at] == shown[:at]
+    assert ran[at + 1 : len(shown)] == shown[at + 1 :]
+    assert [word for word in ran[len(shown) :] if word.startswith("-")] == ["--output_timing_cache"]
+
+
+def test_what_is_built_in_the_image_needs_no_building_outside(build: Builds, machine: GpuMachine) -> None:
+    build.in_container()
+    machine.tensorrt_llm()
+    assert "nothing to do" in build().stderr
+
+
+def test_the_timing_cache_is_the_users(build: Builds) -> None:
+    build.in_container()
+    (build.out / "target/engine/rank0.engine").unlink()
+    build.in_container()
+    log = (build.out / ".trtspec/logs/build-target.log").read_text()
+    assert "Loaded 7 bytes of timing cache" in log
+
+
+def test_an_image_that_is_not_here_is_pulled_before_anything_is_converted(
+    build: Builds, docker: DockerDaemon
+) -> None:
+    docker.images()
+    said = build.in_container()
+    assert docker.calls("pull") == [["pull", IMAGE]]
+    assert said.index(f"pull {IMAGE}: done") < said.index("convert target")
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_engines_side_by_side_have_gpus_of_their_own(
+    build: Builds, docker: DockerDaemon, machine: GpuMachine, gpus: int
+) -> None:
+    machine.gpus(*[H200] * gpus)
+    build.in_container()
+    given = [value(words, "--gpus") for words in docker.calls("run")]
+    assert sorted(given) == ["device=GPU-00", f"device=GPU-{gpus - 1}{gpus - 1}"]
+
+
+class TestRefusedBeforeAnythingIsConverted:
+    def refused(self, build: Builds) -> str:
+        result = build("--container")
+        assert result.returncode == 1
+        assert not (build.out / "target").exists()
+        return result.stderr
+
+    def test_no_docker(self, build: Builds, machine: GpuMachine) -> None:
+        (machine.folder / "bin/docker").unlink()
+        assert "error: docker: is not on PATH" in self.refused(build)
+
+    @pytest.mark.parametrize(
+        ("trouble", "problem", "repair"),
+        [
+            ("silent", "docker's daemon does not answer", "sudo systemctl start docker"),
+            ("locked", "docker's daemon does not let this user in", "usermod -aG docker"),
+        ],
+    )
+    def test_a_daemon_that_does_not_answer(
+        self, build: Builds, docker: DockerDaemon, trouble: str, problem: str, repair: str
+    ) -> None:
+        docker.info('{"ServerVersion": ""}', trouble)
+        said = self.refused(build)
+        assert f"error: docker: {problem}" in said
+        assert repair in said
+
+    def test_no_gpus_for_containers(self, build: Builds, docker: DockerDaemon) -> None:
+        docker.info('{"ServerVersion": "29.0.1", "Runtimes": {"runc": {}}}')
+        said = self.refused(build)
+        assert "error: docker: containers get no GPUs here" in said
+        assert "nvidia-ctk runtime configure" in said
+
+    def test_another_gpu(self, build: Builds, machine: GpuMachine) -> None:
+        machine.gpus("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000")
+        assert "has SM 89, the recipe's h200 SM 90" in self.refused(build)
+
+    def test_an_image_that_cannot_be_pulled(self, build: Builds, docker: DockerDaemon) -> None:
+        docker.images()
+        (docker.folder / "unknown_image").touch()
+        said = self.refused(build)
+        assert f"error: {IMAGE}: cannot be pulled: Error response from daemon: manifest" in said
+
+    def test_the_torch_backend_has_none(self, build: Builds) -> None:
+        result = build("--container", "--backend", "torch")
+        assert result.returncode == 2
+        assert "the torch backend builds without one" in result.stderr
+
+
+class TestFailures:
+    def failed(self, build: Builds, docker: DockerDaemon, **variables: str) -> str:
+        docker.in_image(**variables)
+        result = build("--container")
+        assert result.returncode == 1
+        assert build.engines() == []
+        assert docker.running() == []
+        return result.stderr
+
+    def test_a_gpu_without_free_memory(self, build: Builds, docker: DockerDaemon) -> None:
+        said = self.failed(build, docker, FAKE_FAILURE="gpu memory")
+        assert "failed with status 1: the GPU has too little free memory" in said
+        assert "out/.trtspec/logs/build-target.log" in said
+
+    def test_a_machine_without_free_memory(self, build: Builds, docker: DockerDaemon) -> None:
+        said = self.failed(build, docker, FAKE_FAILURE="host memory")
+        assert "was killed by SIGKILL: the system ends processes so when its memory is full" in said
+
+    def test_an_image_with_another_release(self, build: Builds, docker: DockerDaemon) -> None:
+        said = self.failed(build, docker, FAKE_RELEASE="1.1.0")
+        assert "was built by TensorRT-LLM 1.1.0, and not by 1.2.1 as the recipe says" in said
+
+    def test_an_image_without_trtllm_build(self, build: Builds, docker: DockerDaemon) -> None:
+        (docker.folder / "image_bin/trtllm-build").unlink()
+        assert "failed with status 127: it is not in this image" in self.failed(build, docker)
+
+    def test_gpus_that_the_toolkit_does_not_find(self, build: Builds, docker: DockerDaemon) -> None:
+        (docker.folder / "gpus.csv").unlink()
+        (docker.folder / "gpus.csv").touch()
+        said = self.failed(build, docker)
+        assert "failed with status 125: the container cannot have its GPUs: device error: GPU-00" in said
+
+    def test_in_the_middle(self, build: Builds, docker: DockerDaemon) -> None:
+        said = self.failed(build, docker, FAKE_FAILURE="middle")
+        assert "error: trtllm-build: failed with status 1: RuntimeError: Failed to set weight" in said
+        assert (
+            "RuntimeError: Failed to set weight" in (build.out / ".trtspec/logs/build-target.log").read_text()
+        )
+
+
+def hanging(build: Builds, docker: DockerDaemon) -> subprocess.Popen[str]:
+    """A build whose container does nothing more."""
+    mark = build.out / "hanging"
+    docker.in_image(FAKE_FAILURE="hang", FAKE_HANGING=str(mark))
+    process = build.start("--container")
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    assert processes_of(build.out) != []
+    return process
+
+
+def processes_of(out: Path) -> list[str]:
+    """The command lines of all processes that know of this build."""
+    lines = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(out) in line and int(process.name) != os.getpid():
+            lines.append(line)
+    return lines
+
+
+def test_ctrl_c_ends_the_container_too(build: Builds, docker: DockerDaemon) -> None:
+    process = hanging(build, docker)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert [path.name for path in (build.out / "target").iterdir()] == ["checkpoint"]
+    assert processes_of(build.out) == []
+    assert docker.running() == []
+
+
+def test_a_container_that_was_left_behind_is_ended_by_the_next_build(
+    build: Builds, docker: DockerDaemon
+) -> None:
+    process = hanging(build, docker)
+    process.kill()
+    process.communicate(timeout=20)
+    assert len(docker.running()) == 1
+    docker.in_image(FAKE_FAILURE="")
+    build.in_container()
+    assert docker.running() == []
+    assert processes_of(build.out) == []

@@ -1,0 +1,78 @@
+"""A container, as the words of `docker run`; pure."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtspec.docker.command import DOCKER
+
+SHARED_MEMORY = "8g"
+"""NCCL and the processes of Triton's Python backend talk through it; docker's 64 MB are too little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder of this machine, at the same path in the container."""
+
+    folder: Path
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """`command` in `image`, with `folder` as working directory.
+
+    `gpus` are UUIDs or numbers; none where it is empty. `user` is "uid:gid", None for the image's own, root.
+    `publish` has what docker's option of this name takes.
+    """
+
+    image: str
+    name: str
+    command: tuple[str, ...]
+    folder: Path
+    mounts: tuple[Mount, ...]
+    gpus: tuple[str, ...] = ()
+    user: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    publish: tuple[str, ...] = ()
+
+    def run(self, *how: str) -> tuple[str, ...]:
+        """The line that runs it; `how` are further options of `docker run`."""
+        words: list[str] = [DOCKER, "run", *how, "--init", "--pull", "never", "--name", self.name]
+        for key, value in self.labels.items():
+            words += ["--label", f"{key}={value}"]
+        if self.gpus:
+            words += ["--gpus", _csv([f"device={','.join(self.gpus)}"])]
+        # As NVIDIA starts its images of TensorRT-LLM.
+        words += ["--shm-size", SHARED_MEMORY, "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
+        environment = dict(self.environment)
+        if self.user:
+            words += ["--user", self.user]
+            # The image does not know this user, and Python asks for the name and the home of whoever runs it.
+            environment |= {"HOME": "/tmp", "USER": "trtspec"}  # noqa: S108
+        for key, value in environment.items():
+            words += ["--env", f"{key}={value}"]
+        for mount in self.mounts:
+            fields = ["type=bind", f"src={mount.folder}", f"dst={mount.folder}"]
+            words += ["--mount", _csv([*fields, "readonly"] if mount.read_only else fields)]
+        for address in self.publish:
+            words += ["--publish", address]
+        return (*words, "--workdir", str(self.folder), self.image, *self.command)
+
+
+def name_for(what: str, folder: Path) -> str:
+    """The same for the same folder, so that what an earlier run left behind is found."""
+    return f"trtspec-{what}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+
+
+def _csv(fields: Sequence[str]) -> str:
+    """Docker reads devices and mounts as one line of CSV."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(fields)
+    return line.getvalue()

@@ -1,0 +1,65 @@
+"""What docker's daemon can do on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from trtspec.docker.command import DOCKER, TOOLKIT, explained, missing
+from trtspec.errors import UnavailableError
+
+_TIMEOUT_S = 5
+# Either lets `docker run --gpus` work, with or without a runtime of that name.
+_CONTAINER_TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk")
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """`version` is None if it does not answer, for the reason `silence`.
+
+    `gpus` is whether containers can have GPUs. `user` is who runs them so that their files are the user's, as
+    "uid:gid"; None where root does, as in a rootless daemon.
+    """
+
+    version: str | None
+    gpus: bool = False
+    user: str | None = None
+    silence: UnavailableError | None = None
+
+
+def find_daemon() -> Daemon | None:
+    """None where there is no docker."""
+    executable = shutil.which(DOCKER)
+    if executable is None:
+        return None
+    command = [executable, "info", "--format", "{{json .}}"]
+    try:
+        result = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+        info = json.loads(result.stdout)
+        version, runtimes = info.get("ServerVersion"), info.get("Runtimes") or {}
+        security = info.get("SecurityOptions") or []
+    except subprocess.TimeoutExpired:
+        return Daemon(None, silence=UnavailableError(DOCKER, f"the daemon was silent for {_TIMEOUT_S} s"))
+    except (OSError, ValueError, AttributeError):
+        return Daemon(None, silence=UnavailableError(DOCKER, "docker info does not say what is there"))
+    if not version:
+        return Daemon(None, silence=explained(result.stderr))
+    has_gpus = "nvidia" in runtimes or any(map(shutil.which, _CONTAINER_TOOLKIT))
+    user = None if "name=rootless" in security else f"{os.getuid()}:{os.getgid()}"
+    return Daemon(version, has_gpus, user)
+
+
+def obstacle(daemon: Daemon | None, needs_gpus: bool) -> UnavailableError | None:
+    """Why no container of NVIDIA's image can run here."""
+    if daemon is None:
+        return missing()
+    if daemon.silence:
+        return daemon.silence
+    if needs_gpus and not daemon.gpus:
+        return UnavailableError(DOCKER, "containers get no GPUs here", TOOLKIT)
+    return None

@@ -1,0 +1,56 @@
+"""NVIDIA's image on this machine's docker, as a place where commands of TensorRT-LLM run."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from trtspec.docker import command
+from trtspec.docker.container import Container, Mount
+
+
+@dataclass(frozen=True, slots=True)
+class InContainer:
+    """A container of `image` with the folders that a build reads and writes.
+
+    `name` is the same each time, so that what an earlier run left behind is found and ended. `gpus` and
+    `user` are those of `Container`.
+    """
+
+    image: str
+    name: str
+    folders: tuple[Path, ...]
+    gpus: tuple[str, ...]
+    user: str | None
+
+    def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+        mounts = tuple(Mount(folder) for folder in self.folders)
+        container = Container(self.image, self.name, argv, folder, mounts, self.gpus, self.user)
+        return container.run("--rm")
+
+    def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> _Attached:
+        command.run_if_there("rm", "--force", self.name)
+        return _Attached(self.name, command.start(self.command(argv, folder)[1:], output))
+
+
+class _Attached:
+    """A container, and the `docker run` that hands on what it says."""
+
+    def __init__(self, name: str, client: subprocess.Popen[bytes]) -> None:
+        self._name, self._client = name, client
+
+    def wait(self, seconds: float) -> int | None:
+        """`docker run` has the status of the command: 128 and the signal for one that was killed."""
+        try:
+            status = self._client.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        return 128 - status if status > 128 else status
+
+    def kill(self) -> None:
+        # A container outlives the client that started it.
+        self._client.kill()
+        self._client.wait()
+        command.run_if_there("rm", "--force", self._name)

@@ -1,0 +1,28 @@
+"""Where engines are built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtspec.docker.container import name_for
+from trtspec.engine import trtllm
+from trtspec.engine.in_container import InContainer
+from trtspec.engine.place import Here, Place
+from trtspec.engine.timing_cache import TimingCache
+from trtspec.plan.facts import Facts
+from trtspec.recipe.releases import Release
+
+
+def build_place(
+    release: Release, facts: Facts, build: Path, role: str, cache: TimingCache, gpus: tuple[str, ...]
+) -> Place:
+    """For one engine of the build directory; `gpus` are those of its own, empty for all. Pure."""
+    if not facts.container:
+        return Here(facts.trtllm_build or trtllm.COMMAND, gpus)
+    return InContainer(
+        image=release.image,
+        name=name_for(f"build-{role}", build),
+        folders=(build, cache.file.parent),
+        gpus=gpus or tuple(gpu.uuid for gpu in facts.gpus),
+        user=facts.daemon.user if facts.daemon else None,
+    )
