@@ -1,6 +1,6 @@
 """A build's report as JUnit XML, with a step as a test: Jenkins, GitLab and many others show it.
 
-Elements and attributes are those of junit-10.xsd of Jenkins' xUnit plugin.
+Elements and attributes are those of the schema of Jenkins' xUnit plugin (junit-10.xsd).
 """
 
 from __future__ import annotations

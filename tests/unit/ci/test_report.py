@@ -5,8 +5,8 @@ from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
 import pytest
+from junitparser import JUnitXml, TestSuite
 from typer.testing import CliRunner, Result
-from xmlschema import XMLSchema
 
 from trtspec.ci.junit import to_junit
 from trtspec.ci.markdown import to_markdown
@@ -14,7 +14,6 @@ from trtspec.ci.report import BuildReport, Failure, StepReport
 from trtspec.cli.app import app
 from trtspec.errors import ModelError
 
-JUNIT = XMLSchema(Path(__file__).with_name("junit-10.xsd"))
 STEPS = (
     StepReport("convert target", "a checkpoint", "kept", 0),
     StepReport("build target", "the engine", "failed", 0),
@@ -24,6 +23,15 @@ STEPS = (
 
 def report(failure: Failure | None = None, steps: tuple[StepReport, ...] = STEPS) -> BuildReport:
     return BuildReport("pair", "pair.yaml", "build/pair", {"backend": "torch"}, steps, 61.5, failure)
+
+
+def read_as_junit(content: str) -> None:
+    """The totals that the file states are those that junitparser counts."""
+    (suite,) = JUnitXml.fromstring(content.encode())
+    stated = {name: getattr(suite, name) for name in ("tests", "failures", "errors", "skipped")}
+    assert isinstance(suite, TestSuite)
+    suite.update_statistics()
+    assert stated == {name: getattr(suite, name) for name in stated}
 
 
 class TestBuild:
@@ -36,7 +44,7 @@ class TestBuild:
     def build(self, *more: str) -> Result:
         files = [part for suffix in ("md", "xml", "json") for part in ("--report", f"report.{suffix}")]
         result = CliRunner().invoke(app, ["build", "pair.yaml", "--output", "out", *files, *more])
-        JUNIT.validate("report.xml")
+        read_as_junit(Path("report.xml").read_text())
         return result
 
     def statuses(self) -> dict[str, str]:
@@ -108,7 +116,7 @@ class TestJunit:
     def test_steps_are_tests(self) -> None:
         failure = Failure("it broke", "mend it", "build target", ("first", "last"))
         text = to_junit(report(failure))
-        JUNIT.validate(text)
+        read_as_junit(text)
         (suite,) = fromstring(text)
         assert (
             suite.attrib.items() >= {"failures": "1", "errors": "0", "skipped": "1", "time": "61.500"}.items()
@@ -121,7 +129,7 @@ class TestJunit:
 
     def test_a_failure_outside_the_steps_is_an_error(self) -> None:
         text = to_junit(report(Failure("no such file"), steps=STEPS[::2]))
-        JUNIT.validate(text)
+        read_as_junit(text)
         (suite,) = fromstring(text)
         assert suite.attrib.items() >= {"tests": "3", "failures": "0", "errors": "1"}.items()
         assert suite[-1][0].tag == "error"
@@ -129,7 +137,7 @@ class TestJunit:
     def test_what_xml_cannot_hold(self) -> None:
         failure = Failure("\x1b[31m<&\ud800", None, "build target", ("\x00]]>",))
         text = to_junit(report(failure))
-        JUNIT.validate(text)
+        read_as_junit(text)
         (element,) = fromstring(text).iter("failure")
         assert element.attrib["message"] == "\ufffd[31m<&\ufffd"
         assert element.text == "\ufffd]]>"
