@@ -129,7 +129,7 @@ class Deployer:
         self._folder, self._started = folder, []
 
     def __call__(
-        self, build: Path, *options: str, recipe: Path = RECIPE, ports=None, environment=os.environ, cwd=None
+        self, build: Path, *options: str, recipe: Path = RECIPE, ports=None, environment=os.environ
     ) -> Deploy:
         ports = ports or free_ports()
         names = ("--http-port", "--grpc-port", "--metrics-port")
@@ -141,7 +141,6 @@ class Deployer:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**environment, "OMP_NUM_THREADS": "1"},
-                cwd=cwd,
             )
         deploy = Deploy(process, said, ports)
         self._started.append(deploy)

@@ -88,7 +88,8 @@ def said_by_torch(tmp_path: Path) -> list[str]:
 def test_the_text_is_that_of_the_torch_backend(machine, recipe, said_by_torch, deployer, until):
     build = machine.build(recipe)
     # Triton's Python looks for packages in the working folder, and not at PYTHONPATH.
-    deploy = deployer(build, recipe=recipe, environment=machine.serving, cwd=BINDINGS)
+    (build / "tensorrt_llm").symlink_to(BINDINGS / "tensorrt_llm")
+    deploy = deployer(build, recipe=recipe, environment=machine.serving)
     until(lambda: deploy.is_ready, "the server")
 
     assert [deploy.generate(prompt, max_tokens=48) for prompt in PROMPTS] == said_by_torch

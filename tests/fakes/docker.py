@@ -302,8 +302,8 @@ def ps(words: list[str]) -> None:
             print(folder.name)
 
 
-def inspect(words: list[str]) -> None:
-    assert words[0] == "--type=container", words
+def container(words: list[str]) -> None:
+    assert words[0] == "inspect", words
     print(json.dumps([inspected(name) for name in words[1:]]))
 
 
@@ -358,7 +358,7 @@ def rm(words: list[str]) -> None:
 
 
 COMMANDS = {
-    command.__name__: command for command in (info, image, pull, run, logs, ps, inspect, stop, rm, shim)
+    command.__name__: command for command in (info, image, pull, run, logs, ps, container, stop, rm, shim)
 }
 
 

@@ -14,14 +14,15 @@ INFO = '{"ServerVersion": "29.0.1", "Runtimes": {"nvidia": {}, "runc": {}}}'
 
 
 class DockerDaemon:
-    """The folder that is the daemon; `gpus` is the table of nvidia-smi."""
+    """`folder` is the daemon, `client` the command, `gpus` the table of nvidia-smi."""
 
-    def __init__(self, folder: Path, gpus: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, client: Path, gpus: Path) -> None:
+        self.folder, self.client = folder, client
         (folder / "containers").mkdir(parents=True)
         (folder / "image_bin").mkdir()
         (folder / "gpus.csv").symlink_to(gpus)
         (folder / "images").touch()
+        (folder / "calls").touch()
         (folder / "image_environment.json").write_text("{}")
         self.info(INFO)
         self.in_image(FAKE_RELEASE="1.2.1")

@@ -22,7 +22,8 @@ from typing import Any
 from coordinator import DRAFT_TOKEN_S, NUM_DRAFT_TOKENS, PROMPT, VERIFICATION_S
 
 from trtspec.deploy.client import Client
-from trtspec.deploy.local import Deployment, serve
+from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.local import serve
 from trtspec.deploy.ports import Ports
 from trtspec.deploy.wheel import find_wheel
 from trtspec.repository import RepositorySpec, write_repository
@@ -36,7 +37,7 @@ def main() -> None:
     tokens = parser.parse_args().tokens
     with tempfile.TemporaryDirectory() as folder:
         deployment = _deployment(Path(folder))
-        with serve(deployment, find_wheel()) as server:
+        with serve(deployment, find_wheel(), gpus=0) as server:
             while not server.is_ready():
                 time.sleep(0.1)
             url = f"127.0.0.1:{deployment.ports.grpc}"
@@ -58,7 +59,7 @@ def _deployment(folder: Path) -> Deployment:
         version = repository / engines / "1"
         shutil.copy(HERE / "triton_overhead_model.py", version / "model.py")
         shutil.copy(HERE / "coordinator.py", version)
-    return Deployment(repository, "timed", folder / "log", ports=Ports(*_free_ports()))
+    return Deployment("overhead", folder, "timed", ports=Ports(*_free_ports()))
 
 
 def _free_ports() -> list[int]:

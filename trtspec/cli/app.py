@@ -1,8 +1,8 @@
 """The `trtspec` command: registers the commands and owns the exit status.
 
 0 is done, 1 a failure, 2 wrong usage, 130 Ctrl-C. A command is a module of this package, with a function of
-its name and a tuple `EXAMPLES`; a group of commands has a tuple of functions `COMMANDS`, and a `HELP`.
-What takes long to import is imported inside the function.
+its name and a tuple `EXAMPLES`; an underscore in the name is a space on the command line. A group of commands
+has a tuple of functions `COMMANDS`, and a `HELP`. What takes long to import is imported inside the function.
 """
 
 from __future__ import annotations
@@ -11,15 +11,44 @@ import os
 import sys
 import traceback
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from trtspec.cli import build, check, ci, convert, deploy, doctor, generate, init, inspect, plan, schema
+from trtspec.cli import (
+    build,
+    check,
+    ci,
+    convert,
+    deploy,
+    deploy_status,
+    deploy_stop,
+    doctor,
+    generate,
+    init,
+    inspect,
+    plan,
+    schema,
+)
 from trtspec.cli.errors import explain
 from trtspec.cli.output import out
 
-_COMMANDS = (init, doctor, check, plan, convert, build, deploy, generate, inspect, ci, schema)
+_COMMANDS = (
+    init,
+    doctor,
+    check,
+    plan,
+    convert,
+    build,
+    deploy,
+    deploy_status,
+    deploy_stop,
+    generate,
+    inspect,
+    ci,
+    schema,
+)
 _DEBUG = "TRTSPEC_DEBUG"
 
 
@@ -44,9 +73,19 @@ def _examples(*lines: str) -> str:
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
+class _Commands(TyperGroup):
+    """Commands of one word or two: `deploy status` is one, beside `deploy`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        two = " ".join(args[:2])
+        return super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
+
+
 def _app(name: str) -> typer.Typer:
     # Without Rich's markup the help comes in half the time; errors are ours to explain.
-    return typer.Typer(name=name, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+    return typer.Typer(
+        name=name, cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
+    )
 
 
 def _group(name: str, module: ModuleType) -> typer.Typer:
@@ -61,12 +100,13 @@ def _register() -> typer.Typer:
     start = "trtspec init recipe.yaml", "trtspec build recipe.yaml", "trtspec deploy recipe.yaml"
     app.callback(epilog=_examples(*start))(_trtspec)
     for module in _COMMANDS:
-        name = module.__name__.rpartition(".")[2]
+        function = module.__name__.rpartition(".")[2]
+        name = function.replace("_", " ")
         examples = _examples(*module.EXAMPLES)
         if hasattr(module, "COMMANDS"):
             app.add_typer(_group(name, module), help=module.HELP, epilog=examples)
         else:
-            app.command(name, epilog=examples)(getattr(module, name))
+            app.command(name, epilog=examples)(getattr(module, function))
     return app
 
 

@@ -30,7 +30,7 @@ class Report:
 
 
 def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
-    """Check a recipe, its two models and whether they fit together."""
+    """Check a recipe, and whether its models fit together."""
     from trtspec.checkpoint.pair import refuse
     from trtspec.recipe.loader import load
 

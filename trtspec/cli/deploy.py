@@ -1,34 +1,44 @@
-"""`trtspec deploy`: a built recipe under a real Triton, in the foreground."""
+"""`trtspec deploy`: a built recipe under a real Triton, on this machine or in a container."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.cli.options import OutputOption, RecipeArgument
+from trtspec.cli.options import DryRunOption, OutputOption, RecipeArgument
 from trtspec.cli.output import out
-from trtspec.errors import ServerError, UnavailableError
+from trtspec.cli.plan import watch
+from trtspec.cli.serving import run
+from trtspec.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from trtspec.deploy.local import Deployment, LocalServer
+    from trtspec.deploy.deployment import Deployment
+    from trtspec.engine.loading import Runtime
     from trtspec.recipe.schema import Recipe
 
-EXAMPLES = ("trtspec deploy recipe.yaml", "trtspec deploy recipe.yaml --http-port 9000 --grpc-port 9001")
-
-_INTERRUPTED = 130
+EXAMPLES = (
+    "trtspec deploy recipe.yaml",
+    "trtspec deploy recipe.yaml --http-port 9000 --grpc-port 9001",
+    "trtspec deploy recipe.yaml --docker --detach",
+    "trtspec deploy status",
+    "trtspec deploy stop",
+)
 
 
 def deploy(
     recipe: RecipeArgument,
     output: OutputOption = None,
+    docker: Annotated[
+        bool, typer.Option("--docker", help="Serve in a container of the release's image from NVIDIA.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="With --docker: leave it running when it is ready.")
+    ] = False,
+    dry_run: DryRunOption = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; Triton asks nobody for a password.")
     ] = "127.0.0.1",
@@ -39,88 +49,82 @@ def deploy(
 ) -> None:
     """Serve a built recipe under Triton until Ctrl-C or SIGTERM.
 
-    Requests in flight then have ten seconds to end. The exit status is 0 for a server that was ready and was
+    Without --docker that is the Triton of NVIDIA's image, if this is one, or the one that is installed here.
+    Requests in flight have ten seconds to end. The exit status is 0 for a server that was ready and was
     stopped so, 130 for one that was stopped before it was ready, 1 for one that ended by itself.
     """
-    from trtspec.deploy.local import Deployment, last_lines, serve
+    from trtspec.deploy.deployment import Deployment
     from trtspec.deploy.ports import Ports
-    from trtspec.deploy.wheel import find_wheel
+    from trtspec.engine.directory import read_engine
     from trtspec.plan.resolve import build_folder
     from trtspec.recipe.loader import load
 
+    if detach and not docker:
+        raise typer.BadParameter("only a container can be left running: --docker", param_hint="--detach")
     loaded = load(recipe)
     build = build_folder(loaded, {"output": output}, os.environ)
     if not (build / "model_repository").is_dir():
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(build, "there is no build here", repair)
-    _check_engines(build, loaded.recipe)
     deployment = Deployment(
-        repository=build / "model_repository",
+        name=loaded.recipe.name,
+        build=build.resolve(),
         model_name=loaded.recipe.serving.model_name,
-        log=build / "tritonserver.log",
+        ranks=max(read_engine(build / role / "engine").world_size for role in ("target", "draft")),
         host=host,
         ports=Ports(http_port, grpc_port, metrics_port),
         start_s=timeout,
     )
-    with _told_to_stop() as stop, serve(deployment, find_wheel()) as server:
-        try:
-            with out.progress(f"starting Triton (log: {deployment.log})"):
-                _wait_until_ready(server, stop)
-            _announce(deployment)
-            while not stop.wait(0.2):
-                server.check_running()
-        except ServerError:
-            for line in last_lines(deployment.log):
-                out.status(line)
-            raise
-        out.status("stopping; requests in flight may end first, a second Ctrl-C does not wait for them")
-    out.status("stopped")
+    if docker:
+        _in_docker(deployment, loaded.recipe, detach, dry_run)
+    else:
+        _here(deployment, loaded.recipe, dry_run)
 
 
-def _check_engines(build: Path, recipe: Recipe) -> None:
+def _here(deployment: Deployment, recipe: Recipe, dry_run: bool) -> None:
+    from trtspec.deploy.local import find_triton, line, serve
+    from trtspec.plan.devices import find_gpus
+    from trtspec.plan.runtime import this_runtime
+
+    triton, gpus = find_triton(), len(find_gpus())
+    if dry_run:
+        shown = line(deployment, triton, gpus)
+        variables = [f"{name}={shlex.quote(value)}" for name, value in shown.environment.items()]
+        command = " ".join([*variables, shlex.join(shown.argv)])
+        out.result(f"cd {shlex.quote(str(deployment.build))} && {command}")
+        return
+    _check_engines(deployment.build, recipe, this_runtime())
+    run(serve(deployment, triton, gpus), deployment)
+
+
+def _in_docker(deployment: Deployment, recipe: Recipe, detach: bool, dry_run: bool) -> None:
+    from trtspec.deploy.in_docker import container, serve
+    from trtspec.docker.daemon import container_user, find_daemon, obstacle
+    from trtspec.docker.image import ensure_image
+    from trtspec.plan.devices import container_gpus, find_gpus
+    from trtspec.plan.runtime import image_runtime
+    from trtspec.recipe.releases import release_of
+
+    release, daemon = release_of(recipe.engine.release), find_daemon()
+    gpus = container_gpus(find_gpus(), recipe.hardware.count) if recipe.hardware.gpu != "none" else ()
+    made = container(deployment, release.image, gpus, container_user(daemon))
+    if dry_run:
+        out.result(shlex.join(made.run("--detach")))
+        return
+    _check_engines(deployment.build, recipe, image_runtime(release))
+    if problem := obstacle(daemon, needs_gpus=bool(gpus)):
+        raise problem
+    ensure_image(release.image, watch)
+    run(serve(deployment, made, detach), deployment, made.name if detach else None)
+
+
+def _check_engines(build: Path, recipe: Recipe, runtime: Runtime) -> None:
     """What would fail after minutes of loading is refused at once."""
     from trtspec.checkpoint.tokenizer import read_tokenizer
     from trtspec.engine.loading import Pair, built_with, check_loading
-    from trtspec.plan.runtime import this_runtime
     from trtspec.repository.placement import place
 
     gpus = place(recipe.target.parallel.ranks, recipe.draft.parallel.ranks, recipe.hardware.count)
     pair = Pair(build / "target/engine", build / "draft/engine", gpus.target, gpus.draft)
     size, built = read_tokenizer(build / "tokenizer").size, built_with(build / "manifest.json")
-    check_loading(pair, recipe.speculation.num_draft_tokens or 1, size, built, this_runtime())
-
-
-@contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets; either, a second time, is a KeyboardInterrupt."""
-    stop = threading.Event()
-
-    def tell(*_: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    previous = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _wait_until_ready(server: LocalServer, stop: threading.Event) -> None:
-    while not server.is_ready():
-        if stop.wait(0.1):
-            raise typer.Exit(_INTERRUPTED)
-
-
-def _announce(deployment: Deployment) -> None:
-    host, ports = deployment.client_host, deployment.ports
-    host = f"[{host}]" if ":" in host else host
-    model = f"http://{host}:{ports.http}/v2/models/{deployment.model_name}"
-    body = json.dumps({"text_input": "def fib(", "max_tokens": 64, "stream": True})
-    out.status(f"{deployment.model_name} is ready; Ctrl-C stops it")
-    out.result(f"HTTP     {model}/generate  {model}/generate_stream")
-    out.result(f"gRPC     {host}:{ports.grpc}")
-    out.result(f"metrics  http://{host}:{ports.metrics}/metrics")
-    out.result(f"curl -sN {model}/generate_stream -d '{body}'")
+    check_loading(pair, recipe.speculation.num_draft_tokens or 1, size, built, runtime)

@@ -41,7 +41,7 @@ def inspect(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show a model, checkpoint or engine, and what is odd about it."""
+    """Show a model, checkpoint or engine, and what is odd in it."""
     from trtspec.inspection.folder import inspect as look
 
     report = look(folder)

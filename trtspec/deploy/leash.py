@@ -18,7 +18,7 @@ def main(parent: int, command: list[str]) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     # It may have died before the kernel was asked.
     if os.getppid() == parent:
-        os.execv(command[0], command)  # noqa: S606
+        os.execvp(command[0], command)  # noqa: S606
 
 
 if __name__ == "__main__":

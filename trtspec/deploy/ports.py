@@ -29,6 +29,14 @@ def check_free(host: str, ports: Ports) -> None:
             listener.close()
 
 
+def address_of(host: str) -> str:
+    """Its numeric address, which docker wants; a name that is none stays for `check_free` to refuse."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except socket.gaierror:
+        return host
+
+
 def _listen(host: str, name: str, port: int) -> socket.socket:
     """Keeps the port, so that two that are the same are noticed."""
     subject, repair = f"{host}:{port}", f"choose another {name} port: --{name}-port {_other(port)}"

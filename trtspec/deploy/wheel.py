@@ -7,35 +7,18 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 from trtspec.cache import cache_folder
+from trtspec.deploy.triton import Triton
 from trtspec.errors import UnavailableError
 
 _INSTALL = "pip install 'trtspec[triton]' (Linux on x86-64, Python 3.10 to 3.13)"
 
 
-@dataclass(frozen=True, slots=True)
-class TritonWheel:
-    """`server` is the executable, `backends` what `--backend-directory` takes, `libraries` a search path."""
-
-    server: Path
-    backends: Path
-    libraries: tuple[str, ...]
-
-    def environment(self) -> dict[str, str]:
-        """This process's environment, changed so that Triton finds this Python and its packages."""
-        variables = {"PATH": [os.path.join(sys.prefix, "bin")], "LD_LIBRARY_PATH": [*self.libraries]}
-        for name, paths in variables.items():
-            paths += filter(None, [os.environ.get(name)])
-        changed = {name: os.pathsep.join(paths) for name, paths in variables.items()}
-        # A build directory stays as it was built.
-        return {**os.environ, **changed, "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def find_wheel() -> TritonWheel:
+def find_wheel() -> Triton:
     """Raises `UnavailableError` when the wheel is missing or has nothing for this Python."""
     spec = find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
@@ -51,8 +34,15 @@ def find_wheel() -> TritonWheel:
         known = ", ".join(sorted(folder.name for folder in stub.parents[1].iterdir()))
         problem = f"has no Python backend for Python {python}, only for {known}"
         raise UnavailableError("nvidia-pytriton", problem, "use one of these")
-    libraries = (str(package.parent / "nvidia_pytriton.libs"), sysconfig.get_config_var("LIBDIR"))
-    return TritonWheel(server, _backends(root / "backends", stub), libraries)
+    libraries = [str(package.parent / "nvidia_pytriton.libs"), sysconfig.get_config_var("LIBDIR")]
+    variables = {"PATH": [os.path.join(sys.prefix, "bin")], "LD_LIBRARY_PATH": libraries}
+    return Triton(server, _backends(root / "backends", stub), _before(variables))
+
+
+def _before(variables: Mapping[str, list[str]]) -> dict[str, str]:
+    """These paths, and then what this process has, so that Triton finds this Python and its packages."""
+    here = {name: filter(None, [os.environ.get(name)]) for name in variables}
+    return {name: os.pathsep.join([*paths, *here[name]]) for name, paths in variables.items()}
 
 
 def _python_version() -> str:

@@ -75,6 +75,11 @@ def lines(*words: str) -> Iterator[Iterator[str]]:
         raise explained("\n".join(said))
 
 
+def signalled(status: int) -> int:
+    """The status of a container as of a process: docker says 128 and the signal where one was killed."""
+    return 128 - status if status > 128 else status
+
+
 def explained(said: str) -> UnavailableError:
     """What is wrong with docker, from what it said."""
     if known := find_cause(CAUSES, said):

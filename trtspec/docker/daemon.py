@@ -20,13 +20,12 @@ _CONTAINER_TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk")
 class Daemon:
     """`version` is None if it does not answer, for the reason `silence`.
 
-    `gpus` is whether containers can have GPUs. `user` is who runs them so that their files are the user's, as
-    "uid:gid"; None where root does, as in a rootless daemon.
+    `gpus` is whether containers can have GPUs, `rootless` whether root in one is the user of the daemon.
     """
 
     version: str | None
     gpus: bool = False
-    user: str | None = None
+    rootless: bool = False
     silence: UnavailableError | None = None
 
 
@@ -50,8 +49,12 @@ def find_daemon() -> Daemon | None:
     if not version:
         return Daemon(None, silence=explained(result.stderr))
     has_gpus = "nvidia" in runtimes or any(map(shutil.which, _CONTAINER_TOOLKIT))
-    user = None if "name=rootless" in security else f"{os.getuid()}:{os.getgid()}"
-    return Daemon(version, has_gpus, user)
+    return Daemon(version, has_gpus, "name=rootless" in security)
+
+
+def container_user(daemon: Daemon | None) -> str | None:
+    """Who a container runs as so that its files are the user's: "uid:gid", None for the image's root."""
+    return None if daemon and daemon.rootless else f"{os.getuid()}:{os.getgid()}"
 
 
 def obstacle(daemon: Daemon | None, needs_gpus: bool) -> UnavailableError | None:

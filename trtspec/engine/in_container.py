@@ -9,6 +9,7 @@ from typing import IO
 
 from trtspec.docker import command
 from trtspec.docker.container import Container, Mount
+from trtspec.docker.state import remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class InContainer:
         return container.run("--rm")
 
     def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> _Attached:
-        command.run_if_there("rm", "--force", self.name)
+        remove(self.name)
         return _Attached(self.name, command.start(self.command(argv, folder)[1:], output))
 
 
@@ -42,15 +43,14 @@ class _Attached:
         self._name, self._client = name, client
 
     def wait(self, seconds: float) -> int | None:
-        """`docker run` has the status of the command: 128 and the signal for one that was killed."""
         try:
             status = self._client.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
-        return 128 - status if status > 128 else status
+        return command.signalled(status)
 
     def kill(self) -> None:
         # A container outlives the client that started it.
         self._client.kill()
         self._client.wait()
-        command.run_if_there("rm", "--force", self._name)
+        remove(self._name)

@@ -9,6 +9,7 @@ from trtspec.engine.options import BuildOptions
 from trtspec.engine.place import Place
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.recipe.build_options import Value, to_argv
+from trtspec.tail import Tail
 from trtspec.watch import Advance
 
 COMMAND = "trtllm-build"
@@ -45,32 +46,20 @@ def build(argv: tuple[str, ...], place: Place, cache: TimingCache, log: Path, ad
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream, cache.options(log.parent) as timing:
         process = place.start((*argv, *timing), stream, log.parent)
-        tail = _Tail(log)
+        tail, note = Tail(log), ""
         try:
             while (status := process.wait(_POLL_S)) is None:
-                advance(0, tail.last())
+                note = _note(tail.lines()) or note
+                advance(0, note)
         finally:
             process.kill()
         if status:
             raise diagnose(argv[0], status, log)
 
 
-class _Tail:
-    """The last line of a file that grows."""
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._offset, self._line = file, 0, ""
-
-    def last(self) -> str:
-        """Without the time and the name of the logger, `[11/21/2026-07:30:00] [TRT-LLM] [I]`."""
-        with self._file.open("rb") as stream:
-            stream.seek(self._offset)
-            new = stream.read()
-        self._offset += len(new)
-        lines = [line for line in new.decode("utf-8", "replace").splitlines() if line.strip()]
-        if lines:
-            self._line = lines[-1].rpartition("] ")[2].strip()[:_WIDTH]
-        return self._line
+def _note(lines: list[str]) -> str:
+    """The last one without the time and the name of the logger, `[11/21/2026-07:30:00] [TRT-LLM] [I]`."""
+    return lines[-1].rpartition("] ")[2].strip()[:_WIDTH] if lines else ""
 
 
 _WIDTH = 60

@@ -83,6 +83,11 @@ def visible(gpus: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
     return tuple(chosen)
 
 
+def container_gpus(gpus: Sequence[Gpu], count: int) -> tuple[str, ...]:
+    """What docker gives a container that serves on `count` GPUs; by number where this machine has none."""
+    return tuple(gpu.uuid for gpu in gpus[:count]) or tuple(map(str, range(count)))
+
+
 def apart(gpus: Sequence[Gpu], ranks: Sequence[int]) -> list[tuple[str, ...]]:
     """For engines of so many ranks, the UUIDs of GPUs of their own; empty for all if there are too few."""
     if sum(ranks) > len(gpus):

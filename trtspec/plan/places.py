@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtspec.docker.container import name_for
+from trtspec.docker.daemon import container_user
 from trtspec.engine import trtllm
 from trtspec.engine.in_container import InContainer
 from trtspec.engine.place import Here, Place
@@ -16,7 +17,7 @@ from trtspec.recipe.releases import Release
 def build_place(
     release: Release, facts: Facts, build: Path, role: str, cache: TimingCache, gpus: tuple[str, ...]
 ) -> Place:
-    """For one engine of the build directory; `gpus` are those of its own, empty for all. Pure."""
+    """For one engine of the build directory; `gpus` are those of its own, empty for all."""
     if not facts.container:
         return Here(facts.trtllm_build or trtllm.COMMAND, gpus)
     return InContainer(
@@ -24,5 +25,5 @@ def build_place(
         name=name_for(f"build-{role}", build),
         folders=(build, cache.file.parent),
         gpus=gpus or tuple(gpu.uuid for gpu in facts.gpus),
-        user=facts.daemon.user if facts.daemon else None,
+        user=container_user(facts.daemon),
     )

@@ -5,6 +5,12 @@ from __future__ import annotations
 from trtspec.engine.loading import Runtime
 from trtspec.plan.devices import find_gpus
 from trtspec.plan.installed import engine_versions
+from trtspec.recipe.releases import Release
+
+
+def image_runtime(release: Release) -> Runtime:
+    """Of a container of its image, on this machine's GPUs."""
+    return Runtime(release.version, release.tensorrt, tuple(gpu.sm for gpu in find_gpus()))
 
 
 def this_runtime() -> Runtime:

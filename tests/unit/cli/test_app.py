@@ -34,9 +34,11 @@ def test_help_fits_one_screen_and_has_examples() -> None:
 
 @pytest.mark.parametrize("module", cli._COMMANDS, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_every_command_has_help_with_examples(module: object) -> None:
-    name = module.__name__.rpartition(".")[2]  # type: ignore[attr-defined]
-    result = CliRunner().invoke(cli.app, [name, "--help"])
+    words = module.__name__.rpartition(".")[2].split("_")  # type: ignore[attr-defined]
+    name = " ".join(words)
+    result = CliRunner().invoke(cli.app, [*words, "--help"])
     assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: trtspec {name} ")
     assert f"Examples:\n    trtspec {name}" in result.output
 
 

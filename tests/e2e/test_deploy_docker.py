@@ -1,0 +1,252 @@
+"""`trtspec deploy --docker`, with a stand-in for docker that runs a real Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_tensorrt_llm import write_recipe
+from tests.fakes.bindings import BINDINGS
+from tests.fakes.docker_daemon import DockerDaemon
+from tests.fakes.gpu_machine import H200, GpuMachine
+from trtspec.deploy.wheel import find_wheel
+from trtspec.recipe.releases import release_of
+
+TRTSPEC = Path(sys.prefix, "bin", "trtspec")
+IMAGE = release_of(None).image
+SERVER = """#!/bin/sh
+{variables}
+exec {server} --backend-directory={backends} "$@"
+"""
+
+
+class Docker:
+    """The stand-in, its images with the wheel's tritonserver, and what the command line needs to find it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.machine = GpuMachine(folder)
+        self.daemon: DockerDaemon = self.machine.containers(IMAGE)
+        self.environment = {**self.machine.environment, "HF_TOKEN": "hf_secret"}
+        self.environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+        wheel = find_wheel()
+        variables = "\n".join(f"export {name}={value}" for name, value in wheel.variables.items())
+        self.daemon.program(
+            "tritonserver",
+            SERVER.format(variables=variables, server=wheel.server, backends=wheel.backends),
+        )
+        self.daemon.in_image(OMP_NUM_THREADS="1")
+
+    def trtspec(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [TRTSPEC, *words], env=self.environment, capture_output=True, text=True, check=False
+        )
+
+    def names(self) -> list[str]:
+        """Of the containers that are there."""
+        return [folder.name for folder in (self.daemon.folder / "containers").iterdir()]
+
+
+@pytest.fixture
+def docker(tmp_path):
+    docker = Docker(tmp_path / "machine")
+    yield docker
+    for name in docker.names():
+        subprocess.run([docker.daemon.client, "rm", "--force", name], env=docker.environment)
+
+
+@pytest.fixture
+def deploy(docker, deployer, build_copy, tiny_recipe):
+    def start(*options):
+        return deployer(build_copy, "--docker", *options, recipe=tiny_recipe, environment=docker.environment)
+
+    return start
+
+
+def test_real_tokens_from_a_container_and_nothing_left_of_it(
+    docker, deploy, server, build_copy, tiny_build, until
+):
+    deployed = deploy()
+    until(lambda: deployed.is_ready, "the server ready")
+    (name,) = docker.names()
+    assert deployed.generate("import ", max_tokens=8) == server.generate("import ", max_tokens=8)
+    (words,) = docker.daemon.calls("run")
+    assert not any("hf_secret" in word for word in words)
+
+    assert deployed.stop(signal.SIGINT) == 0
+    assert deployed.said.read_text().splitlines()[-1] == "stopped"
+    assert docker.names() == []
+    assert not deployed.server_pids()
+    assert "Started HTTPService" in (build_copy / "tritonserver.log").read_text()
+    # The build was mounted read-only, and would have served so.
+    command = ["diff", "-rq", "--exclude=tritonserver.log", tiny_build, build_copy]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == ""
+    assert f"src={build_copy},dst={build_copy},readonly" in words[words.index("--mount") + 1]
+    assert name.startswith("trtspec-tiny-")
+
+
+def test_one_that_is_left_running_is_seen_and_stopped(docker, deploy, until):
+    deployed = deploy("--detach")
+    assert deployed.process.wait(90) == 0
+    (name,) = docker.names()
+    assert f"trtspec deploy stop {name} stops it" in deployed.said.read_text()
+    assert deployed.generate("import ", max_tokens=2)
+
+    (found,) = json.loads(docker.trtspec("deploy", "status", "--json").stdout)
+    assert (found["name"], found["state"], found["image"]) == (name, "ready", IMAGE)
+    assert found["url"] == f"http://127.0.0.1:{deployed.ports[0]}/v2/models/speculative_llm"
+    assert name in docker.trtspec("deploy", "status").stdout
+
+    again = deploy()
+    assert again.process.wait(30) == 1
+    assert f"error: {name}: is running already" in again.said.read_text()
+
+    other = docker.trtspec("deploy", "stop", "another")
+    assert other.returncode == 1
+    assert f"another: is not deployed in docker here\nhint: deployed are {name}" in other.stderr
+
+    assert docker.trtspec("deploy", "stop").returncode == 0
+    assert docker.names() == []
+    until(lambda: not deployed.server_pids(), "the end of the server")
+    assert json.loads(docker.trtspec("deploy", "status", "--json").stdout) == []
+    assert docker.trtspec("deploy", "stop").returncode == 1
+
+
+def test_requests_in_flight_end_before_the_container_does(docker, deploy, until):
+    deployed = deploy()
+    until(lambda: deployed.is_ready, "the server ready")
+    client = deployed.client()
+    responses = client.generate({"text_input": "class A:\n", "max_tokens": 200, "end_id": -1, "stream": True})
+    texts = [next(responses)["text_output"]]
+
+    deployed.process.send_signal(signal.SIGTERM)
+    texts += [response["text_output"] for response in responses]
+    client.close()
+
+    assert len("".join(texts)) > 200
+    assert deployed.process.wait(60) == 0
+    assert docker.names() == []
+
+
+def test_one_that_dies_while_it_starts_is_an_error_with_its_last_lines(docker, deploy, build_copy):
+    (build_copy / "target" / "engine" / "rank0.safetensors").write_bytes(b"broken")
+    deployed = deploy("--detach")
+
+    assert deployed.process.wait(60) == 1
+    said = deployed.said.read_text()
+    assert "did not load: " in said
+    assert f"{build_copy}/target/engine/rank0.safetensors: " in said
+    assert docker.names() == []
+
+
+def test_one_that_is_killed_says_so(docker, deploy, until):
+    deployed = deploy()
+    until(lambda: deployed.is_ready, "the server ready")
+
+    os.kill(min(deployed.server_pids()), signal.SIGKILL)
+
+    assert deployed.process.wait(30) == 1
+    assert "error: tritonserver: was killed by SIGKILL" in deployed.said.read_text()
+    assert docker.names() == []
+
+
+def test_ctrl_c_before_it_is_ready_is_130(docker, deploy, until):
+    deployed = deploy()
+    until(lambda: deployed.is_ready or deployed.server_pids(), "a tritonserver")
+
+    assert deployed.stop(signal.SIGINT) == 130
+    assert docker.names() == []
+    assert not deployed.server_pids()
+
+
+def test_the_triton_on_path_is_run_rather_than_the_wheels(
+    docker, deployer, build_copy, tiny_recipe, tmp_path, until
+):
+    """As inside of NVIDIA's image."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = (docker.daemon.folder / "image_bin/tritonserver").read_text()
+    (folder / "tritonserver").write_text(script.replace("exec", f'echo "$@" > {tmp_path}/ran\nexec'))
+    (folder / "tritonserver").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    dry = subprocess.run(
+        [TRTSPEC, "deploy", tiny_recipe, "--output", build_copy, "--dry-run"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    deployed = deployer(build_copy, recipe=tiny_recipe, environment=environment)
+    until(lambda: deployed.is_ready, "the server ready")
+
+    assert deployed.generate("import ", max_tokens=2)
+    ran = (tmp_path / "ran").read_text().split()
+    shown = dry.stdout.split(" && ")[1].split()
+    assert shown[0] == str(folder / "tritonserver")
+    changing = ("port=", "shm-region-prefix-name=")
+    assert [word for word in ran if not any(part in word for part in changing)] == [
+        word for word in shown[1:] if not any(part in word for part in changing)
+    ]
+
+
+class TestRefusals:
+    def refused(self, deploy) -> str:
+        deployed = deploy()
+        assert deployed.process.wait(30) == 1
+        return deployed.said.read_text()
+
+    def test_no_docker(self, docker, deploy):
+        (docker.daemon.client).unlink()
+        docker.environment["PATH"] = "/usr/bin:/bin"
+        if shutil.which("docker", path="/usr/bin:/bin"):
+            pytest.skip("this machine has a docker where none may be")
+        assert "error: docker: is not on PATH" in self.refused(deploy)
+
+    def test_a_silent_daemon(self, docker, deploy):
+        docker.daemon.info('{"ServerVersion": ""}', "silent")
+        assert "error: docker: docker's daemon does not answer" in self.refused(deploy)
+
+    def test_an_image_that_cannot_be_pulled(self, docker, deploy):
+        docker.daemon.images()
+        (docker.daemon.folder / "unknown_image").touch()
+        assert f"error: {IMAGE}: cannot be pulled" in self.refused(deploy)
+        assert docker.names() == []
+
+
+def test_engines_of_tensorrt_llm_are_built_and_served_in_containers(docker, deployer, tmp_path, until):
+    """`trtllm-build` and the bindings in the image are stand-ins."""
+    recipe = write_recipe(tmp_path, "gpu: h200", "release: 1.2.1")
+    docker.machine.gpus(H200)
+    build = tmp_path / "build"
+    made = docker.trtspec("build", str(recipe), "--container", "--output", str(build))
+    assert made.returncode == 0, made.stderr
+    # Triton's Python looks for packages in the working folder.
+    (build / "tensorrt_llm").symlink_to(BINDINGS / "tensorrt_llm")
+
+    deployed = deployer(build, "--docker", recipe=recipe, environment=docker.environment)
+    until(lambda: deployed.is_ready, "the server ready")
+
+    assert deployed.generate("import ", max_tokens=8)
+    assert deployed.stop() == 0
+    given = [words[words.index("--gpus") + 1] for words in docker.daemon.calls("run")]
+    assert given == ["device=GPU-00"] * 3
+
+
+def test_engines_of_another_gpu_are_refused(docker, deployer, tmp_path):
+    recipe = write_recipe(tmp_path, "gpu: h200", "release: 1.2.1")
+    docker.machine.gpus(H200)
+    build = tmp_path / "build"
+    docker.trtspec("build", str(recipe), "--container", "--output", str(build))
+    docker.machine.gpus("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000")
+
+    deployed = deployer(build, "--docker", recipe=recipe, environment=docker.environment)
+
+    assert deployed.process.wait(30) == 1
+    assert "was built for SM 90, and this GPU has SM 89" in deployed.said.read_text()

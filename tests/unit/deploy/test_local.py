@@ -1,0 +1,55 @@
+"""What is run on this machine, and which Triton that is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trtspec.deploy import local
+from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.local import find_triton, line
+from trtspec.deploy.triton import Triton
+
+TRITON = Triton(Path("/opt/tritonserver/bin/tritonserver"))
+
+
+def executable(file: Path) -> str:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def test_the_image_comes_before_path_and_path_before_the_wheel(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(local, "SERVER", str(tmp_path / "opt/tritonserver"))
+    wheel = find_triton()
+    assert wheel.backends is not None
+    on_path = executable(tmp_path / "bin/tritonserver")
+    assert find_triton() == Triton(Path(on_path))
+    image = executable(tmp_path / "opt/tritonserver")
+    assert find_triton() == Triton(Path(image))
+
+
+def test_engines_of_several_ranks_are_launched_by_mpirun():
+    started = line(Deployment("x", Path("/build"), "model", ranks=2), TRITON, gpus=2)
+    assert started.argv[:5] == ("mpirun", "--allow-run-as-root", "-n", "1", str(TRITON.server))
+    assert "--model-repository=/build/model_repository" in started.argv
+    assert started.environment["TRTLLM_ORCHESTRATOR"] == "1"
+
+
+@pytest.mark.parametrize(("gpus", "given"), [(0, True), (1, False)])
+def test_metrics_of_gpus_are_not_asked_for_where_there_are_none(gpus, given):
+    started = line(Deployment("x", Path("/build"), "model"), TRITON, gpus)
+    assert ("--allow-gpu-metrics=false" in started.argv) == given
+
+
+def test_the_leash_finds_a_command_on_path(tmp_path):
+    """As it must find mpirun."""
+    code = "import os, sys; from trtspec.deploy.leash import main; main(os.getppid(), sys.argv[1:])"
+    said = subprocess.check_output([sys.executable, "-c", code, "echo", "a b"], text=True)
+    assert said == "a b\n"

@@ -1,0 +1,63 @@
+"""Why a server has ended, from its status and its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.server import Server
+from trtspec.errors import ServerError
+
+LOADING = "E1121 07:30:00.1 1 model_lifecycle.cc:669] \"failed to load 'pair' version 1: Internal: {}\"\n"
+DRIVER = "CUDA driver version is insufficient for CUDA runtime version"
+
+
+class Ended:
+    def __init__(self, status: int) -> None:
+        self._status = status
+
+    def poll(self) -> int:
+        return self._status
+
+    def stop(self, seconds: int) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("status", "log", "problem", "repair"),
+    [
+        (1, LOADING.format("no such file"), "pair: did not load: no such file", "its log is"),
+        (
+            1,
+            LOADING.format("deserializeCudaEngine: Version tag does not match. Note: Current Version: 239"),
+            "did not load: deserializeCudaEngine: Version tag",
+            "trtspec build --container",
+        ),
+        (
+            1,
+            LOADING.format("unable to find backend library for backend 'tensorrtllm', try specifying"),
+            "unable to find backend library",
+            "trtspec deploy --docker",
+        ),
+        (
+            1,
+            "[TensorRT-LLM][ERROR] The engine plan file is generated on an incompatible device, "
+            "expecting compute 9.0 got compute 8.9, please rebuild.\n",
+            "ended with status 1: an engine was built for compute capability 9.0, and this GPU has 8.9",
+            "build it again",
+        ),
+        (-9, "", "tritonserver: was killed by SIGKILL", "its log is"),
+        # A warning is no cause: Triton says this on every machine without a GPU.
+        (-9, f"W1121 07:30:00 1 pinned.cc:1] {DRIVER}\n", "was killed by SIGKILL", "its log is"),
+        (1, f"E1121 07:30:00 1 main.cc:1] {DRIVER}\n", "driver does not run", "newer driver"),
+    ],
+)
+def test_why_it_ended(tmp_path: Path, status: int, log: str, problem: str, repair: str) -> None:
+    deployment = Deployment("x", tmp_path, "pair")
+    deployment.log.write_text(log)
+    with pytest.raises(ServerError) as caught:
+        Server(deployment, Ended(status)).check_running()
+    assert problem in str(caught.value)
+    assert repair in str(caught.value.repair)

@@ -1,0 +1,32 @@
+"""`trtspec deploy status`: what runs in docker."""
+
+from __future__ import annotations
+
+from trtspec.cli.options import JsonOption
+from trtspec.cli.output import out
+
+EXAMPLES = ("trtspec deploy status", "trtspec deploy status --json")
+
+
+def deploy_status(json: JsonOption = False) -> None:
+    """Show the servers that deploy --docker has started."""
+    from trtspec.deploy.deployed import find_deployed
+
+    found = find_deployed()
+    rows = [
+        {
+            "name": deployed.state.name,
+            "state": deployed.condition,
+            "url": deployed.deployment.url,
+            "build": str(deployed.deployment.build),
+            "image": deployed.state.image,
+            "created": deployed.state.created,
+        }
+        for deployed in found
+    ]
+    if json:
+        out.json(rows)
+    elif rows:
+        out.table([list(row.values()) for row in rows], header=list(rows[0]))
+    else:
+        out.status("nothing is deployed in docker here")

@@ -1,0 +1,40 @@
+"""Why a Triton server ends, from its log; of the issue threads of TensorRT-LLM and its Triton backend."""
+
+from __future__ import annotations
+
+from trtspec.causes import Cause
+
+CAUSES = (
+    Cause(
+        r"incompatible device, expecting compute ([\d.]+) got compute ([\d.]+)",
+        "an engine was built for compute capability {0}, and this GPU has {1}",
+        "serve it on the GPU of its recipe, or build it again on this one",
+    ),
+    Cause(
+        r"Version tag does not match|[Ss]erialization [Vv]ersion|plan file .* different version of TensorRT",
+        "an engine was built by another TensorRT",
+        "build and serve in the same image: trtspec build --container, trtspec deploy --docker",
+    ),
+    Cause(
+        r"CUDA out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|CUDA error: out of memory"
+        r"|Cuda Runtime \(out of memory\)|Requested amount of GPU memory",
+        "the GPU has too little free memory",
+        "end what else uses it (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len",
+    ),
+    Cause(
+        r"driver version is insufficient|NVIDIA driver on your system is too old"
+        r"|forward compatibility was attempted",
+        "NVIDIA's driver does not run the CUDA of this release",
+        "install a newer driver: trtspec doctor says which",
+    ),
+    Cause(
+        r"busy or unavailable|cudaErrorDevicesUnavailable",
+        "a GPU lets no further process in",
+        "set its compute mode: nvidia-smi -c DEFAULT, and end what else uses it",
+    ),
+    Cause(
+        r"unable to find backend library for backend 'tensorrtllm'|libtriton_tensorrtllm.so",
+        "this Triton has no backend of TensorRT-LLM",
+        "serve it in NVIDIA's image: trtspec deploy --docker",
+    ),
+)
