@@ -152,8 +152,9 @@ def test_a_request_enqueued_by_a_listener_is_served(subject, continuation):
 
 def test_a_listener_that_fails_harms_no_other(subject, continuation, ask):
     async def main():
-        loop, errors = asyncio.get_running_loop(), []
-        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        loop = asyncio.get_running_loop()
+        failure = loop.create_future()
+        loop.set_exception_handler(lambda _, context: failure.set_result(context["exception"]))
         executor = subject.load()
 
         def listen(response):
@@ -161,8 +162,8 @@ def test_a_listener_that_fails_harms_no_other(subject, continuation, ask):
 
         executor.enqueue_request(Request([1, 2], 5), listen)
         [response] = await ask(executor, Request(PROMPT, 12))
-        return response, errors
+        return response, await asyncio.wait_for(failure, 20)
 
-    response, errors = asyncio.run(main())
+    response, error = asyncio.run(main())
     assert response.token_ids == continuation(PROMPT, 12)
-    assert [type(error) for error in errors] == [KeyError]
+    assert isinstance(error, KeyError)
