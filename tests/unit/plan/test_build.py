@@ -176,7 +176,9 @@ def test_ctrl_c(slow_pair: Path) -> None:
 
 def test_two_builds_of_one_directory(slow_pair: Path) -> None:
     process = start_and_wait_for(slow_pair, "target/.checkpoint.partial/rank0.safetensors")
+    process.send_signal(signal.SIGSTOP)
     other = trtspec("build", slow_pair, "--output", slow_pair.parent / "build")
+    process.send_signal(signal.SIGCONT)
     assert process.wait(timeout=30) == 0
     assert other.returncode == 1
     assert f"another build is at work here (process {process.pid})" in other.stderr
