@@ -97,7 +97,7 @@ class TensorRtLlm(Torch):
 class Bls(Torch):
     """The executor for engines that are Triton models of their own, on one without the server."""
 
-    overtaken = 2 * LIMITS["max_batch_size"]  # the threads that race for the engine
+    overtaken = LIMITS["max_batch_size"]  # the threads that race for the engine
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

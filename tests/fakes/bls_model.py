@@ -6,7 +6,7 @@ Everything that goes back and forth is the tensors of NVIDIA's `config.pbtxt`; o
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -54,16 +54,14 @@ class BlsModel:
     def __init__(self, load: Callable[[], Executor]) -> None:
         self.service = EngineService(load, excludes_input=False, check_s=0.01)
 
-    def infer(self, inputs: Arrays, request_id: str) -> Iterator[Arrays]:
+    def infer(self, inputs: Arrays, request_id: str) -> Arrays:
         client = QueueClient()
         self.service.submit(as_received(inputs), request_id, client)
-        is_final = False
-        while not is_final:
-            arrays, is_final, error = client.heard.get(timeout=20)
-            if error is not None:
-                raise EngineFailure(error)
-            if arrays:
-                yield arrays
+        arrays, is_final, error = client.heard.get(timeout=20)
+        if error is not None:
+            raise EngineFailure(error)
+        assert is_final, "a model that is not decoupled has one response"
+        return arrays
 
 
 def as_received(inputs: Arrays) -> Arrays:

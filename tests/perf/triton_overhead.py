@@ -1,6 +1,8 @@
 """What the coordinator costs inside Triton, clients and wire included; prints JSON.
 
-As `coordinator.py` beside it, with the very engines of it, but through a real tritonserver and gRPC streams.
+As `coordinator.py` beside it, with the very engines of it, but through a real tritonserver and gRPC streams,
+in both layouts: in bls the engines are Python models, each call to which is a hop.
+
 NVIDIA's BLS coordinator on such engines: 1.2-1.9 ms a round; 84.5 % of the ideal at 1 stream; at 32 streams
 2.5 % with one process, 27 % with 32.
 """
@@ -27,6 +29,7 @@ from trtspec.deploy.local import serve
 from trtspec.deploy.ports import Ports
 from trtspec.deploy.wheel import find_wheel
 from trtspec.repository import RepositorySpec, write_repository
+from trtspec.repository.spec import EngineModel
 
 HERE = Path(__file__).parent
 
@@ -42,10 +45,13 @@ def main() -> None:
                 time.sleep(0.1)
             url = f"127.0.0.1:{deployment.ports.grpc}"
             results = {
-                f"{streams} streams, stream={str(stream).lower()}": {
-                    "us_a_round": min(_run(url, "instant", streams, stream, tokens)[0] for _ in range(3)),
-                    "share_of_ideal": _run(url, "timed", streams, stream, 512)[1],
+                f"{layout}, {streams} streams, stream={str(stream).lower()}": {
+                    "us_a_round": min(
+                        _run(url, f"{prefix}instant", streams, stream, tokens)[0] for _ in range(3)
+                    ),
+                    "share_of_ideal": _run(url, f"{prefix}timed", streams, stream, 512)[1],
                 }
+                for prefix, layout in (("", "in_process"), ("bls_", "bls"))
                 for streams in (1, 32)
                 for stream in (False, True)
             }
@@ -54,11 +60,16 @@ def main() -> None:
 
 def _deployment(folder: Path) -> Deployment:
     repository = folder / "model_repository"
-    for engines in ("instant", "timed"):
-        write_repository(repository, RepositorySpec(model_name=engines))
-        version = repository / engines / "1"
-        shutil.copy(HERE / "triton_overhead_model.py", version / "model.py")
-        shutil.copy(HERE / "coordinator.py", version)
+    for kind in ("instant", "timed"):
+        engines = (
+            EngineModel(f"bls_{kind}_target", "torch", "unused", 64),
+            EngineModel(f"bls_{kind}_draft", "torch", "unused", 64),
+        )
+        write_repository(repository, RepositorySpec(model_name=kind))
+        write_repository(repository, RepositorySpec(model_name=f"bls_{kind}", engines=engines))
+    for model in repository.iterdir():
+        shutil.copy(HERE / "triton_overhead_model.py", model / "1" / "model.py")
+        shutil.copy(HERE / "coordinator.py", model / "1")
     return Deployment("overhead", folder, "timed", ports=Ports(*_free_ports()))
 
 

@@ -70,7 +70,7 @@ def deploy(
         name=loaded.recipe.name,
         build=build.resolve(),
         model_name=loaded.recipe.serving.model_name,
-        ranks=max(read_engine(build / role / "engine").world_size for role in ("target", "draft")),
+        ranks=max(read_engine(build / role / "engine").num_processes for role in ("target", "draft")),
         host=host,
         ports=Ports(http_port, grpc_port, metrics_port),
         start_s=timeout,

@@ -40,6 +40,11 @@ class EngineConfig:
     def backend(self) -> str:
         return "torch" if self.version.startswith(TORCH_VERSION) else "tensorrt_llm"
 
+    @property
+    def num_processes(self) -> int:
+        """How many processes run it: one for each rank, or one that puts all ranks together."""
+        return self.world_size if self.backend == "tensorrt_llm" else 1
+
 
 def write_config(folder: Path, version: str, pretrained: Mapping[str, Any], build: Mapping[str, Any]) -> None:
     """Writes `config.json`; its bytes depend on nothing but the values."""

@@ -10,14 +10,13 @@ from trtspec.repository.spec import DRAFT, TARGET, EngineModel, RepositorySpec, 
 
 
 def repository_spec(resolved: Resolved) -> RepositorySpec:
-    """The draft does not stream: a proposal is of use when it is complete."""
     engines: tuple[EngineModel, ...] = ()
     in_process = None
     if resolved.layout == "bls":
         placement = resolved.placement
         engines = (
-            _engine(resolved, TARGET, "target/engine", resolved.target, True, placement.target),
-            _engine(resolved, DRAFT, "draft/engine", resolved.draft, False, placement.draft),
+            _engine(resolved, TARGET, "target/engine", resolved.target, placement.target),
+            _engine(resolved, DRAFT, "draft/engine", resolved.draft, placement.draft),
         )
     elif resolved.release:
         in_process = TensorRtLlm(resolved.release.image, resolved.placement, KV_FRACTION)
@@ -30,12 +29,12 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
 
 
 def _engine(
-    resolved: Resolved, name: str, folder: str, engine: EnginePlan, decoupled: bool, gpus: tuple[int, ...]
+    resolved: Resolved, name: str, folder: str, engine: EnginePlan, gpus: tuple[int, ...]
 ) -> EngineModel:
     backend, batch = resolved.backend, engine.options.max_batch_size
     if resolved.release is None:
-        return EngineModel(name, backend, str(PurePosixPath("../..", folder)), batch, decoupled)
-    return EngineModel(name, backend, folder, batch, decoupled, _kv_tokens(resolved), gpus)
+        return EngineModel(name, backend, str(PurePosixPath("../..", folder)), batch)
+    return EngineModel(name, backend, folder, batch, _kv_tokens(resolved), gpus)
 
 
 def _kv_tokens(resolved: Resolved) -> int | None:

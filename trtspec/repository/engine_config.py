@@ -19,11 +19,12 @@ _WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
 def engine_config(model: EngineModel) -> pb.ModelConfig:
     """A Triton model that takes token ids and gives token ids.
 
-    No request waits for others to be batched with, since the engine takes new ones in at every step.
+    No request waits for others to be batched with, since the engine takes new ones in at every step. It is
+    not decoupled: see `trtspec.serving.executors.bls.executor`.
     """
     backend = "tensorrtllm" if model.backend == "tensorrt_llm" else "python"
     config = pb.ModelConfig(name=model.name, backend=backend, max_batch_size=model.max_batch_size)
-    config.model_transaction_policy.decoupled = model.decoupled
+    config.model_transaction_policy.decoupled = False
     config.dynamic_batching.preferred_batch_size.append(model.max_batch_size)
     for tensor in INPUTS:
         added = config.input.add(

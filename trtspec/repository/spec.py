@@ -16,14 +16,13 @@ class EngineModel:
     `backend` runs it: torch in Triton's Python backend, tensorrt_llm in NVIDIA's C++ backend. The latter
     takes `engine_dir` relative to the folder that the server runs in, the build directory; the former
     relative to the model's. `kv_tokens` is how many tokens its KV cache may hold, `gpu_device_ids` has the
-    GPU of each rank; both are the C++ backend's alone. Only a `decoupled` model streams.
+    GPU of each rank; both are the C++ backend's alone.
     """
 
     name: str
     backend: str
     engine_dir: str
     max_batch_size: int
-    decoupled: bool
     kv_tokens: int | None = None
     gpu_device_ids: tuple[int, ...] = ()
 

@@ -53,7 +53,6 @@ def test_engines_of_several_ranks_are_models_of_their_own(
 def test_python_models_find_their_engines_from_their_own_folder(pair_recipe: Path) -> None:
     engines = spec(pair_recipe, {"hardware": "serving: {layout: bls}\nhardware"}).engines
     assert [engine.engine_dir for engine in engines] == ["../../target/engine", "../../draft/engine"]
-    assert [engine.decoupled for engine in engines] == [True, False]
     assert {engine.kv_tokens for engine in engines} == {None}
 
 

@@ -12,8 +12,8 @@ from trtspec.repository.config import config_text
 from trtspec.repository.engine_config import engine_config_text
 from trtspec.repository.spec import EngineModel
 
-PYTHON = EngineModel("tensorrt_llm", "torch", "../../target/engine", 16, decoupled=True)
-NVIDIAS = EngineModel("tensorrt_llm", "tensorrt_llm", "target/engine", 16, True, 5000, (0, 1))
+PYTHON = EngineModel("tensorrt_llm", "torch", "../../target/engine", 16)
+NVIDIAS = EngineModel("tensorrt_llm", "tensorrt_llm", "target/engine", 16, 5000, (0, 1))
 
 
 def read(model: EngineModel) -> pb.ModelConfig:
@@ -61,14 +61,14 @@ def test_single_numbers_have_the_batchs_shape_alone():
 
 
 def test_a_cache_without_a_neighbour_is_bounded_by_memory_alone():
-    config = read(EngineModel("tensorrt_llm_draft", "tensorrt_llm", "draft/engine", 16, False, None, (2,)))
+    config = read(EngineModel("tensorrt_llm_draft", "tensorrt_llm", "draft/engine", 16, None, (2,)))
 
     assert "max_tokens_in_paged_kv_cache" not in parameters(config)
     assert not config.model_transaction_policy.decoupled
 
 
 def test_the_coordinator_is_told_who_has_the_engines(tmp_path: Path):
-    draft = EngineModel("tensorrt_llm_draft", "torch", "../../draft/engine", 16, decoupled=False)
+    draft = EngineModel("tensorrt_llm_draft", "torch", "../../draft/engine", 16)
     spec = RepositorySpec(engines=(PYTHON, draft))
     found = parameters(text_format.Parse(config_text(spec), pb.ModelConfig()))
     write_repository(tmp_path, spec)

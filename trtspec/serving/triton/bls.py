@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 from trtspec.serving.errors import EngineFailure
@@ -13,12 +11,12 @@ _OUTPUTS = ["output_ids", "sequence_length"]
 
 
 class TritonModel:
-    """A `tensorrt_llm` model by its name, whether it is decoupled or not."""
+    """A `tensorrt_llm` model by its name; it must not be decoupled."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def infer(self, inputs: Arrays, request_id: str) -> Iterator[Arrays]:
+    def infer(self, inputs: Arrays, request_id: str) -> Arrays:
         request = pb_utils.InferenceRequest(
             model_name=self._name,
             request_id=request_id,
@@ -26,14 +24,13 @@ class TritonModel:
             inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
         )
         try:
-            for response in request.exec(decoupled=True):
-                if response.has_error():
-                    raise EngineFailure(self._first_line(response.error().message()))
-                tensors = response.output_tensors()
-                if tensors:
-                    yield {tensor.name(): tensor.as_numpy() for tensor in tensors}
+            response = request.exec()
         except pb_utils.TritonModelException as error:
-            raise EngineFailure(self._first_line(str(error))) from None
+            raise self._failure(str(error)) from None
+        if response.has_error():
+            raise self._failure(response.error().message())
+        # The arrays are views of memory that Triton takes back.
+        return {tensor.name(): tensor.as_numpy().copy() for tensor in response.output_tensors()}
 
-    def _first_line(self, message: str) -> str:
-        return f"{self._name}: {message.partition(chr(10))[0]}"
+    def _failure(self, message: str) -> EngineFailure:
+        return EngineFailure(f"{self._name}: {message.partition(chr(10))[0]}")

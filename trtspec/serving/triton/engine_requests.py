@@ -70,7 +70,7 @@ def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
     """
     for name in arrays:
         if name in _MISSING and not _asks_for_nothing(name, arrays[name]):
-            raise RequestError(name, "given", "left out: the torch backend has no such thing")
+            raise RequestError(name, "given", "nothing, since the torch backend does not have it")
     tokens = arrays.get("input_ids")
     if tokens is None:
         raise RequestError("input_ids", "missing", "given")
@@ -125,6 +125,8 @@ def response_arrays(asked: EngineRequest, new: Sequence[int]) -> dict[str, npt.N
 
 
 def _asks_for_nothing(name: str, array: npt.NDArray[Any]) -> bool:
+    if name == "bad_words_list":
+        return not read_words(array)
     nothing = (1,) if name in _ONE else (0, b"")
     return all(item in nothing for item in array.reshape(-1).tolist())
 

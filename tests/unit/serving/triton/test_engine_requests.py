@@ -31,7 +31,7 @@ def read(**values):
     [
         Request([3, 1, 4], 8),
         Request([3, 1, 4], 3, draft_token_ids=[5, 6], end_id=2),
-        Request([3], 1, streaming=True, sampling=SamplingConfig(top_k=1, min_tokens=4)),
+        Request([3], 1, sampling=SamplingConfig(top_k=1, min_tokens=4)),
         Request([3], 1, sampling=SamplingConfig(temperature=0.5, top_p=1.0, seed=2**64 - 1)),
         Request([3], 1, sampling=SamplingConfig(0.5, 20, 0.5, 7, 1.5, 0.25, -0.25, 3)),
     ],
@@ -45,7 +45,7 @@ def test_what_the_coordinator_asks_is_what_is_understood(request_: Request):
     assert asked.request.input_token_ids == admitted.prompt
     assert asked.request.draft_token_ids == admitted.draft
     assert asked.request.max_tokens == request_.max_tokens
-    assert (asked.request.end_id, asked.request.streaming) == (request_.end_id, request_.streaming)
+    assert asked.request.end_id == request_.end_id
     assert asked.request.sampling.is_greedy == request_.sampling.is_greedy
     assert expected in (None, asked.request.sampling)
     assert asked.request.sampling.min_tokens == request_.sampling.min_tokens
@@ -60,7 +60,7 @@ def test_temperature_alone_is_greedy_as_in_tensorrt_llm():
 
 def test_what_nvidias_coordinator_always_sends_asks_for_nothing():
     asked = read(
-        bad_words_list=np.zeros([1, 2, 0], np.int32),
+        bad_words_list=np.array([[[0], [-1]]], np.int32),  # of [""], the usual curl line's
         stop_words_list=np.zeros([1, 2, 0], np.int32),
         embedding_bias=np.zeros([1, 0], np.float32),
         return_context_logits=[False],

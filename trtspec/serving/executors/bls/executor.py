@@ -8,23 +8,24 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.admission import Admitted, Refused, admit
 from trtspec.serving.executors.bls.tensors import Arrays, new_tokens, request_arrays, stop_arrays
+from trtspec.serving.policy import may_speculate
+from trtspec.serving.seeds import at_token
 
-# What NVIDIA's backend says of a stream where the model is not decoupled (`createRequestsFromInputTensors`).
-_NOT_DECOUPLED = "decoupled"
+_LONGEST_PIECE = 16
 
 
 class Model(Protocol):
     """A Triton model, as one may call it inside the server."""
 
-    def infer(self, inputs: Arrays, request_id: str) -> Iterator[Arrays]:
-        """The responses that have tensors, each when it comes. It blocks, and is called on many threads.
+    def infer(self, inputs: Arrays, request_id: str) -> Arrays:
+        """The one response, without tensors if it has none. It blocks, and is called on many threads.
 
         Raises `EngineFailure` with the model's error.
         """
@@ -45,21 +46,24 @@ class Call:
 class BlsExecutor:
     """Honours `trtspec.serving.executor.Executor` with a model that has the tensors of `tensorrt_llm`.
 
-    Every call blocks, so each request in flight has a thread. There are more of them than the engine takes at
-    once, so that it never waits for the next. Requests are admitted here: the model's own refusals would cost
-    a hop, and differ between backends.
+    The model is not decoupled: its answer to a call is one response. Triton's Python backend crashes when
+    calls of decoupled models overlap (triton-inference-server/server #8922; seen with 2.51 too), and NVIDIA's
+    coordinator wants such models as well. So a stream is a row of requests, each a little longer, which
+    continue one another as rounds do.
 
-    The tensors say neither that a response is final nor why; both follow from the number of tokens.
+    Every call blocks, so each request in flight has a thread, of which there are as many as the engine takes
+    requests at once. Requests are admitted here: the model's own refusals would cost a hop, and differ
+    between backends. The tensors do not say why a request ended, which follows from the number of tokens.
     """
 
     def __init__(self, model: Model, limits: Limits) -> None:
         self._model, self._limits = model, limits
         self._calls: dict[int, Call] = {}
         self._ids, self._prefix = itertools.count(1), uuid.uuid4().hex
-        self._pool = ThreadPoolExecutor(2 * limits.max_batch_size, "bls")
+        self._pool = ThreadPoolExecutor(limits.max_batch_size, "bls")
         self._stops = ThreadPoolExecutor(1, "bls-stop")  # A stop must not wait behind what it is to stop.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._streams, self._is_shut_down = True, False
+        self._is_shut_down = False
 
     @property
     def limits(self) -> Limits:
@@ -99,37 +103,25 @@ class BlsExecutor:
     # On a thread of the pool.
 
     def _run(self, request_id: int, call: Call) -> None:
-        is_stopped = False
+        text: list[int] = []
         try:
-            for arrays in self._responses(request_id, call):
-                self._post(self._take, request_id, new_tokens(arrays))
-                if request_id not in self._calls and not is_stopped:
-                    # Cancelled; the stop may have been faster than the request.
-                    is_stopped = True
-                    self._stop(request_id)
+            for size in pieces(call):
+                if request_id not in self._calls:
+                    return
+                arrays = request_arrays(*_continued(call, text, size))
+                tokens = new_tokens(self._model.infer(arrays, self._name(request_id)))
+                text += tokens
+                self._post(self._take, request_id, tokens)
+                if len(tokens) < size:
+                    break
         except Exception as error:  # Whatever it is, nothing more will be heard of this request.
             self._post(self._fail, request_id, str(error))
         else:
             self._post(self._end, request_id)
 
-    def _responses(self, request_id: int, call: Call) -> Iterator[Arrays]:
-        """A model that is not decoupled cannot stream; it is asked for everything at once instead."""
-        arrays = request_arrays(call.request, call.admitted)
-        if self._streams and "streaming" in arrays:
-            try:
-                yield from self._model.infer(arrays, self._name(request_id))
-                return
-            except EngineFailure as failure:
-                if _NOT_DECOUPLED not in str(failure):
-                    raise
-                self._streams = False
-        arrays.pop("streaming", None)
-        yield from self._model.infer(arrays, self._name(request_id))
-
     def _stop(self, request_id: int) -> None:
         with suppress(EngineFailure):
-            for _ in self._model.infer(stop_arrays(), self._name(request_id)):
-                pass
+            self._model.infer(stop_arrays(), self._name(request_id))
 
     def _name(self, request_id: int) -> str:
         """Unique in the server, which other coordinators may share."""
@@ -146,12 +138,17 @@ class BlsExecutor:
         call = self._calls.get(request_id)
         if call is None:
             return
-        call.num_tokens += len(tokens)
-        is_final = not call.request.streaming or call.num_tokens >= call.admitted.max_tokens
-        if is_final or call.admitted.draft:
+        if not call.request.streaming or call.admitted.draft:
             self._finish(request_id, call, tokens)
-        elif tokens:
-            call.listener(Response(request_id, tokens, is_final=False))
+            return
+        for token in tokens:
+            if call.num_tokens + 1 == call.admitted.max_tokens:
+                self._finish(request_id, call, [token])
+                return
+            call.num_tokens += 1
+            call.listener(Response(request_id, [token], is_final=False))
+            if request_id not in self._calls:  # The listener has cancelled it.
+                return
 
     def _end(self, request_id: int) -> None:
         call = self._calls.get(request_id)
@@ -165,8 +162,23 @@ class BlsExecutor:
 
     def _finish(self, request_id: int, call: Call, tokens: list[int]) -> None:
         del self._calls[request_id]
-        reason = finish_reason(call.admitted, call.num_tokens, tokens)
+        reason = finish_reason(call.admitted, call.num_tokens + len(tokens), tokens)
         call.listener(Response(request_id, tokens, is_final=True, finish_reason=reason))
+
+
+def pieces(call: Call) -> Iterator[int]:
+    """How many tokens to ask for, request by request.
+
+    A stream begins with one token, and what it says at a time doubles, since each piece costs a hop and a
+    step over the end of the text. What an engine computes over the tokens that it regards as generated must
+    be one request.
+    """
+    left, size = call.admitted.max_tokens, 1
+    if not call.request.streaming or call.admitted.draft or not may_speculate(call.request.sampling):
+        size = left
+    while left:
+        yield min(size, left)
+        left, size = left - min(size, left), min(2 * size, _LONGEST_PIECE)
 
 
 def finish_reason(admitted: Admitted, num_tokens: int, last: list[int]) -> FinishReason:
@@ -180,3 +192,9 @@ def finish_reason(admitted: Admitted, num_tokens: int, last: list[int]) -> Finis
     if admitted.draft and last != admitted.draft[: len(last)]:
         return FinishReason.LENGTH
     return FinishReason.END_ID
+
+
+def _continued(call: Call, text: list[int], max_tokens: int) -> tuple[Request, Admitted]:
+    """The request for what comes after `text`."""
+    request = replace(call.request, sampling=at_token(call.request.sampling, len(text)))
+    return request, replace(call.admitted, prompt=call.admitted.prompt + text, max_tokens=max_tokens)

@@ -21,7 +21,7 @@ _NO_TOKEN = np.zeros([1, 1], np.int32)
 
 
 def request_arrays(request: Request, admitted: Admitted) -> dict[str, npt.NDArray[Any]]:
-    """The output is to be without the prompt. A verification is one step, so it does not stream."""
+    """The output is to be without the prompt."""
     prompt = np.array([admitted.prompt], np.int32)
     arrays = {
         "input_ids": prompt,
@@ -31,8 +31,6 @@ def request_arrays(request: Request, admitted: Admitted) -> dict[str, npt.NDArra
     }
     if admitted.draft:
         arrays["draft_input_ids"] = np.array([admitted.draft], np.int32)
-    elif request.streaming:
-        arrays["streaming"] = np.array([[True]])
     if request.end_id is not None:
         arrays["end_id"] = np.array([[request.end_id]], np.int32)
     for name, value, dtype in _sampling(request.sampling):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -26,23 +25,23 @@ def said(*tokens: int, padding: int = 0) -> Arrays:
 
 
 class Model:
-    """Says what the test puts into `says`, None for the end; a stop puts the end there."""
+    """Answers what the test puts into `says`, in order; a stop has it answer with nothing."""
 
-    def __init__(self, *says: Arrays | Exception | None) -> None:
-        self.says: queue.Queue[Arrays | Exception | None] = queue.Queue()
+    def __init__(self, *says: Arrays | Exception) -> None:
+        self.says: queue.Queue[Arrays | Exception] = queue.Queue()
         self.heard: queue.Queue[tuple[Arrays, str]] = queue.Queue()
         for each in says:
             self.says.put(each)
 
-    def infer(self, inputs: Arrays, request_id: str) -> Iterator[Arrays]:
-        self.heard.put((dict(inputs), request_id))
+    def infer(self, inputs: Arrays, request_id: str) -> Arrays:
+        self.heard.put((inputs, request_id))
         if "stop" in inputs:
-            self.says.put(None)
-            return
-        while (each := self.says.get(timeout=20)) is not None:
-            if isinstance(each, Exception):
-                raise each
-            yield each
+            self.says.put(said())
+            return {}
+        answer = self.says.get(timeout=20)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def ask(model: Model, request: Request):
@@ -62,7 +61,7 @@ def heard_by(model: Model) -> dict[str, object]:
 
 
 def test_a_verification_as_tensors():
-    model = Model(said(5, 6, 7, padding=3), None)
+    model = Model(said(5, 6, 7, padding=3))
 
     response = ask(model, Request(PROMPT, 3, draft_token_ids=[5, 6], end_id=2, streaming=True))
 
@@ -80,7 +79,7 @@ def test_a_verification_as_tensors():
 
 def test_sampling_from_all_tokens_says_so():
     """Without top-k and top-p TensorRT-LLM would take the best one."""
-    model = Model(said(5), None)
+    model = Model(said(5))
 
     ask(model, Request(PROMPT, 1, sampling=SamplingConfig(temperature=0.5, seed=2**64 - 1, min_tokens=1)))
 
@@ -105,7 +104,7 @@ def test_sampling_from_all_tokens_says_so():
     ],
 )
 def test_why_a_request_ended_follows_from_its_tokens(draft, new, reason):
-    response = ask(Model(said(*new), None), Request(PROMPT, 3, draft_token_ids=draft))
+    response = ask(Model(said(*new)), Request(PROMPT, 3, draft_token_ids=draft))
 
     assert (response.token_ids, response.finish_reason) == (new, reason)
 
@@ -120,72 +119,75 @@ def test_a_defect_is_an_error_too():
         ask(Model({"output_ids": np.zeros([1, 1, 1], np.int32)}), Request(PROMPT, 3))
 
 
-def test_a_model_that_is_not_decoupled_is_asked_again_without_streaming():
-    """In the words of NVIDIA's backend."""
-    refusal = EngineFailure("Streaming is only supported if model is deployed using decoupled mode.")
-    model = Model(refusal, said(5, 6, 7), None, said(8, 9, 1), None)
-
+def stream(model: Model, request: Request) -> tuple[list[list[int]], FinishReason]:
     async def main():
         executor = BlsExecutor(model, LIMITS)
-        request = Request(PROMPT, 3, streaming=True)
-        texts = []
-        for _ in range(2):
-            texts += [each.token_ids async for each in answers(executor, request)]
+        heard = [response async for response in answers(executor, request)]
         executor.shutdown()
-        return texts
+        return [response.token_ids for response in heard], heard[-1].finish_reason
 
-    assert asyncio.run(main()) == [[5, 6, 7], [8, 9, 1]]
-    assert ["streaming" in heard_by(model) for _ in range(3)] == [True, False, False]
+    return asyncio.run(main())
 
 
-def test_a_cancelled_stream_is_stopped_by_its_id():
+def test_a_stream_is_a_row_of_requests_that_continue_one_another():
+    """The same numbers are drawn for the same token, however the text is cut."""
+    model = Model(said(10), said(11, 12), said(13, 14, 15, 16), said(17, 18))
+    sampling = SamplingConfig(temperature=1.0, seed=2**64 - 2)
+
+    texts, reason = stream(model, Request(PROMPT, 9, streaming=True, sampling=sampling))
+
+    assert (texts, reason) == ([[token] for token in range(10, 19)], FinishReason.LENGTH)
+    heard = [heard_by(model) for _ in range(4)]
+    assert [each["request_output_len"] for each in heard] == [[[1]], [[2]], [[4]], [[2]]]
+    assert [each["input_ids"] for each in heard[:3]] == [[PROMPT], [[*PROMPT, 10]], [[*PROMPT, 10, 11, 12]]]
+    assert [each["seed"] for each in heard] == [[[2**64 - 2]], [[2**64 - 1]], [[1]], [[5]]]
+    assert "streaming" not in heard[0]
+
+
+def test_pieces_grow_no_further_than_sixteen_tokens():
+    model = Model(*(said(*[5] * size) for size in (1, 2, 4, 8, 16, 16, 3)))
+
+    texts, _ = stream(model, Request(PROMPT, 50, streaming=True))
+
+    assert len(texts) == 50
+
+
+def test_a_piece_that_is_too_short_ends_the_stream():
+    texts, reason = stream(Model(said(10), said(11)), Request(PROMPT, 9, streaming=True))
+
+    assert (texts, reason) == ([[10], [11], []], FinishReason.END_ID)
+
+
+def test_what_counts_generated_tokens_is_one_request():
+    sampling = SamplingConfig(presence_penalty=0.5)
+    model = Model(said(10, 11, 12))
+
+    texts, reason = stream(model, Request(PROMPT, 3, streaming=True, sampling=sampling))
+
+    assert (texts, reason) == ([[10], [11], [12]], FinishReason.LENGTH)
+    assert heard_by(model)["request_output_len"] == [[3]]
+
+
+def test_a_cancelled_request_is_stopped_by_its_id():
     async def main():
         model = Model(said(5))
         executor = BlsExecutor(model, LIMITS)
         stream = answers(executor, Request(PROMPT, 100, streaming=True))
         assert (await anext(stream)).token_ids == [5]
+        asked = [await asyncio.to_thread(model.heard.get, timeout=20) for _ in range(2)]
         await stream.aclose()
-        (_, asked), (stop, stopped) = [await asyncio.to_thread(model.heard.get, timeout=20) for _ in range(2)]
+        stop = await asyncio.to_thread(model.heard.get, timeout=20)
         executor.shutdown()
-        return asked, stop, stopped
+        return asked, stop
 
-    asked, stop, stopped = asyncio.run(main())
-    assert stopped == asked
+    asked, (stop, stopped) = asyncio.run(main())
+    assert {stopped} == {request_id for _, request_id in asked}
     assert {name: array.tolist() for name, array in stop.items()} == {
         "input_ids": [[0]],
         "input_lengths": [[0]],
         "request_output_len": [[0]],
         "stop": [[True]],
     }
-
-
-def test_a_stop_that_came_too_early_is_said_again():
-    """The model may hear of the stop before it hears of the request."""
-
-    async def main():
-        model = Model(said(5))
-        executor = BlsExecutor(model, LIMITS)
-        stream = answers(executor, Request(PROMPT, 100, streaming=True))
-        await anext(stream)
-        model.infer = ignore_first_stop(model.infer)
-        await stream.aclose()
-        heard = [await asyncio.to_thread(model.heard.get, timeout=20)]
-        model.says.put(said(6))
-        heard.append(await asyncio.to_thread(model.heard.get, timeout=20))
-        executor.shutdown()
-        return heard
-
-    assert "stop" in asyncio.run(main())[1][0]
-
-
-def ignore_first_stop(infer):
-    stops = []
-
-    def ignoring(inputs: Arrays, request_id: str) -> Iterator[Arrays]:
-        stops.append(inputs)
-        return iter(()) if len(stops) == 1 else infer(inputs, request_id)
-
-    return ignoring
 
 
 def test_what_has_not_begun_is_never_sent():
@@ -197,17 +199,16 @@ def test_what_has_not_begun_is_never_sent():
         executor.cancel_request(numbers[-1])
         await asyncio.sleep(0)
         executor.shutdown()
-        model.says.put(None)
         return heard, model
 
     heard, model = asyncio.run(main())
     assert heard[0].finish_reason is FinishReason.CANCELLED
     asked = [inputs for inputs, _ in list(model.heard.queue) if "stop" not in inputs]
-    assert len(asked) <= 4  # the threads
+    assert len(asked) <= LIMITS.max_batch_size
 
 
 def test_each_executor_has_ids_of_its_own():
-    models = Model(said(1), None), Model(said(1), None)
+    models = Model(said(1)), Model(said(1))
     for model in models:
         ask(model, Request(PROMPT, 1))
 

@@ -1,0 +1,80 @@
+"""What both layouts serve is the target's text, whatever the drafts, and however the engines are cut."""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import TINY, TRTSPEC, Deploy
+
+LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+FILES = [LIBRARY / line for line in (TINY / "heldout.txt").read_text().split()]
+MAX_TOKENS = 16
+
+
+def prompts(count: int) -> list[str]:
+    """Beginnings of 40 to 400 characters, from files that the pair was not trained on."""
+    texts = [file.read_text(encoding="utf-8") for file in FILES]
+    cuts = []
+    for number in range(count):
+        text = texts[number % len(texts)]
+        start = (number * 7919) % max(1, len(text) - 400)
+        cuts.append(text[start : start + 40 + (number * 53) % 361])
+    return cuts
+
+
+def said(server: Deploy, texts: list[str], concurrency: int, **values) -> list[str]:
+    with ThreadPoolExecutor(concurrency) as pool:
+        return list(pool.map(lambda text: server.generate(text, max_tokens=MAX_TOKENS, **values), texts))
+
+
+def lossless(server: Deploy, count: int, num_draft_tokens: int, concurrency: int) -> None:
+    texts = prompts(count)
+    plain = said(server, texts, 1, num_draft_tokens=0)
+    assert said(server, texts, concurrency, num_draft_tokens=num_draft_tokens) == plain
+
+
+@pytest.mark.parametrize(("num_draft_tokens", "concurrency"), [(1, 16), (4, 1), (8, 32)])
+def test_greedy_text_is_the_target_alone(server, num_draft_tokens, concurrency):
+    lossless(server, 30, num_draft_tokens, concurrency)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("concurrency", [1, 16])
+@pytest.mark.parametrize("num_draft_tokens", range(1, 9))
+def test_greedy_text_is_the_target_alone_in_200_places(server, num_draft_tokens, concurrency):
+    lossless(server, 200, num_draft_tokens, concurrency)
+
+
+def test_a_seed_gives_the_same_text_with_and_without_a_draft(server):
+    texts, sampling = prompts(20), {"temperature": 0.8, "top_k": 20, "seed": 7, "end_id": -1}
+
+    alone = said(server, texts, 1, num_draft_tokens=0, **sampling)
+
+    assert said(server, texts, 16, num_draft_tokens=4, **sampling) == alone
+
+
+def test_engines_of_several_ranks_say_the_same(server, deployer, until, tmp_path):
+    """On the torch backend their ranks are put together again."""
+    recipe = tmp_path / "recipe.yaml"
+    parallel = "parallel: {tensor: 2, pipeline: 2}"
+    recipe.write_text(
+        "name: parallel\n"
+        f"target: {{model: {TINY / 'target'}, dtype: float32, {parallel}}}\n"
+        f"draft: {{model: {TINY / 'draft'}, dtype: float32}}\n"
+        "engine: {max_batch_size: 16, max_seq_len: 1024}\n"
+        "hardware: {gpu: none}\n"
+    )
+    build = tmp_path / "build"
+    subprocess.run([TRTSPEC, "build", recipe, "--output", build], check=True, capture_output=True)
+    assert (build / "model_repository" / "tensorrt_llm_draft").is_dir()
+    assert (build / "target" / "engine" / "rank3.safetensors").is_file()
+
+    other = deployer(build, recipe=recipe)
+    until(lambda: other.is_ready, "the other server ready")
+
+    assert said(other, prompts(8), 8) == said(server, prompts(8), 8)
