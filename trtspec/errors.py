@@ -85,5 +85,13 @@ class ServerError(TrtspecError):
     """A Triton server that did not start, did not become ready, or answered with an error."""
 
 
+class StoreError(TrtspecError):
+    """A store of engines that cannot be read or written."""
+
+
+class CorruptedError(StoreError):
+    """Something in a store that is gone, or is not what its name says."""
+
+
 class UnavailableError(TrtspecError):
     """Something that must be installed, present or reachable is not: a package, a GPU, a port, disk space."""

@@ -12,7 +12,9 @@ T = TypeVar("T")
 THREADS = min(8, os.cpu_count() or 1)
 
 
-def in_threads(work: Callable[[T], int], items: Iterable[T], advance: Callable[[int], None]) -> None:
+def in_threads(
+    work: Callable[[T], int], items: Iterable[T], advance: Callable[[int], None], threads: int = THREADS
+) -> None:
     """Calls `work` with every item, and `advance`, never twice at once, with what it returns.
 
     Items are asked for when a thread is free. The first exception ends all threads and is raised.
@@ -34,9 +36,9 @@ def in_threads(work: Callable[[T], int], items: Iterable[T], advance: Callable[[
             stopped = True
             raise
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         try:
-            for future in [pool.submit(run) for _ in range(THREADS)]:
+            for future in [pool.submit(run) for _ in range(threads)]:
                 future.result()
         finally:
             stopped = True

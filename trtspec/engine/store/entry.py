@@ -1,0 +1,125 @@
+"""What a store knows of one engine, or of a pair that is ready to be served: a small document."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import Any, Literal, NamedTuple, get_args
+
+from trtspec.engine.store.platform import Platform
+
+SCHEMA = 1
+Role = Literal["target", "draft", "pair"]
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class Chunk(NamedTuple):
+    """A piece of a file: the SHA-256 and the size in bytes of one object of the store."""
+
+    sha256: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"objects/sha256/{self.sha256[:2]}/{self.sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """The SHA-256 of a file, and the chunks that it is made of, in order."""
+
+    sha256: str
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(chunk.size for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One document: `name` of the recipe, `key` by which a build finds it, `created` in ISO 8601, UTC.
+
+    `files` are by their path in the engine directory, or in the build directory of a pair; `folders` are
+    those without a file. `manifest` is the provenance.
+    """
+
+    role: Role
+    name: str
+    platform: Platform
+    key: str
+    created: str
+    files: Mapping[str, StoredFile]
+    folders: tuple[str, ...]
+    manifest: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files.values())
+
+    @property
+    def chunks(self) -> set[Chunk]:
+        return {chunk for file in self.files.values() for chunk in file.chunks}
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the document, by which people name the entry."""
+        return sha256(to_bytes(self)).hexdigest()
+
+    @property
+    def document(self) -> str:
+        """Its name in the store."""
+        return f"{entries_of(self.platform, self.key)}/{self.digest}.json"
+
+
+def entries_of(platform: Platform, key: str) -> str:
+    """The folder with every entry of a key: two builders that raced have one each."""
+    return f"entries/{platform.folder}/{key}"
+
+
+def to_bytes(entry: Entry) -> bytes:
+    content = {"schema": SCHEMA, **asdict(entry)}
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def from_bytes(content: bytes) -> Entry:
+    """Raises ValueError for what is no entry, or one whose files would not stay in their folder."""
+    values = json.loads(content)
+    if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
+        raise ValueError("it is of another version of trtspec")
+    try:
+        files = {
+            _inside(path): StoredFile(_digest(file["sha256"]), tuple(map(_chunk, file["chunks"])))
+            for path, file in values.pop("files").items()
+        }
+        folders = tuple(map(_inside, values.pop("folders")))
+        entry = Entry(**values, platform=Platform(**values.pop("platform")), files=files, folders=folders)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"it is not whole: {error}") from error
+    if entry.role not in get_args(Role):
+        raise ValueError(f"its role is {entry.role!r}")
+    return entry
+
+
+def _chunk(values: tuple[str, int]) -> Chunk:
+    digest, size = values
+    if type(size) is not int or size < 0:
+        raise ValueError(f"a size is {size!r}")
+    return Chunk(_digest(digest), size)
+
+
+def _digest(value: str) -> str:
+    if not _DIGEST.fullmatch(value):
+        raise ValueError(f"{value!r:.80} is no SHA-256")
+    return value
+
+
+def _inside(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not parts or path != "/".join(parts) or ".." in parts or path.startswith("/"):
+        raise ValueError(f"{path!r:.80} is not a path in its folder")
+    return path

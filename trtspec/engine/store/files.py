@@ -1,0 +1,171 @@
+"""Small files of a store on any file system that fsspec knows: whole or not there, and errors in one line."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from trtspec.engine.store.address import Address
+from trtspec.errors import StoreError, UnavailableError
+
+TEMPORARY = "tmp"
+# Where a file appears when all of it is there; elsewhere it is written under another name and renamed.
+_WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
+_MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """Size in bytes, and when it was written, if the file system tells."""
+
+    size: int
+    modified: datetime | None
+
+
+class Files:
+    """Files by their name below an address, safe for threads; raises StoreError, UnavailableError."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._system, self._root = _open(address)
+        self._whole = address.protocol in _WHOLE
+
+    def read(self, name: str) -> bytes | None:
+        """The content; None if it is not there."""
+        with self._explained(name):
+            try:
+                return bytes(self._system.cat_file(self._path(name)))
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replaces what is there."""
+        with self._explained(name):
+            if self._whole:
+                self._system.pipe_file(self._path(name), content)
+                return
+            made = self._path(f"{TEMPORARY}/{uuid.uuid4().hex}")
+            for path in (made, self._path(name)):
+                self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+            try:
+                with self._system.open(made, "wb") as stream:
+                    stream.write(content)
+                    stream.flush()
+                    if self.address.protocol == "file":
+                        os.fsync(stream.fileno())
+                self._system.mv(made, self._path(name))
+            except BaseException:
+                if self._system.exists(made):
+                    self._system.rm_file(made)
+                raise
+
+    def size(self, name: str) -> int | None:
+        """In bytes; None if it is not there."""
+        with self._explained(name):
+            try:
+                return int(self._system.info(self._path(name))["size"])
+            except FileNotFoundError:
+                return None
+
+    def find(self, folder: str) -> dict[str, Stat]:
+        """All below a folder, which need not be there, by name."""
+        with self._explained(folder):
+            self._system.invalidate_cache()
+            found = self._system.find(self._path(folder), detail=True)
+        start = len(self._root) + 1
+        return {path[start:]: Stat(int(info["size"]), _modified(info)) for path, info in found.items()}
+
+    def remove(self, names: Iterable[str]) -> None:
+        """What is gone already is no failure."""
+        for name in names:
+            with self._explained(name):
+                try:
+                    self._system.rm_file(self._path(name))
+                except FileNotFoundError:
+                    continue
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """Every file system has exceptions of its own; what they say may hold the URL."""
+        try:
+            yield
+        except (StoreError, UnavailableError):
+            raise
+        except FileNotFoundError:
+            problem = f"there is no {name}, or no such bucket or folder"
+            raise StoreError(str(self.address), problem, "trtspec store list shows what is there") from None
+        except Exception as error:
+            said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            problem = self.address.redact(said).strip().splitlines()[0] if said.strip() else ""
+            raise StoreError(
+                str(self.address), f"{name}: {problem or type(error).__name__}", _ACCESS
+            ) from None
+
+
+def _open(address: Address) -> tuple[Any, str]:
+    """The file system and the path in it."""
+    from fsspec import get_filesystem_class, url_to_fs
+
+    protocol = address.protocol
+    try:
+        get_filesystem_class(protocol)
+    except ValueError:
+        known = "use a folder, or a URL such as s3://bucket/folder or gs://bucket/folder"
+        raise UnavailableError(
+            str(address), f"{protocol} is no file system that fsspec knows", known
+        ) from None
+    except ImportError:
+        package = _package(protocol)
+        problem = f"is not installed, and {protocol}:// needs it"
+        raise UnavailableError(package, problem, f"pip install {package}") from None
+    try:
+        # A listing that is remembered would not show what another machine has written.
+        system, root = url_to_fs(address.url, skip_instance_cache=True, use_listings_cache=False)
+    except Exception as error:
+        problem = f"cannot be opened: {address.redact(str(error))}"
+        raise StoreError(str(address), problem, _ACCESS) from None
+    return system, root.rstrip("/")
+
+
+def _package(protocol: str) -> str:
+    from fsspec.registry import known_implementations
+
+    package = str(known_implementations[protocol]["class"]).partition(".")[0]
+    return _OTHERS.get(protocol, package) if package == "fsspec" else package
+
+
+# What fsspec's own implementations import.
+_OTHERS = {
+    "sftp": "paramiko",
+    "ssh": "paramiko",
+    "smb": "smbprotocol",
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "hdfs": "pyarrow",
+    "webhdfs": "requests",
+}
+
+
+def _modified(info: Mapping[str, Any]) -> datetime | None:
+    value = next((info[key] for key in _MODIFIED if info.get(key) is not None), None)
+    if isinstance(value, (int, float)):
+        return datetime.fromtimestamp(value, timezone.utc)
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError:
+            return None
+    if not isinstance(value, datetime):
+        return None
+    return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+
+
+_ACCESS = "check the URL, and the credentials that this environment has for it"

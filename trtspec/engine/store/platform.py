@@ -1,0 +1,50 @@
+"""What an engine was built for; it loads nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.engine.loading import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """`sm` is the compute capability times ten; it and the versions are None for the torch backend."""
+
+    backend: str
+    sm: int | None = None
+    tensorrt: str | None = None
+    tensorrt_llm: str | None = None
+
+    def __str__(self) -> str:
+        if self.backend == "torch":
+            return "torch"
+        return f"SM {self.sm}, TensorRT {self.tensorrt}, TensorRT-LLM {self.tensorrt_llm}"
+
+    @property
+    def folder(self) -> str:
+        """Its name in a store."""
+        if self.backend == "torch":
+            return "torch"
+        return f"sm{self.sm}-tensorrt{self.tensorrt}-tensorrt_llm{self.tensorrt_llm}"
+
+    def misfit(self, runtime: Runtime) -> str | None:
+        """Why it does not load there, as far as that machine says what it has; None if nothing speaks
+        against it."""
+        if self.backend == "torch":
+            return None
+        if runtime.sms and self.sm not in runtime.sms:
+            return f"it was built for SM {self.sm}, and this machine has SM {runtime.sms[0]}"
+        here = {
+            "TensorRT-LLM": (self.tensorrt_llm, runtime.tensorrt_llm),
+            "TensorRT": (self.tensorrt, runtime.tensorrt and base_version(runtime.tensorrt)),
+        }
+        for name, (built, found) in here.items():
+            if found and found != built:
+                return f"it was built by {name} {built}, and this machine has {found}"
+        return None
+
+
+def base_version(tensorrt: str) -> str:
+    """Without what a package adds: 10.14.1.48.post1 is TensorRT 10.14.1.48."""
+    return ".".join(tensorrt.split(".")[:4])

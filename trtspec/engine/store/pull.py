@@ -1,0 +1,48 @@
+"""From a store into a folder of this machine, every byte verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from trtspec.checkpoint.threads import in_threads
+from trtspec.engine.store.entry import Chunk, Entry
+from trtspec.engine.store.store import THREADS, Store
+from trtspec.watch import Advance
+
+
+class _Piece(NamedTuple):
+    chunk: Chunk
+    file: Path
+    offset: int
+
+
+def pull(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:
+    """Makes `folder`, which must not exist, with the files of an entry.
+
+    Raises StoreError for what is corrupted or gone; the folder then has no use.
+    """
+    for name in ("", *entry.folders):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name, file in entry.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with (folder / name).open("xb") as stream:
+            stream.truncate(file.size)
+
+    def download(piece: _Piece) -> int:
+        content = store.read_chunk(piece.chunk)
+        with piece.file.open("r+b") as stream:
+            stream.seek(piece.offset)
+            stream.write(content)
+        return len(content)
+
+    in_threads(download, _pieces(entry, folder), advance, THREADS)
+
+
+def _pieces(entry: Entry, folder: Path) -> Iterator[_Piece]:
+    for name, file in entry.files.items():
+        offset = 0
+        for chunk in file.chunks:
+            yield _Piece(chunk, folder / name, offset)
+            offset += chunk.size

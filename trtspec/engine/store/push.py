@@ -1,0 +1,118 @@
+"""From a folder of this machine into a store: resumed, verified, beside any other builder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from trtspec.checkpoint.threads import in_threads
+from trtspec.engine.store.entry import Chunk, Entry, StoredFile, to_bytes
+from trtspec.engine.store.store import PRUNING, PUSHING, THREADS, Store
+from trtspec.errors import StoreError
+from trtspec.watch import Advance
+
+CHUNK = 32 << 20  # eight of them are in memory at once
+PRUNE_LIMIT = timedelta(hours=1)  # a prune that shows no life for so long was killed
+_POLL_S = 2.0
+
+
+def describe(
+    folder: Path, paths: Iterable[str], advance: Advance
+) -> tuple[dict[str, StoredFile], tuple[str, ...]]:
+    """Reads every file at or below these paths of a folder, and gives the folders that are empty."""
+    items = sorted({item for path in paths for item in (folder / path, *(folder / path).rglob("*"))})
+    items = [item for item in items if "__pycache__" not in item.parts]
+    files = [item for item in items if item.is_file()]
+    found: dict[str, StoredFile] = {}
+
+    def read(file: Path) -> int:
+        stored = found[file.relative_to(folder).as_posix()] = _describe(file)
+        return stored.size
+
+    in_threads(read, files, advance)
+    empty = (item for item in items if item.is_dir() and not any(item.iterdir()))
+    return dict(sorted(found.items())), tuple(item.relative_to(folder).as_posix() for item in empty)
+
+
+def _describe(file: Path) -> StoredFile:
+    whole, chunks = sha256(), []
+    with file.open("rb") as stream:
+        while content := stream.read(CHUNK):
+            whole.update(content)
+            chunks.append(Chunk(sha256(content).hexdigest(), len(content)))
+    return StoredFile(whole.hexdigest(), tuple(chunks))
+
+
+def push(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:
+    """Writes what the store lacks of these files, and then the entry; it can be killed and called again.
+
+    Raises StoreError, also for a file that is no longer what the entry says.
+    """
+    with _announced(store, entry, advance):
+        in_threads(_Upload(store, folder), _pieces(entry.files), advance, THREADS)
+        store.files.write(entry.document, to_bytes(entry))
+
+
+class _Piece(NamedTuple):
+    chunk: Chunk
+    file: str
+    offset: int
+
+
+def _pieces(files: Mapping[str, StoredFile]) -> Iterator[_Piece]:
+    """Where each chunk is found; one that occurs twice is needed once."""
+    seen = set[Chunk]()
+    for name, file in files.items():
+        offset = 0
+        for chunk in file.chunks:
+            if chunk not in seen:
+                seen.add(chunk)
+                yield _Piece(chunk, name, offset)
+            offset += chunk.size
+
+
+class _Upload:
+    """Writes a chunk that is not there."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store, self._folder = store, folder
+
+    def __call__(self, piece: _Piece) -> int:
+        chunk, files = piece.chunk, self._store.files
+        if files.size(chunk.name) == chunk.size:
+            return chunk.size
+        file = self._folder / piece.file
+        with file.open("rb") as stream:
+            stream.seek(piece.offset)
+            content = stream.read(chunk.size)
+        if sha256(content).hexdigest() != chunk.sha256:
+            raise StoreError(file, "was changed while it was pushed", "run the same command again")
+        files.write(chunk.name, content)
+        return chunk.size
+
+
+@contextmanager
+def _announced(store: Store, entry: Entry, advance: Advance) -> Iterator[None]:
+    """Keeps chunks that the store has, and no entry needs, from being pruned meanwhile.
+
+    A prune says that it is at work and then looks for pushes; a push does so the other way round. So one
+    of the two sees the other. A push that is killed leaves its mark, which keeps its chunks for a while.
+    """
+    mark = f"{PUSHING}/{entry.digest}.json"
+    store.files.write(mark, to_bytes(entry))
+    while _is_pruned(store):
+        advance(0, "waits for the end of a prune")
+        time.sleep(_POLL_S)
+    yield
+    store.files.remove([mark])
+
+
+def _is_pruned(store: Store) -> bool:
+    now = datetime.now(timezone.utc)
+    marks = store.files.find(PRUNING).values()
+    return any(mark.modified is None or now - mark.modified < PRUNE_LIMIT for mark in marks)
