@@ -102,11 +102,12 @@ def images() -> list[str]:
 
 
 def image(words: list[str]) -> None:
-    assert words[:3] == ["inspect", "--format", "{{.Id}}"], words
-    (name,) = words[3:]
+    shown = {"{{.Id}}": "sha256:0123", "{{range .RepoDigests}}{{println .}}{{end}}": ""}
+    inspect, option, template, name = words
+    assert (inspect, option) == ("inspect", "--format"), words
     if name not in images():
         fail(f"Error response from daemon: No such image: {name}")
-    print("sha256:0123")
+    print(shown[template] or f"{name.rpartition(':')[0]}@sha256:{'4567' * 16}\n")
 
 
 def pull(words: list[str]) -> None:

@@ -17,6 +17,8 @@ from trtspec.checkpoint.tensors import read_tensors
 from trtspec.errors import ModelError, UnavailableError
 from trtspec.watch import Watch, unwatched
 
+_COMMIT = re.compile("[0-9a-f]{40}")
+
 
 def cached_folder(repo_id: str, revision: str | None = None) -> Path | None:
     """The snapshot that this machine has, whole or not, without asking the network."""
@@ -38,7 +40,7 @@ def fetch(repo_id: str, revision: str | None = None, watch: Watch = unwatched) -
     """
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
-    settled = HF_HUB_OFFLINE or re.fullmatch("[0-9a-f]{40}", revision or "")
+    settled = HF_HUB_OFFLINE or _COMMIT.fullmatch(revision or "")
     cached = cached_folder(repo_id, revision) if settled else None
     return cached if cached and _is_whole(cached) else download(repo_id, revision, watch)
 
@@ -50,6 +52,19 @@ def _is_whole(folder: Path) -> bool:
     except ModelError:
         return False
     return (folder / "tokenizer.json").is_file()
+
+
+def find_commit(repo_id: str, revision: str | None, timeout: float) -> str:
+    """The commit that a revision names now; raises ModelError, or UnavailableError for a Hub too slow.
+
+    `timeout` is in seconds.
+    """
+    from huggingface_hub import HfApi
+
+    if revision and _COMMIT.fullmatch(revision):
+        return revision
+    with explained(repo_id, revision), _answering(timeout):
+        return str(HfApi().model_info(repo_id, revision=revision, timeout=timeout).sha)
 
 
 def check_access(repo_id: str, revision: str | None, timeout: float) -> None:

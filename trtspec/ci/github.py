@@ -44,8 +44,9 @@ Written by `trtspec ci init github`; change it there, or keep your changes in th
 
 A runner has docker, NVIDIA's container toolkit and the labels self-hosted, gpu and h200x1 (h100x2, h200x8):
 the recipe's GPU and its count. In `cache` it keeps models, timing caches and builds, so that a build that
-broke off goes on where it was, and one that is done takes seconds. Call it for branches that you trust, not
-for pull requests from forks: they would choose what your machine installs."""
+broke off goes on where it was, and one that is done takes seconds. What `store` has is not built again, and
+what is new is put there, with the rights that the runners have of their own. Call it for branches that you
+trust, not for pull requests from forks: they would choose what your machine installs."""
 
 
 def matrix(jobs: Iterable[Job]) -> dict[str, Any]:
@@ -78,6 +79,7 @@ def _inputs() -> dict[str, Any]:
     return {
         "recipes": _input("Recipes, with wildcards.", "recipes/*.yaml"),
         "trtspec": _input("What pip installs; a dot for this repository.", shell.requirement()),
+        "store": _input("URL of the store of engines; for S3, trtspec has to be trtspec[s3].", ""),
         "cache": _input("Folder of the runner for models and builds.", "/var/cache/trtspec"),
         "timeout_minutes": _input("The longest build.", 720),
     }
@@ -100,7 +102,7 @@ def _matrix_job() -> dict[str, Any]:
             {
                 "name": "What is to be built",
                 "id": "matrix",
-                "env": {"RECIPES": "${{ inputs.recipes }}"},
+                "env": {"RECIPES": "${{ inputs.recipes }}", "STORE": "${{ inputs.store }}"},
                 # An assignment of its own fails with the command; inside echo its failure would be lost.
                 "run": _script(f"matrix=$({command})", 'echo "matrix=$matrix" >> "$GITHUB_OUTPUT"'),
             },
@@ -134,7 +136,11 @@ def _build_job() -> dict[str, Any]:
             _install(shell.INSTALL_TO_BUILD),
             {
                 "name": "Build",
-                "env": {"HF_TOKEN": "${{ secrets.HF_TOKEN }}", "RECIPE": "${{ matrix.recipe }}"},
+                "env": {
+                    "HF_TOKEN": "${{ secrets.HF_TOKEN }}",
+                    "RECIPE": "${{ matrix.recipe }}",
+                    "STORE": "${{ inputs.store }}",
+                },
                 "run": _script(*shell.BUILD),
             },
             {

@@ -25,7 +25,8 @@ Written by `trtspec ci init gitlab`; change it there, or set its variables where
 
 A runner has the docker executor with gpus = "all", shm_size and the tags self-hosted, gpu and h200x1 (h100x2,
 h200x8): the recipe's GPU and its count. In its volume /cache it keeps models, timing caches and builds, so
-that a build that broke off goes on where it was. For gated models, make HF_TOKEN a masked CI/CD variable."""
+that a build that broke off goes on where it was. What the store of the URL STORE has is not built again; for
+S3, TRTSPEC has to be trtspec[s3]. For gated models, make HF_TOKEN a masked CI/CD variable."""
 
 
 def child_pipeline(jobs: Iterable[Job]) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def child_pipeline(jobs: Iterable[Job]) -> dict[str, Any]:
 def template() -> str:
     """The text of `FILE`."""
     document = {
-        "variables": {"RECIPES": "recipes/*.yaml", "TRTSPEC": shell.requirement()},
+        "variables": {"RECIPES": "recipes/*.yaml", "TRTSPEC": shell.requirement(), "STORE": ""},
         "engine-matrix": {
             "stage": "build",
             "image": "python:3.12",

@@ -1,7 +1,8 @@
 """The command lines of a CI job, the same in every CI system.
 
 What comes from outside is in environment variables, quoted where it is used: `TRTSPEC` (what pip installs),
-`RECIPES` (file names, with wildcards), `RECIPE`, `OUTPUT` (the build directory).
+`RECIPES` (file names, with wildcards), `RECIPE`, `OUTPUT` (the build directory), `STORE` (where engines are
+kept; empty for nowhere).
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ INSTALL = (_VENV, _PIP)
 INSTALL_TO_BUILD = (_VENV, f"{_PIP} 'trtspec[fp8]'")
 
 # Unquoted, so that wildcards are expanded; the shell expands nothing else in a value.
-MATRIX = f"{BIN}/trtspec ci matrix --system {{system}} -- $RECIPES"
+MATRIX = f'{BIN}/trtspec ci matrix --system {{system}} ${{{{STORE:+--store "$STORE"}}}} -- $RECIPES'
 
 BUILD = (
     f"mkdir -p {REPORT}",
-    f'{BIN}/trtspec build "$RECIPE" --output "$OUTPUT" --report {REPORT}/summary.md'
-    f" --report {REPORT}/junit.xml --report {REPORT}/build.json",
+    f'{BIN}/trtspec build "$RECIPE" --output "$OUTPUT" ${{STORE:+--store "$STORE"}}'
+    f" --report {REPORT}/summary.md --report {REPORT}/junit.xml --report {REPORT}/build.json",
 )
 
 COLLECT = (

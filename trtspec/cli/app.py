@@ -30,6 +30,7 @@ from trtspec.cli import (
     inspect,
     plan,
     schema,
+    store,
 )
 from trtspec.cli.errors import explain
 from trtspec.cli.output import out
@@ -46,6 +47,7 @@ _COMMANDS = (
     deploy_stop,
     generate,
     inspect,
+    store,
     ci,
     schema,
 )
@@ -91,7 +93,7 @@ def _app(name: str) -> typer.Typer:
 def _group(name: str, module: ModuleType) -> typer.Typer:
     group = _app(name)
     for command in module.COMMANDS:
-        group.command(command.__name__)(command)
+        group.command(command.__name__.rstrip("_"))(command)
     return group
 
 

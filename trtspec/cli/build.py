@@ -8,18 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.cli.options import BackendOption, DryRunOption, JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.options import (
+    BackendOption,
+    DryRunOption,
+    JsonOption,
+    OutputOption,
+    RecipeArgument,
+    StoreOption,
+)
 from trtspec.cli.output import out
 from trtspec.cli.plan import print_steps, steps_as_json, watch
 from trtspec.cli.report import ReportOption, reported
+from trtspec.cli.store import say_pushed
 
 if TYPE_CHECKING:
     from trtspec.plan.plan import Plan
-    from trtspec.plan.steps import Step
+    from trtspec.plan.step import Step
 
 EXAMPLES = (
     "trtspec build recipe.yaml",
     "trtspec build recipe.yaml --container",
+    "trtspec build recipe.yaml --store s3://engines/llama",
     "trtspec build recipe.yaml --dry-run",
 )
 
@@ -31,24 +40,30 @@ def build(
     container: Annotated[
         bool, typer.Option("--container", help="Build the engines in NVIDIA's image, with docker.")
     ] = False,
+    store: StoreOption = None,
     dry_run: DryRunOption = False,
     report: ReportOption = None,
     json: JsonOption = False,
 ) -> None:
     """Convert, build both engines, write the repository."""
+    from trtspec.engine.store.store import Store
     from trtspec.plan.plan import make_plan
+    from trtspec.plan.stored import push_build
 
+    engines = Store(store) if store else None
     flags = {"output": output, "engine.backend": backend}
     if dry_run and report:
         raise typer.BadParameter("a dry run does nothing that could be reported", param_hint="--report")
     if dry_run:
-        made = _checked(make_plan(recipe, flags, False, watch, container))
+        made = _checked(make_plan(recipe, flags, False, watch, container, engines))
         out.json(steps_as_json(made)) if json else print_steps(made)
         return
     with reported(recipe, report or []) as planned:
-        made = _checked(make_plan(recipe, flags, True, watch, container))
+        made = _checked(make_plan(recipe, flags, True, watch, container, engines))
         planned(made)
         run_steps(made, made.steps, json)
+        if engines:
+            say_pushed(push_build(engines, made.own_steps, made.resolved, watch))
 
 
 def _checked(made: Plan) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,9 +11,13 @@ from trtspec.cli.options import ForceOption
 from trtspec.cli.output import out
 from trtspec.errors import TrtspecError
 
+if TYPE_CHECKING:
+    from trtspec.recipe.loader import LoadedRecipe
+
 HELP = "Engine builds in GitHub Actions or GitLab CI."
 EXAMPLES = ("trtspec ci init github", "trtspec ci matrix recipes/*.yaml")
 
+_HUB_TIMEOUT_S = 10
 System = Literal["github", "gitlab"]
 
 
@@ -39,6 +43,9 @@ def init(
 def matrix(
     recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", show_default=False)],
     system: Annotated[System, typer.Option("--system", help="Whose jobs are printed.")] = "github",
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="Leave out what this store has.")
+    ] = None,
 ) -> None:
     """Print, as JSON, the jobs that build these recipes."""
     import json
@@ -49,15 +56,47 @@ def matrix(
 
     loaded = [load(recipe) for recipe in recipes]
     check_names(loaded)
+    stored = _stored(store, loaded) if store else set()
     jobs = []
     for recipe in loaded:
-        if job := job_of(recipe):
-            jobs.append(job)
-        else:
+        job = job_of(recipe)
+        if job is None:
             out.status(f"{recipe.path}: torch backend, nothing to build on a GPU")
+        elif recipe.path in stored:
+            out.status(f"{recipe.path}: the store has it")
+        else:
+            jobs.append(job)
     made = github.matrix(jobs) if system == "github" else gitlab.child_pipeline(jobs)
     # One line: GitHub's $GITHUB_OUTPUT takes name=value.
     out.result(json.dumps(made))
+
+
+def _stored(url: str, recipes: list[LoadedRecipe]) -> set[Path]:
+    """The files of the recipes whose pairs the store has; in doubt, not: a build asks again."""
+    from trtspec.ci.stored import has_pair
+    from trtspec.engine.store.store import Store
+
+    entries = Store(url).entries()
+    found = set()
+    for loaded in recipes:
+        try:
+            if has_pair(entries, loaded, _commits(loaded)):
+                found.add(loaded.path)
+        except TrtspecError as error:
+            out.warning(f"{loaded.path}: {error}; the build will ask the store")
+    return found
+
+
+def _commits(loaded: LoadedRecipe) -> dict[str, str]:
+    from trtspec.checkpoint.hub import find_commit
+
+    models = {"target": loaded.recipe.target, "draft": loaded.recipe.draft}
+    places = {role: loaded.model_location(model) for role, model in models.items()}
+    return {
+        role: find_commit(place, models[role].revision, _HUB_TIMEOUT_S)
+        for role, place in places.items()
+        if isinstance(place, str)
+    }
 
 
 COMMANDS = (init, matrix)

@@ -20,3 +20,7 @@ BackendOption = Annotated[
     typer.Option("--backend", help="What builds and runs the engines, whatever the recipe says."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Take engines from this store, and put there what is built."),
+]

@@ -15,8 +15,8 @@ from trtspec.cli.options import BackendOption, JsonOption, OutputOption, RecipeA
 from trtspec.cli.output import out
 
 if TYPE_CHECKING:
-    from trtspec.plan.digests import Advance
     from trtspec.plan.plan import Plan
+    from trtspec.watch import Advance
 
 EXAMPLES = ("trtspec plan recipe.yaml", "trtspec plan recipe.yaml --commands")
 

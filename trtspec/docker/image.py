@@ -27,6 +27,12 @@ def ensure_image(image: str, watch: Watch) -> None:
             raise UnavailableError(image, f"cannot be pulled: {error.problem}", repair) from None
 
 
+def image_digest(image: str) -> str | None:
+    """The digest that its registry knows it by, `name@sha256:…`; None for one that was made here."""
+    found = run_if_there("image", "inspect", "--format", "{{range .RepoDigests}}{{println .}}{{end}}", image)
+    return next(iter((found or "").split()), None)
+
+
 # What `docker pull` says of a layer where no terminal shows how much of it is there.
 _BEGUN = frozenset({"Pulling fs layer", "Waiting", "Verifying Checksum", "Download complete"})
 _DONE = frozenset({"Already exists", "Pull complete"})

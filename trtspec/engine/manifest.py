@@ -17,7 +17,9 @@ class Manifest:
     `recipe` is the digest of the recipe with its defaults; `values` is what the plan made of it. `models`
     has, for target and draft, the model, its revision and the SHA-256 of its files; `outputs` the SHA-256
     of each file that was made, by its path in the build directory; `quality` what FP8 costs each model.
-    `times`, in seconds by step, and only they, differ between equal builds.
+    `image` is the container image that built the engines, by its registry's digest, if one did.
+    `pulled` has what made the engines that came from a store, and the digest of the entry there. `times`, in
+    seconds by step, and only they, differ between equal builds.
     """
 
     name: str
@@ -29,6 +31,8 @@ class Manifest:
     gpu: Mapping[str, Any] | None
     commands: Mapping[str, list[str]]
     quality: Mapping[str, Any] = field(default_factory=dict)
+    pulled: Mapping[str, Any] = field(default_factory=dict)
+    image: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, float] = field(default_factory=dict)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,16 @@ from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import Source
 from trtspec.checkpoint.tensors import read_json
 from trtspec.checkpoint.verify import verify
+from trtspec.docker.image import image_digest
 from trtspec.engine import directory, manifest, torch_builder, trtllm
 from trtspec.engine.options import BuildOptions
 from trtspec.engine.place import Place
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.errors import ModelError
-from trtspec.plan.digests import Advance
 from trtspec.plan.facts import TOKENIZER_FILES
 from trtspec.plan.records import read_records
 from trtspec.repository.spec import RepositorySpec
+from trtspec.watch import Advance
 
 LOGS = ".trtspec/logs"
 
@@ -127,15 +128,25 @@ def write_repository(spec: RepositorySpec, output: Path, advance: Advance) -> No
 def write_manifest(
     content: manifest.Manifest,
     build: Path,
+    steps: Sequence[str],
     calibrations: Mapping[str, Path],
+    image: str | None,
     output: Path,
     advance: Advance,
 ) -> None:
-    """Completes the manifest with what the records have of the steps before it, and what FP8 costs."""
-    records = read_records(build)
+    """Completes the manifest with what the records have of these steps, what FP8 costs, and the digest of the
+    image that built the engines."""
+    found = read_records(build)
+    records = {name: found[name] for name in steps if name in found}
     outputs = {path: digest for record in records.values() for path, digest in record.files.items()}
     times = {name: record.seconds for name, record in records.items()}
-    found = {role: read_calibration(file).quality for role, file in calibrations.items()}
-    quality = {role: asdict(cost) if cost else None for role, cost in found.items()}
-    complete = replace(content, quality=quality, outputs=dict(sorted(outputs.items())), times=times)
+    costs = {role: read_calibration(file).quality for role, file in calibrations.items()}
+    quality = {role: asdict(cost) if cost else None for role, cost in costs.items()}
+    complete = replace(
+        content,
+        quality=quality,
+        image=(image_digest(image) or image) if image else None,
+        outputs=dict(sorted(outputs.items())),
+        times=times,
+    )
     output.write_text(manifest.to_json(complete), encoding="utf-8")

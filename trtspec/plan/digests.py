@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.plan.atomic import write_atomically
-from trtspec.watch import Advance as Advance
-from trtspec.watch import Watch as Watch
-from trtspec.watch import unwatched
+from trtspec.watch import Advance, Watch, unwatched
 
 CHUNK = 4 << 20
 LARGE = 1 << 30

@@ -10,11 +10,12 @@ from pathlib import Path, PurePosixPath
 
 from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.plan.atomic import publish, remove, remove_leftovers, temporary
-from trtspec.plan.digests import Advance, FileDigests, Watch, digest_of
+from trtspec.plan.digests import FileDigests, digest_of
 from trtspec.plan.lock import locked
 from trtspec.plan.records import FOLDER, Record, read_records, write_records
 from trtspec.plan.side_by_side import groups, run_together
-from trtspec.plan.steps import Step
+from trtspec.plan.step import Step
+from trtspec.watch import Advance, Watch
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

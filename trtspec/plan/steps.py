@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,46 +15,22 @@ from trtspec.checkpoint.options import ConvertOptions
 from trtspec.docker.image import ensure_image
 from trtspec.engine import manifest, torch_builder, trtllm
 from trtspec.engine.timing_cache import TimingCache
-from trtspec.errors import TrtspecError
 from trtspec.plan import actions
 from trtspec.plan.devices import apart
-from trtspec.plan.digests import Advance, Watch, digest_of
+from trtspec.plan.digests import digest_of
 from trtspec.plan.facts import TOKENIZER_FILES, Facts, ModelFacts
 from trtspec.plan.layout import repository_spec
 from trtspec.plan.obstacles import build_obstacle, calibrate_obstacle
 from trtspec.plan.places import build_place
 from trtspec.plan.resolve import CalibrationPlan, Choice, EnginePlan, Resolved
+from trtspec.plan.step import Step
+from trtspec.plan.stored import Stored, provenance, quality, with_stored
+
+_NOTHING: Mapping[str, Stored] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing to do.
-
-    `output` is a path in the build directory, None for a check that makes nothing; `after` names the steps
-    whose outputs it reads. `command` does the same by hand, and is empty where only `trtspec build` does
-    it. `digest` stands for all that the output depends on beside those outputs; it is None where the facts
-    are without digests. `action` makes the output at the temporary path that it is given and tells how many
-    of `size` bytes are done. `gpus` are the UUIDs of GPUs that are the step's own: neighbours that both have
-    some are run side by side. `obstacle` is what keeps the step from being run on this machine. `prepare`
-    fetches what else it needs, before the first step is run.
-    """
-
-    name: str
-    summary: str
-    inputs: tuple[str, ...]
-    output: str | None
-    command: tuple[str, ...]
-    digest: str | None
-    action: Callable[[Path, Advance], None] = field(repr=False)
-    after: tuple[str, ...] = ()
-    size: int | None = None
-    gpus: tuple[str, ...] = ()
-    obstacle: TrtspecError | None = None
-    prepare: Callable[[Watch], None] | None = field(default=None, repr=False)
-
-
-def make_steps(resolved: Resolved, facts: Facts) -> list[Step]:
-    """Every step; pure."""
+def make_steps(resolved: Resolved, facts: Facts, found: Mapping[str, Stored] = _NOTHING) -> list[Step]:
+    """Every step, with what is `found` in a store pulled from there; pure."""
     engines = {"target": resolved.target, "draft": resolved.draft}
     steps = [_check(resolved, facts), _tokenizer(resolved.target.model)]
     for role, engine in engines.items():
@@ -65,8 +41,9 @@ def make_steps(resolved: Resolved, facts: Facts) -> list[Step]:
     own = apart(facts.gpus, [engine.checkpoint.mapping.world_size for engine in engines.values()])
     for (role, engine), gpus in zip(engines.items(), own, strict=True):
         steps.append(_build(resolved, facts, role, engine, gpus))
+    steps = with_stored(steps, found)
     steps.append(_repository(resolved, facts))
-    steps.append(_manifest(resolved, facts, steps))
+    steps.append(_manifest(resolved, facts, steps, found))
     return steps
 
 
@@ -241,10 +218,12 @@ def _repository(resolved: Resolved, facts: Facts) -> Step:
     )
 
 
-def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:
+def _manifest(resolved: Resolved, facts: Facts, steps: list[Step], found: Mapping[str, Stored]) -> Step:
     engines = {"target": resolved.target, "draft": resolved.draft}
     calibrations = {
-        role: file for role, engine in engines.items() if (file := _scales(resolved, role, engine)[0])
+        role: file
+        for role, engine in engines.items()
+        if role not in found and (file := _scales(resolved, role, engine)[0])
     }
     content = manifest.Manifest(
         name=resolved.loaded.recipe.name,
@@ -262,7 +241,11 @@ def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:
         tools=dict(facts.versions),
         gpu={key: getattr(facts.gpus[0], key) for key in ("name", "sm", "driver")} if facts.gpus else None,
         commands=_commands(resolved, steps),
+        quality=quality(found),
+        pulled=provenance(found),
     )
+    names = tuple(step.name for step in steps)
+    image = resolved.release.image if resolved.release and facts.container else None
     return Step(
         name="write manifest",
         summary="what everything was made of, and with what",
@@ -270,8 +253,8 @@ def _manifest(resolved: Resolved, facts: Facts, steps: list[Step]) -> Step:
         output="manifest.json",
         command=(),
         digest=digest_of([asdict(content), [step.digest for step in steps]]),
-        action=partial(actions.write_manifest, content, resolved.output, calibrations),
-        after=tuple(step.name for step in steps),
+        action=partial(actions.write_manifest, content, resolved.output, names, calibrations, image),
+        after=names,
     )
 
 
@@ -280,7 +263,8 @@ def _commands(resolved: Resolved, steps: list[Step]) -> dict[str, list[str]]:
     commands = {step.name: _portable(step.command, resolved) for step in steps if step.command}
     if resolved.release:
         for role, engine in (("target", resolved.target), ("draft", resolved.draft)):
-            commands[f"build {role}"] = list(_build_argv(role, engine))
+            if f"build {role}" in commands:
+                commands[f"build {role}"] = list(_build_argv(role, engine))
     return commands
 
 

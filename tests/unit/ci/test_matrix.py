@@ -8,8 +8,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from trtspec.cli.app import app
+from trtspec.engine.store.entry import Entry
+from trtspec.engine.store.push import push
+from trtspec.engine.store.store import Store
 from trtspec.errors import RecipeError, TrtspecError
-from trtspec.recipe.releases import RELEASES
+from trtspec.plan.digests import digest_of
+from trtspec.plan.stored import platform_of
+from trtspec.recipe.loader import load
+from trtspec.recipe.releases import RELEASES, release_of
 
 RECIPE = """
 name: {name}
@@ -111,3 +117,54 @@ def test_a_recipe_that_is_wrong(recipes: Path) -> None:
 @pytest.mark.parametrize("args", [[], ["one.yaml", "--system", "jenkins"]])
 def test_wrong_usage(recipes: Path, args: list[str]) -> None:
     assert run(*args).exit_code == 2
+
+
+def stored(folder: Path, recipe: str, gpu: str = "h200", revision: str = "a" * 40) -> str:
+    """A store with the pair of a recipe, built for a GPU from one commit of both models."""
+    loaded = load(Path(recipe))
+    models = {role: {"revision": revision} for role in ("target", "draft")}
+    manifest = {"recipe": digest_of(loaded.recipe.model_dump(mode="json")), "models": models}
+    platform = platform_of(gpu, release_of(loaded.recipe.engine.release))
+    folder.mkdir(exist_ok=True)
+    entry = Entry("pair", "one", platform, "c" * 64, "2026-01-01T00:00:00+00:00", {}, (), manifest)
+    push(Store(str(folder)), entry, folder, lambda *_: None)
+    return str(folder)
+
+
+def pin(recipe: str) -> None:
+    text = Path(recipe).read_text()
+    for role in ("target", "draft"):
+        text = text.replace(f"example/{role}}}", f"example/{role}, revision: {'a' * 40}}}")
+    Path(recipe).write_text(text)
+
+
+def jobs_of(result: Result) -> list[str]:
+    return [job["name"] for job in json.loads(result.stdout)["include"]]
+
+
+def test_what_the_store_has_is_no_job(recipes: Path) -> None:
+    pin("one.yaml")
+    result = run("one.yaml", "--store", stored(recipes / "store", "one.yaml"))
+    assert result.exit_code == 0, result.exception
+    assert json.loads(result.stdout) == {"include": []}
+    assert "one.yaml: the store has it" in result.stderr
+
+
+@pytest.mark.parametrize("other", [{"gpu": "l40s"}, {"revision": "b" * 40}])
+def test_what_the_store_has_for_something_else_is_a_job(recipes: Path, other: dict[str, str]) -> None:
+    pin("one.yaml")
+    assert jobs_of(run("one.yaml", "--store", stored(recipes / "store", "one.yaml", **other))) == ["one"]
+
+
+def test_a_recipe_that_was_changed_is_a_job(recipes: Path) -> None:
+    pin("one.yaml")
+    url = stored(recipes / "store", "one.yaml")
+    Path("one.yaml").write_text(Path("one.yaml").read_text() + "speculation: {max_draft_len: 7}\n")
+    assert jobs_of(run("one.yaml", "--store", url)) == ["one"]
+
+
+def test_in_doubt_it_is_a_job(recipes: Path) -> None:
+    """The Hub, which cannot be reached, would have to say what is the newest commit."""
+    result = run("one.yaml", "--store", stored(recipes / "store", "one.yaml"))
+    assert jobs_of(result) == ["one"]
+    assert "the build will ask the store" in result.stderr

@@ -89,7 +89,7 @@ def jobs() -> dict[str, Any]:
 
 class TestGithub:
     def inputs(self, **values: str) -> dict[str, str]:
-        return {"inputs.trtspec": "trtspec==1", "inputs.recipes": "*.yaml", **values}
+        return {"inputs.trtspec": "trtspec==1", "inputs.recipes": "*.yaml", "inputs.store": "", **values}
 
     def test_the_matrix(self, checkout: Path, machine: GpuMachine, jobs: dict[str, Any]) -> None:
         steps = Steps(checkout, machine, self.inputs())
@@ -116,11 +116,13 @@ class TestGithub:
         assert Steps(checkout, machine, values).run(jobs["matrix"]) == [0, 1]
         assert not (checkout / "pwned").exists()
 
-    def build(self, checkout: Path, machine: GpuMachine, job: dict[str, Any]) -> Steps:
+    def build(self, checkout: Path, machine: GpuMachine, job: dict[str, Any], **more: str) -> Steps:
         # The folder of the runner is not mounted at /cache here.
-        job["env"]["OUTPUT"] = job["env"]["OUTPUT"].replace("/cache", str(checkout / "cache"))
-        values = self.inputs(**{"matrix.recipe": "pair.yaml", "matrix.name": "pair", "secrets.HF_TOKEN": ""})
-        return Steps(checkout, machine, values)
+        job["env"]["OUTPUT"] = re.sub("^/cache", str(checkout / "cache"), job["env"]["OUTPUT"])
+        values = self.inputs(
+            **{"matrix.recipe": "pair.yaml", "matrix.name": "pair", "secrets.HF_TOKEN": "", **more}
+        )
+        return Steps(checkout, machine, self.inputs(**values))
 
     def test_the_build(self, checkout: Path, machine: GpuMachine, jobs: dict[str, Any]) -> None:
         steps = self.build(checkout, machine, jobs["build"])
@@ -131,6 +133,19 @@ class TestGithub:
         expected = ["build.json", "junit.xml", "logs", "manifest.json", "summary.md"]
         assert report == [f"report/{name}" for name in expected]
         assert (checkout / "report/logs/build-target.log").is_file()
+
+    def test_what_another_runner_has_built_comes_from_the_store(
+        self, checkout: Path, machine: GpuMachine, jobs: dict[str, Any]
+    ) -> None:
+        store = {"inputs.store": str(checkout / "the store")}
+        assert self.build(checkout, machine, jobs["build"], **store).run(jobs["build"]) == [0, 0, 0]
+        (checkout / "cache").rename(checkout / "cache of another")
+        (checkout / ".venv/bin/trtspec").unlink()
+        machine.environment["FAKE_FAILURE"] = "gpu memory"
+        steps = self.build(checkout, machine, jobs["build"], **store)
+        assert steps.run(jobs["build"]) == [0, 0, 0]
+        assert "| pull target | run |" in steps.output("GITHUB_STEP_SUMMARY")
+        assert (checkout / "cache/build/pair/target/engine/rank0.engine").is_file()
 
     def test_a_build_that_fails_is_reported(
         self, checkout: Path, machine: GpuMachine, jobs: dict[str, Any]

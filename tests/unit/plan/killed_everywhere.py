@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trtspec.checkpoint import convert
-from trtspec.plan.digests import Advance
 from trtspec.plan.plan import make_plan
 from trtspec.plan.runner import run
+from trtspec.watch import Advance
 
 MOMENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "shutil.rmtree")
 

@@ -97,6 +97,7 @@ def test_both_engines_are_built_in_the_image_and_are_the_users(build: Builds, do
     command = manifest["commands"]["build target"]
     assert command[:3] == ["trtllm-build", "--checkpoint_dir", "target/checkpoint"]
     assert (manifest["tools"]["tensorrt_llm"], manifest["tools"]["tensorrt"]) == ("1.2.1", "10.14.1.48")
+    assert manifest["image"] == f"{IMAGE.rpartition(':')[0]}@sha256:{'4567' * 16}"
     assert str(build.out) not in text
     words = docker.calls("run")[0]
     assert value(words, "--gpus") == "device=GPU-00"

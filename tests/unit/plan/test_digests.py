@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from trtspec.plan import digests as module
-from trtspec.plan.digests import Advance, FileDigests, digest_of
+from trtspec.plan.digests import FileDigests, digest_of
+from trtspec.watch import Advance
 
 
 class Reads(list[int]):

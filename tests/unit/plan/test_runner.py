@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from trtspec.errors import EngineError, UnavailableError
-from trtspec.plan.digests import Advance, FileDigests
+from trtspec.plan.digests import FileDigests
 from trtspec.plan.runner import pending, run
-from trtspec.plan.steps import Step
+from trtspec.plan.step import Step
+from trtspec.watch import Advance
 
 
 class Kitchen:

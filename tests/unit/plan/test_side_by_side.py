@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.plan.side_by_side import groups, run_together
-from trtspec.plan.steps import Step
+from trtspec.plan.step import Step
 from trtspec.watch import Advance
 
 

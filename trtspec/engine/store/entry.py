@@ -97,7 +97,8 @@ def from_bytes(content: bytes) -> Entry:
             for path, file in values.pop("files").items()
         }
         folders = tuple(map(_inside, values.pop("folders")))
-        entry = Entry(**values, platform=Platform(**values.pop("platform")), files=files, folders=folders)
+        platform = Platform(**values.pop("platform"))
+        entry = Entry(**values, platform=platform, files=files, folders=folders)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"it is not whole: {error}") from error
     if entry.role not in get_args(Role):

@@ -24,7 +24,8 @@ Remove = Callable[[Sequence[str], Advance], None]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which entries go: those older than `older_than`, but never the newest `keep` of one name, role, platform.
+    """Which entries go: those older than `older_than`, but never the newest `keep` of one name, role and
+    platform.
 
     Without either none goes. What a push left that was killed goes after `grace`.
     """

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from typer.testing import CliRunner, Result
+
+from trtspec.cli.app import app
+from trtspec.engine.loading import Runtime
+from trtspec.engine.store.entry import Entry
+from trtspec.engine.store.platform import Platform
+from trtspec.engine.store.push import describe, push
+from trtspec.engine.store.store import Store
+from trtspec.errors import StoreError, UnavailableError
+
+H200 = Platform("tensorrt_llm", 90, "10.14.1.48", "1.2.1")
+MANIFEST = {
+    "name": "pair",
+    "recipe": "5d",
+    "models": {
+        "target": {"model": "example/target", "revision": "a" * 40, "files": {"config.json": "b" * 64}},
+        "draft": {"model": "./draft", "revision": None, "files": {}},
+    },
+    "tools": {"trtspec": "0.1.0", "tensorrt_llm": "1.2.1"},
+    "quality": {"target": {"agreement": 0.99}},
+    "pulled": {"draft": {"tools": {"torch": "2.13.0"}}},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Two entries: a pair for the H200 and an older one for the torch backend."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "rank0.engine").write_bytes(bytes(range(256)) * 8)
+    found = Store(str(tmp_path / "store"))
+    content = describe(folder, ["."], lambda *_: None)
+    for platform, created in ((Platform("torch"), "2026-01-01"), (H200, "2026-06-01")):
+        entry = Entry("pair", "pair", platform, "c" * 64, f"{created}T00:00:00+00:00", *content, MANIFEST)
+        push(found, entry, folder, lambda *_: None)
+    return tmp_path / "store"
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(app, ["store", *map(str, args)])
+
+
+def test_list(store: Path) -> None:
+    lines = run("list", store).stdout.splitlines()
+    assert lines[0].split() == ["digest", "name", "what", "for", "size", "created"]
+    assert "pair  pair  SM 90, TensorRT 10.14.1.48, TensorRT-LLM 1.2.1  0.0 MB  2026-06-01" in lines[1]
+    assert "torch" in lines[2]
+
+
+def test_show(store: Path) -> None:
+    digest = json.loads(run("list", store, "--json").stdout)[1]["digest"]
+    assert "example/target @ " + "a" * 40 in run("show", store, digest[:8]).stdout
+    content = json.loads(run("show", store, "pair", "--json").stdout)
+    assert content["platform"]["sm"] == 90
+    assert content["files"]["rank0.engine"]["size"] == 2048
+    assert content["manifest"] == MANIFEST
+
+
+def test_the_bill_of_materials_is_cyclonedx(store: Path) -> None:
+    text = run("show", store, "pair", "--sbom").stdout
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    components = {component["name"]: component for component in json.loads(text)["components"]}
+    assert components.keys() == {"example/target", "./draft", "trtspec", "tensorrt_llm", "torch"}
+    assert components["example/target"]["purl"] == f"pkg:huggingface/example/target@{'a' * 40}"
+    assert components["example/target"]["components"][0]["hashes"][0]["content"] == "b" * 64
+
+
+def test_pull(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Runtime("1.2.1", "10.14.1.48", (90,))
+    monkeypatch.setattr("trtspec.plan.runtime.this_runtime", lambda: here)
+    result = run("pull", store, "pair", "--output", tmp_path / "new")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/new\n")
+    assert (tmp_path / "new/rank0.engine").read_bytes() == (tmp_path / "made/rank0.engine").read_bytes()
+    again = run("pull", store, "pair", "--output", tmp_path / "new")
+    assert isinstance(again.exception, UnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("here", "why"),
+    [
+        (Runtime("1.2.1", "10.14.1.48", (100,)), "it was built for SM 90, and this machine has SM 100"),
+        (
+            Runtime("1.1.0", "10.13.3.9", (90,)),
+            "it was built by TensorRT-LLM 1.2.1, and this machine has 1.1.0",
+        ),
+        (Runtime("1.2.1", "10.15.0.1", (90,)), "it was built by TensorRT 10.14.1.48, and this machine has"),
+    ],
+)
+def test_what_would_not_load_here_is_not_pulled(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Runtime, why: str
+) -> None:
+    monkeypatch.setattr("trtspec.plan.runtime.this_runtime", lambda: here)
+    result = run("pull", store, "pair", "--output", tmp_path / "new")
+    assert why in str(result.exception)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_name_that_is_not_there(store: Path) -> None:
+    for name in ("other", "abcdef", ""):
+        assert "no entry whose digest begins so" in str(run("show", store, name).exception)
+
+
+def test_prune(store: Path) -> None:
+    said = run("prune", store, "--older-than", "0", "--keep", "1", "--dry-run")
+    assert said.stderr.endswith("0 entries and 0 files of 0.0 MB would go\n")
+    gone = json.loads(run("prune", store, "--older-than", "0", "--json").stdout)
+    assert len(gone["entries"]) == 2
+    assert run("list", store, "--json").stdout == "[]\n"
+    assert not [path for path in (store / "objects").rglob("*") if path.is_file()]
+
+
+def test_verify_says_what_cannot_be_pulled(store: Path) -> None:
+    assert run("verify", store).exit_code == 0
+    (chunk,) = (path for path in (store / "objects").rglob("*") if path.is_file())
+    chunk.write_bytes(b"torn")
+    content = json.loads((result := run("verify", store, "--json")).stdout)
+    assert result.exit_code == 1
+    assert len(content["damaged"]) == 2
+    assert chunk.name in next(iter(content["problems"]))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense://user:secret@host/x", "nonsense is no file system that fsspec knows"),
+        ("gs://bucket/x", "pip install gcsfs"),
+    ],
+)
+def test_a_url_that_cannot_be_used(url: str, said: str) -> None:
+    error = run("list", url).exception
+    assert isinstance(error, (StoreError, UnavailableError))
+    assert said in f"{error} {error.repair}"
+    assert "secret" not in f"{error} {error.repair}"

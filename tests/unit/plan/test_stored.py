@@ -1,0 +1,134 @@
+"""`trtspec build --store`: what one machine built, another one pulls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from trtspec.cli.app import app
+from trtspec.errors import StoreError
+
+TRTSPEC = [sys.executable, "-m", "trtspec"]
+PUSHED = {"target", "draft", "pair"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def build(recipe: Path, name: str, store: Path) -> dict[str, Any]:
+    """What a build of an empty folder says of itself."""
+    result = run("build", recipe, "--output", recipe.parent / name, "--store", store, "--json")
+    assert result.exit_code == 0, result.exception
+    content: dict[str, Any] = json.loads(result.stdout)
+    return content
+
+
+def entries(store: Path) -> list[dict[str, Any]]:
+    content: list[dict[str, Any]] = json.loads(run("store", "list", store, "--json").stdout)
+    return content
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_what_was_built_is_pulled(pair_recipe: Path, store: Path) -> None:
+    assert "build target" in build(pair_recipe, "first", store)["ran"]
+    assert {entry["role"] for entry in entries(store)} == PUSHED
+
+    second = build(pair_recipe, "second", store)["ran"]
+    assert second == [
+        "check pair",
+        "copy tokenizer",
+        "pull target",
+        "pull draft",
+        "write repository",
+        "write manifest",
+    ]
+    first, second_folder = pair_recipe.parent / "first", pair_recipe.parent / "second"
+    for name in ("target/engine", "draft/engine", "tokenizer", "model_repository"):
+        assert files(second_folder / name) == files(first / name)
+    assert len(entries(store)) == 3
+
+    made, pulled = (json.loads((folder / "manifest.json").read_text()) for folder in (first, second_folder))
+    assert made["pulled"] == {}
+    assert pulled["pulled"]["target"]["times"] == made["times"]
+    assert pulled["pulled"]["target"]["entry"] in {entry["digest"] for entry in entries(store)}
+    assert "convert target" not in pulled["times"]
+
+
+def test_a_second_build_of_either_folder_does_nothing(pair_recipe: Path, store: Path) -> None:
+    for name in ("first", "second", "first", "second"):
+        ran = build(pair_recipe, name, store)["ran"]
+    assert ran == []
+
+
+def test_another_draft_is_another_engine_and_the_same_target(pair_recipe: Path, store: Path) -> None:
+    build(pair_recipe, "first", store)
+    pair_recipe.write_text(pair_recipe.read_text().replace("float32", "float16"))
+    ran = build(pair_recipe, "second", store)["ran"]
+    assert {"pull target", "build draft"} <= set(ran)
+    assert "pull draft" not in ran
+
+
+def test_the_dry_run_says_what_the_store_has(pair_recipe: Path, store: Path) -> None:
+    build(pair_recipe, "first", store)
+    said = run("build", pair_recipe, "--output", pair_recipe.parent / "new", "--store", store, "--dry-run")
+    assert "run   pull target -> " in said.stdout
+    assert "trtspec store pull " in said.stdout
+    assert not (pair_recipe.parent / "new").exists()
+
+
+def test_what_is_corrupted_is_not_used_until_it_is_dropped(pair_recipe: Path, store: Path) -> None:
+    build(pair_recipe, "first", store)
+    largest = max((store / "objects").rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[1000] ^= 1
+    largest.write_bytes(content)
+
+    second = pair_recipe.parent / "second"
+    result = run("build", pair_recipe, "--output", second, "--store", store)
+    assert isinstance(result.exception, StoreError)
+    assert f"{largest.name} is corrupted" in str(result.exception)
+    assert not (second / "target/engine").exists()
+
+    assert run("store", "verify", store, "--remove").exit_code == 1
+    assert run("store", "verify", store).exit_code == 0
+    build(pair_recipe, "second", store)
+    assert files(second / "target/engine") == files(pair_recipe.parent / "first/target/engine")
+    assert run("store", "verify", store).exit_code == 0
+
+
+def test_two_builders_that_race(pair_recipe: Path, store: Path) -> None:
+    builds = [pair_recipe.parent / name for name in ("one", "other")]
+    commands = [[*TRTSPEC, "build", pair_recipe, "--output", folder, "--store", store] for folder in builds]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
+    for process in processes:
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 0, said.decode()
+    assert run("store", "verify", store).exit_code == 0
+    assert {entry["role"] for entry in entries(store)} == PUSHED
+    assert "pull target" in build(pair_recipe, "third", store)["ran"]
+
+
+def test_a_finished_build_is_pushed_by_hand(pair_recipe: Path, store: Path) -> None:
+    output = pair_recipe.parent / "build"
+    unfinished = run("store", "push", store, pair_recipe, "--output", output)
+    assert "is not a finished build" in str(unfinished.exception)
+    assert run("build", pair_recipe, "--output", output).exit_code == 0
+    assert run("store", "push", store, pair_recipe, "--output", output).exit_code == 0
+    assert {entry["role"] for entry in entries(store)} == PUSHED
+    assert run("store", "push", store, pair_recipe, "--output", output).stderr.endswith("has it all\n")

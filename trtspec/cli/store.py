@@ -1,0 +1,224 @@
+"""`trtspec store`: engines that were built once, for every machine that they fit."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtspec.cli.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.output import out
+from trtspec.cli.plan import watch
+from trtspec.errors import StoreError, UnavailableError
+
+if TYPE_CHECKING:
+    from trtspec.engine.store.entry import Entry
+
+HELP = "Keep engines in a folder, S3, GCS or elsewhere."
+EXAMPLES = (
+    "trtspec store list s3://engines/llama",
+    "trtspec store pull s3://engines/llama llama-3.1-8b-h100 --output build/llama-3.1-8b-h100",
+    "trtspec store prune s3://engines/llama --older-than 30 --keep 2",
+)
+
+UrlArgument = Annotated[
+    str, typer.Argument(metavar="URL", help="A folder, or a URL of fsspec.", show_default=False)
+]
+EntryArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="A recipe's name, or how an entry's digest begins.", show_default=False
+    ),
+]
+
+
+def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) -> None:
+    """Put a finished build into the store."""
+    from trtspec.engine.store.store import Store
+    from trtspec.plan.plan import make_plan
+    from trtspec.plan.stored import push_build
+
+    store, made = Store(url), make_plan(recipe, {"output": output}, True, watch)
+    if undone := made.pending():
+        problem = f"is not a finished build of {recipe}: {sorted(undone)[0]} is to be done"
+        raise UnavailableError(made.output, problem, f"trtspec build {recipe} --store URL")
+    say_pushed(push_build(store, made.own_steps, made.resolved, watch))
+
+
+def pull(
+    url: UrlArgument,
+    name: EntryArgument,
+    output: Annotated[str, typer.Option("--output", metavar="DIR", help="The folder that is made.")],
+) -> None:
+    """Fetch a pair that is ready to be served, or one engine."""
+    from trtspec.engine.store.lookup import find_entry
+    from trtspec.engine.store.pull import pull as fetch
+    from trtspec.engine.store.store import Store
+    from trtspec.plan.atomic import publish, remove, temporary
+    from trtspec.plan.runtime import this_runtime
+
+    store, folder = Store(url), Path(output)
+    if folder.exists():
+        raise UnavailableError(folder, "is there already", "choose another --output")
+    entry = find_entry(store, name)
+    if misfit := entry.platform.misfit(this_runtime()):
+        problem = f"{entry.name} {entry.digest[:12]} would not load here: {misfit}"
+        raise StoreError(str(store), problem, "trtspec store list URL shows those for other machines")
+    made = temporary(folder)
+    remove(made)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with watch(f"pull {entry.name}", entry.size) as advance:
+            fetch(store, entry, made, advance)
+        publish(made, folder)
+    finally:
+        remove(made)
+    out.result(str(folder))
+
+
+def list_(url: UrlArgument, json: JsonOption = False) -> None:
+    """Show what is in the store, the newest first."""
+    from trtspec.engine.store.store import Store
+
+    entries = Store(url).entries()
+    if json:
+        out.json([_as_json(entry) for entry in entries])
+        return
+    rows = [
+        (entry.digest[:12], entry.name, entry.role, str(entry.platform), _size(entry.size), entry.created)
+        for entry in entries
+    ]
+    out.table(rows, header=("digest", "name", "what", "for", "size", "created"))
+
+
+def show(
+    url: UrlArgument,
+    name: EntryArgument,
+    sbom: Annotated[bool, typer.Option("--sbom", help="Print the bill of materials, CycloneDX.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show what an entry is made of, and with what."""
+    from trtspec.engine.sbom import cyclonedx
+    from trtspec.engine.store.lookup import find_entry
+    from trtspec.engine.store.store import Store
+
+    entry = find_entry(Store(url), name)
+    if sbom:
+        out.json(cyclonedx(entry.manifest, entry.digest, entry.created))
+        return
+    if json:
+        out.json(_as_json(entry) | {"key": entry.key, "files": _files(entry), "manifest": entry.manifest})
+        return
+    models = entry.manifest["models"].items()
+    rows = [
+        ("name", entry.name),
+        ("what", entry.role),
+        ("for", str(entry.platform)),
+        ("created", entry.created),
+        ("digest", entry.digest),
+        ("key", entry.key),
+        ("size", _size(entry.size)),
+        *((role, " @ ".join(filter(None, (model["model"], model["revision"])))) for role, model in models),
+        *((f"quality of {role}", cost) for role, cost in entry.manifest["quality"].items()),
+        *sorted(entry.manifest["tools"].items()),
+    ]
+    out.table(rows)
+    out.result()
+    out.table(((path, _size(file.size), file.sha256) for path, file in entry.files.items()))
+
+
+def prune(
+    url: UrlArgument,
+    older_than: Annotated[
+        float | None, typer.Option(metavar="DAYS", min=0, help="Entries older than this go.")
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=0, help="The newest of each recipe and platform that stay.")
+    ] = None,
+    grace: Annotated[
+        float, typer.Option(metavar="HOURS", min=1, help="What a killed push left goes after this.")
+    ] = 24,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Remove entries by age and number, and what no entry needs."""
+    from trtspec.engine.store.prune import Rules
+    from trtspec.engine.store.prune import prune as clean
+    from trtspec.engine.store.store import Store
+
+    days = None if older_than is None else timedelta(days=older_than)
+    with watch("prune", None) as advance:
+        gone = clean(Store(url), Rules(days, keep, timedelta(hours=grace)), dry_run, advance)
+    if json:
+        entries = [_as_json(entry) for entry in gone.entries]
+        out.json({"entries": entries, "files": len(gone.names), "size": gone.size, "dry_run": dry_run})
+        return
+    for entry in gone.entries:
+        out.result(f"{entry.digest[:12]}  {entry.name}  {entry.role}  {entry.platform}")
+    verb = "would go" if dry_run else "are gone"
+    out.status(f"{len(gone.entries)} entries and {len(gone.names)} files of {_size(gone.size)} {verb}")
+
+
+def verify(
+    url: UrlArgument,
+    remove: Annotated[bool, typer.Option("--remove", help="Drop what cannot be used.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Read every byte of the store.
+
+    The exit status is 1 if something in it cannot be used.
+    """
+    from trtspec.engine.store import verify as check
+    from trtspec.engine.store.store import Store
+
+    store = Store(url)
+    found = check.verify(store, watch)
+    if remove and found.problems:
+        check.drop(store, found)
+    if json:
+        damaged = [entry.digest for entry in found.damaged()]
+        content = {"entries": len(found.entries), "size": found.size, "damaged": damaged}
+        out.json(content | {"problems": dict(found.problems)})
+    else:
+        for name, problem in found.problems.items():
+            out.result(problem if name in problem else f"{name}: {problem}")
+        for entry in found.damaged():
+            out.result(f"{entry.digest[:12]} {entry.name} {entry.role}: cannot be pulled")
+        out.status(f"{len(found.entries)} entries of {_size(found.size)}")
+    if found.problems:
+        removed = ", and were removed with what needs them" if remove else ""
+        out.status(f"{len(found.problems)} file(s) are not what they should be{removed}")
+        raise typer.Exit(1)
+
+
+def say_pushed(entries: list[Entry]) -> None:
+    for entry in entries:
+        out.status(f"pushed {entry.role} {entry.digest[:12]}, {_size(entry.size)}")
+    if not entries:
+        out.status("the store has it all")
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "digest": entry.digest,
+        "name": entry.name,
+        "role": entry.role,
+        "platform": {
+            key: getattr(entry.platform, key) for key in ("backend", "sm", "tensorrt", "tensorrt_llm")
+        },
+        "size": entry.size,
+        "created": entry.created,
+    }
+
+
+def _files(entry: Entry) -> dict[str, dict[str, object]]:
+    return {path: {"size": file.size, "sha256": file.sha256} for path, file in entry.files.items()}
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+COMMANDS = (push, pull, list_, show, prune, verify)
