@@ -1,0 +1,184 @@
+"""What is removed, and above all what is not."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from tests.unit.engine.store.conftest import H200, entry_of
+from trtspec.engine.store import prune as room
+from trtspec.engine.store.entry import Entry, to_bytes
+from trtspec.engine.store.files import Files, Stat
+from trtspec.engine.store.prune import Prune, Rules, choose, exclusively, prune
+from trtspec.engine.store.push import push
+from trtspec.engine.store.store import Store
+from trtspec.engine.store.verify import verify
+from trtspec.errors import StoreError
+from trtspec.watch import unwatched
+
+DAY = timedelta(days=1)
+NOTHING = Rules(None, None, DAY)
+NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
+
+
+def silent(*_: object) -> None: ...
+
+
+def later(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
+    """Everything in a store is older by so much."""
+    find = Files.find
+
+    def aged(self: Files, folder: str) -> dict[str, Stat]:
+        found = find(self, folder)
+        return {
+            name: replace(stat, modified=stat.modified and stat.modified - by) for name, stat in found.items()
+        }
+
+    monkeypatch.setattr(Files, "find", aged)
+
+
+def at_day(day: int, **values: object) -> Entry:
+    entry = Entry("target", "llama", H200, "1" * 64, f"2026-01-{day:02}T00:00:00+00:00", {}, (), {})
+    return replace(entry, **values)
+
+
+class TestChoice:
+    ENTRIES = tuple(at_day(day) for day in (30, 20, 10, 1))
+
+    def days(self, older_than: int | None, keep: int | None) -> list[int]:
+        rules = Rules(None if older_than is None else older_than * DAY, keep, DAY)
+        return [datetime.fromisoformat(entry.created).day for entry in choose(self.ENTRIES, rules, NOW)]
+
+    def test_without_a_rule_nothing_goes(self) -> None:
+        assert self.days(None, None) == []
+
+    def test_by_age(self) -> None:
+        assert self.days(15, None) == [10, 1]
+        assert self.days(0, None) == [30, 20, 10, 1]
+
+    def test_by_count(self) -> None:
+        assert self.days(None, 1) == [20, 10, 1]
+
+    def test_what_is_to_be_kept_may_be_old(self) -> None:
+        assert self.days(15, 3) == [1]
+        assert self.days(5, 1) == [20, 10, 1]
+
+    def test_each_kind_is_counted_on_its_own(self) -> None:
+        others = [at_day(1, role="draft"), at_day(1, name="qwen"), at_day(1, platform=replace(H200, sm=89))]
+        assert choose([*self.ENTRIES, *others], Rules(None, 4, DAY), NOW) == []
+
+
+def test_a_store_that_is_needed_stays(store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(store, entry_of(engine), engine, silent)
+    later(monkeypatch, 100 * DAY)
+    assert prune(store, NOTHING, False, silent) == Prune((), (), 0)
+    assert not verify(store, unwatched).problems
+
+
+def test_an_entry_goes_with_what_only_it_needs(store: Store, engine: Path) -> None:
+    old = entry_of(engine)
+    push(store, old, engine, silent)
+    (engine / "config.json").write_text("{}")
+    new = entry_of(engine, created=datetime.now(timezone.utc).isoformat())
+    push(store, new, engine, silent)
+    rules = Rules(DAY, None, DAY)
+    before = store.files.find("")
+    told = prune(store, rules, True, silent)
+    assert store.files.find("").keys() == before.keys()
+    assert told.entries == (old,)
+    gone = old.files["config.json"].chunks[0]
+    # What the entry alone needs is named only once the entry is not needed.
+    assert told == prune(store, rules, False, silent) == Prune((old,), (gone.name,), gone.size)
+    assert before.keys() - store.files.find("").keys() == {old.document, gone.name}
+    assert store.entries() == [new]
+    assert not verify(store, unwatched).problems
+
+
+def test_what_a_killed_push_left_stays_for_a_while(
+    store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = entry_of(engine)
+    chunk = next(iter(entry.chunks))
+    store.files.write(f"pushing/{entry.digest}.json", to_bytes(entry))
+    store.files.write(chunk.name, b"x" * chunk.size)
+    assert prune(store, NOTHING, False, silent).names == ()
+    later(monkeypatch, 2 * DAY)
+    assert prune(store, NOTHING, False, silent).names == (f"pushing/{entry.digest}.json", chunk.name)
+    assert store.files.find("") == {}
+
+
+def test_a_push_that_uses_an_object_nobody_else_needs(
+    store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The push finds the object before the prune has looked, and is done after it."""
+    entry = entry_of(engine)
+    push(store, entry, engine, silent)
+    store.files.remove([entry.document])
+    pruned = []
+    size = Files.size
+
+    def size_then_prune(self: Files, name: str) -> int | None:
+        found = size(self, name)
+        if not pruned:
+            pruned.append(True)
+            later(monkeypatch, timedelta(hours=23))
+            prune(Store(store.address.url), NOTHING, False, silent)
+            monkeypatch.undo()
+        return found
+
+    monkeypatch.setattr(Files, "size", size_then_prune)
+    push(store, entry, engine, silent)
+    assert pruned
+    assert not verify(store, unwatched).problems
+
+
+def test_a_push_waits_for_a_prune(store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prune has looked, and will remove an object that the push is about to find."""
+    entry = entry_of(engine)
+    push(store, entry, engine, silent)
+    store.files.remove([entry.document])
+    waits, notes = threading.Event(), []
+    monkeypatch.setattr("trtspec.engine.store.push._POLL_S", 0.01)
+
+    def advance(amount: int, note: str = "") -> None:
+        notes.append(note)
+        waits.set()
+
+    pushing = threading.Thread(target=push, args=(store, entry, engine, advance))
+    with exclusively(Store(store.address.url)) as remove:
+        doomed = [chunk.name for chunk in entry.chunks]
+        pushing.start()
+        assert waits.wait(20)
+        assert store.entries() == []
+        remove(doomed, silent)
+    pushing.join(20)
+    assert notes[0] == "waits for the end of a prune"
+    assert not verify(store, unwatched).problems
+    assert store.entries() == [entry]
+
+
+def test_a_prune_that_was_killed_holds_up_nobody_for_long(
+    store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.files.write("pruning/dead", b"")
+    later(monkeypatch, timedelta(hours=2))
+    push(store, entry_of(engine), engine, silent)
+    assert len(store.entries()) == 1
+
+
+def test_a_prune_that_was_held_up_removes_nothing(
+    store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(store, entry_of(engine), engine, silent)
+    clock = iter((0.0, 3600.0))
+    with exclusively(store) as _:
+        pass
+    monkeypatch.setattr(room, "monotonic", lambda: next(clock))
+    with pytest.raises(StoreError, match="took so long"):
+        prune(store, Rules(timedelta(0), None, DAY), False, silent)
+    assert len(store.entries()) == 1
+    assert store.files.find("pruning") == {}

@@ -1,0 +1,181 @@
+"""What goes in comes out, on every file system; what is not as it was written is refused."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.engine.store.conftest import H200, entry_of, tree
+from trtspec.engine.store.entry import from_bytes, to_bytes
+from trtspec.engine.store.platform import Platform
+from trtspec.engine.store.pull import pull
+from trtspec.engine.store.push import push
+from trtspec.engine.store.store import Store
+from trtspec.engine.store.verify import drop, verify
+from trtspec.errors import CorruptedError, StoreError
+from trtspec.watch import unwatched
+
+
+def silent(*_: object) -> None: ...
+
+
+def written(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that are written from now on."""
+    names: list[str] = []
+    write = store.files.write
+
+    def note(name: str, content: bytes) -> None:
+        names.append(name)
+        write(name, content)
+
+    monkeypatch.setattr(store.files, "write", note)
+    return names
+
+
+def test_what_is_pushed_is_found_and_pulled(store: Store, engine: Path, tmp_path: Path) -> None:
+    entry = entry_of(engine)
+    assert store.find(H200, entry.key) is None
+    assert store.entries() == []
+    push(store, entry, engine, silent)
+    other = Store(store.address.url)
+    assert other.find(H200, entry.key) == entry
+    assert other.entries() == [entry]
+    pull(other, entry, tmp_path / "pulled", silent)
+    assert tree(tmp_path / "pulled") == tree(engine)
+    assert sorted({name.split("/")[0] for name in store.files.find("")}) == ["entries", "objects"]
+
+
+def test_progress_counts_every_byte(store: Store, engine: Path, tmp_path: Path) -> None:
+    entry, sent, got = entry_of(engine), list[int](), list[int]()
+    push(store, entry, engine, lambda amount, note="": sent.append(amount))
+    pull(store, entry, tmp_path / "pulled", lambda amount, note="": got.append(amount))
+    assert sum(sent) == sum(chunk.size for chunk in entry.chunks)
+    assert sum(got) == entry.size == sum(file.stat().st_size for file in engine.iterdir() if file.is_file())
+
+
+@pytest.mark.parametrize(
+    "platform",
+    [
+        replace(H200, sm=89),
+        replace(H200, tensorrt="10.13.3.9"),
+        replace(H200, tensorrt_llm="1.2.0"),
+        Platform("torch"),
+    ],
+)
+def test_an_engine_of_another_platform_is_not_found(store: Store, engine: Path, platform: Platform) -> None:
+    entry = entry_of(engine)
+    push(store, entry, engine, silent)
+    assert store.find(platform, entry.key) is None
+    assert store.find(H200, "2" * 64) is None
+
+
+def test_an_entry_that_was_moved_to_another_platform_is_refused(store: Store, engine: Path) -> None:
+    entry = entry_of(engine)
+    push(store, entry, engine, silent)
+    moved = entry.document.replace("sm90", "sm89")
+    store.files.write(moved, to_bytes(entry))
+    with pytest.raises(CorruptedError, match="another platform or key"):
+        store.find(replace(H200, sm=89), entry.key)
+
+
+def test_what_did_not_change_is_not_written_again(
+    store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(store, entry_of(engine), engine, silent)
+    names = written(store, monkeypatch)
+    (engine / "config.json").write_text("{}")
+    entry = entry_of(engine, key="2" * 64)
+    push(store, entry, engine, silent)
+    changed = entry.files["config.json"].chunks[0].name
+    assert names == [f"pushing/{entry.digest}.json", changed, entry.document]
+
+
+def test_two_that_made_the_same_engine_both_stay_and_all_see_the_first(store: Store, engine: Path) -> None:
+    first = entry_of(engine, created="2026-01-01T00:00:00+00:00")
+    (engine / "rank1.engine").write_bytes(b"TensorRT never builds the same twice")
+    second = entry_of(engine, created="2026-01-01T00:00:01+00:00")
+    push(store, second, engine, silent)
+    (engine / "rank1.engine").write_bytes(bytes(range(256)) * 40 + b"another end")
+    push(store, first, engine, silent)
+    assert store.find(H200, first.key) == first
+    assert store.entries() == [second, first]
+    assert not verify(store, unwatched).problems
+
+
+def test_a_file_that_changes_while_it_is_pushed_is_refused(store: Store, engine: Path) -> None:
+    entry = entry_of(engine)
+    (engine / "rank1.engine").write_bytes(b"x" * 10300)
+    with pytest.raises(StoreError, match="was changed while it was pushed"):
+        push(store, entry, engine, silent)
+    assert store.entries() == []
+
+
+class TestCorruption:
+    @pytest.fixture
+    def pushed(self, store: Store, engine: Path) -> Store:
+        push(store, entry_of(engine), engine, silent)
+        return store
+
+    @pytest.mark.parametrize("damage", ["other", "shorter", "gone"])
+    def test_of_an_object(self, pushed: Store, engine: Path, tmp_path: Path, damage: str) -> None:
+        entry = pushed.entries()[0]
+        chunk = entry.files["rank1.engine"].chunks[-1]
+        if damage == "gone":
+            pushed.files.remove([chunk.name])
+        else:
+            pushed.files.write(chunk.name, b"?" * (chunk.size - (damage == "shorter")))
+        with pytest.raises(CorruptedError, match=chunk.sha256) as failure:
+            pull(pushed, entry, tmp_path / "pulled", silent)
+        assert "verify" in str(failure.value.repair)
+        found = verify(pushed, unwatched)
+        assert list(found.problems) == [chunk.name]
+        assert found.damaged() == [entry]
+        drop(pushed, found)
+        assert pushed.entries() == []
+        push(pushed, entry, engine, silent)
+        assert not verify(pushed, unwatched).problems
+        pull(pushed, entry, tmp_path / "again", silent)
+        assert tree(tmp_path / "again") == tree(engine)
+
+    def test_of_an_entry(self, pushed: Store) -> None:
+        entry = pushed.entries()[0]
+        pushed.files.write(entry.document, to_bytes(replace(entry, name="other")))
+        with pytest.raises(CorruptedError, match="its content is not what its name says"):
+            pushed.find(H200, entry.key)
+        found = verify(pushed, unwatched)
+        assert list(found.problems) == [entry.document]
+        drop(pushed, found)
+        assert pushed.entries() == []
+
+    def test_a_shorter_object_is_written_again(self, pushed: Store, engine: Path) -> None:
+        entry = pushed.entries()[0]
+        pushed.files.write(next(iter(entry.chunks)).name, b"")
+        push(pushed, entry, engine, silent)
+        assert not verify(pushed, unwatched).problems
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a//b", "a/../b", "", "a/."])
+def test_an_entry_cannot_write_outside_its_folder(engine: Path, path: str) -> None:
+    entry = entry_of(engine)
+    files = {path: next(iter(entry.files.values()))}
+    with pytest.raises(ValueError, match="is not a path in its folder"):
+        from_bytes(to_bytes(replace(entry, files=files)))
+    with pytest.raises(ValueError, match="is not a path in its folder"):
+        from_bytes(to_bytes(replace(entry, folders=(path,))))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"schema": 2}', b'{"schema": 1}', b"\xff"])
+def test_what_is_no_entry(content: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        from_bytes(content)
+
+
+def test_a_folder_is_complete_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(str(tmp_path / "store"))
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(StoreError, match="No space left on device"):
+        store.files.write("objects/x", b"content")
+    assert [item for item in (tmp_path / "store").rglob("*") if item.is_file()] == []
