@@ -56,10 +56,11 @@ def matrix(
 
     loaded = [load(recipe) for recipe in recipes]
     check_names(loaded)
-    stored = _stored(store, loaded) if store else set()
+    made_of = {recipe.path: job_of(recipe) for recipe in loaded}
+    stored = _stored(store, [recipe for recipe in loaded if made_of[recipe.path]]) if store else set()
     jobs = []
     for recipe in loaded:
-        job = job_of(recipe)
+        job = made_of[recipe.path]
         if job is None:
             out.status(f"{recipe.path}: torch backend, nothing to build on a GPU")
         elif recipe.path in stored:

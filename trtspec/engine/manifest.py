@@ -16,10 +16,11 @@ class Manifest:
 
     `recipe` is the digest of the recipe with its defaults; `values` is what the plan made of it. `models`
     has, for target and draft, the model, its revision and the SHA-256 of its files; `outputs` the SHA-256
-    of each file that was made, by its path in the build directory; `quality` what FP8 costs each model.
-    `image` is the container image that built the engines, by its registry's digest, if one did.
-    `pulled` has what made the engines that came from a store, and the digest of the entry there. `times`, in
-    seconds by step, and only they, differ between equal builds.
+    of each file that was made, by its path in the build directory; `calibration` what the FP8 scales of
+    each model were found with, and `quality` what FP8 costs it. `tools` are the packages that the engines
+    depend on, and `packages` all that were installed. `image` is the container image that built the engines,
+    by its registry's digest, if one did. `pulled` has what made the engines that came from a store, and the
+    digest of the entry there. `times`, in seconds by step, and only they, differ between equal builds.
     """
 
     name: str
@@ -30,8 +31,10 @@ class Manifest:
     tools: Mapping[str, str]
     gpu: Mapping[str, Any] | None
     commands: Mapping[str, list[str]]
+    calibration: Mapping[str, Any] = field(default_factory=dict)
     quality: Mapping[str, Any] = field(default_factory=dict)
     pulled: Mapping[str, Any] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
     image: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, float] = field(default_factory=dict)

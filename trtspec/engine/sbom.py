@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -59,19 +60,27 @@ def _models(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _packages(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Of this build, and of those whose engines it took."""
-    tools = dict(manifest["tools"])
-    for pulled in (manifest.get("pulled") or {}).values():
-        tools = {**(pulled["tools"] or {}), **tools}
-    for name, version in sorted(tools.items()):
+    packages = {_canonical(name): version for name, version in _named(manifest)}
+    for name, version in sorted(packages.items()):
         yield _package(name, version)
 
 
+def _named(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for made in (*(manifest.get("pulled") or {}).values(), manifest):
+        for key in ("packages", "tools"):
+            yield from (made.get(key) or {}).items()
+
+
+def _canonical(name: str) -> str:
+    """As an index names a package: PEP 503."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def _package(name: str, version: str) -> dict[str, Any]:
-    pypi = name.replace("_", "-")
     return {
         "type": "library",
         "bom-ref": f"{name}@{version}",
         "name": name,
         "version": version,
-        "purl": f"pkg:pypi/{pypi}@{quote(version)}",
+        "purl": f"pkg:pypi/{name}@{quote(version)}",
     }

@@ -23,6 +23,7 @@ from trtspec.engine.place import Place
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.errors import ModelError
 from trtspec.plan.facts import TOKENIZER_FILES
+from trtspec.plan.installed import all_packages
 from trtspec.plan.records import read_records
 from trtspec.repository.spec import RepositorySpec
 from trtspec.watch import Advance
@@ -134,17 +135,21 @@ def write_manifest(
     output: Path,
     advance: Advance,
 ) -> None:
-    """Completes the manifest with what the records have of these steps, what FP8 costs, and the digest of the
-    image that built the engines."""
+    """Completes the manifest with what the records have of these steps, how the FP8 scales were found and
+    what they cost, what is installed, and the digest of the image that built the engines."""
     found = read_records(build)
     records = {name: found[name] for name in steps if name in found}
     outputs = {path: digest for record in records.values() for path, digest in record.files.items()}
     times = {name: record.seconds for name, record in records.items()}
-    costs = {role: read_calibration(file).quality for role, file in calibrations.items()}
-    quality = {role: asdict(cost) if cost else None for role, cost in costs.items()}
+    scales = {role: read_calibration(file) for role, file in calibrations.items()}
     complete = replace(
         content,
-        quality=quality,
+        calibration={**content.calibration, **{role: scale.provenance for role, scale in scales.items()}},
+        quality={
+            **content.quality,
+            **{role: scale.quality and asdict(scale.quality) for role, scale in scales.items()},
+        },
+        packages=all_packages(),
         image=(image_digest(image) or image) if image else None,
         outputs=dict(sorted(outputs.items())),
         times=times,

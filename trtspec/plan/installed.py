@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
 from trtspec.engine.trtllm import COMMAND
@@ -25,6 +25,11 @@ for name in sys.argv[1:]:
         pass
 print(json.dumps(found))
 """
+_ASK_ALL = """
+import json
+from importlib.metadata import distributions
+print(json.dumps({item.metadata["Name"]: item.version for item in distributions()}))
+"""
 
 
 def installed(packages: Iterable[str]) -> dict[str, str]:
@@ -38,6 +43,14 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def all_packages() -> dict[str, str]:
+    """Every package and its version: of this Python, and of trtllm-build's, if that has one of its own."""
+    command = shutil.which(COMMAND)
+    beside = _ask(_interpreter(Path(command)), _ASK_ALL) if command else {}
+    here = {item.metadata["Name"]: item.version for item in distributions()}
+    return dict(sorted((here | beside).items()))
+
+
 def engine_versions() -> dict[str, str]:
     """Of TensorRT-LLM and TensorRT: with trtllm-build, if that is here, else with this Python."""
     command = shutil.which(COMMAND)
@@ -47,12 +60,15 @@ def engine_versions() -> dict[str, str]:
 
 def installed_beside(command: Path, packages: Iterable[str]) -> dict[str, str]:
     """The version of each that the Python of a console script has; empty for another kind of command."""
-    python = _interpreter(command)
+    return _ask(_interpreter(command), _ASK, *packages)
+
+
+def _ask(python: str | None, script: str, *names: str) -> dict[str, str]:
     if python is None:
         return {}
     try:
         result = subprocess.run(  # noqa: S603
-            [python, "-c", _ASK, *packages], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            [python, "-c", script, *names], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
         found = json.loads(result.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):

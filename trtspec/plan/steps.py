@@ -24,7 +24,7 @@ from trtspec.plan.obstacles import build_obstacle, calibrate_obstacle
 from trtspec.plan.places import build_place
 from trtspec.plan.resolve import CalibrationPlan, Choice, EnginePlan, Resolved
 from trtspec.plan.step import Step
-from trtspec.plan.stored import Stored, provenance, quality, with_stored
+from trtspec.plan.stored import Stored, provenance, recorded, with_stored
 
 _NOTHING: Mapping[str, Stored] = {}
 
@@ -241,7 +241,8 @@ def _manifest(resolved: Resolved, facts: Facts, steps: list[Step], found: Mappin
         tools=dict(facts.versions),
         gpu={key: getattr(facts.gpus[0], key) for key in ("name", "sm", "driver")} if facts.gpus else None,
         commands=_commands(resolved, steps),
-        quality=quality(found),
+        calibration=recorded(found, "calibration"),
+        quality=recorded(found, "quality"),
         pulled=provenance(found),
     )
     names = tuple(step.name for step in steps)

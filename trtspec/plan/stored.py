@@ -94,22 +94,23 @@ def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: W
     return pushed
 
 
-def quality(found: Mapping[str, Stored]) -> dict[str, Any]:
-    """What FP8 costs the models whose engines were pulled, as their builders measured it."""
-    costs = {role: stored.entry.manifest.get("quality", {}).get(role) for role, stored in found.items()}
-    return {role: cost for role, cost in costs.items() if cost is not None}
+def recorded(found: Mapping[str, Stored], key: str) -> dict[str, Any]:
+    """What the manifests of the engines that were pulled have of target and draft under `key`."""
+    made = {role: stored.entry.manifest.get(key, {}).get(role) for role, stored in found.items()}
+    return {role: value for role, value in made.items() if value is not None}
 
 
 def provenance(found: Mapping[str, Stored]) -> dict[str, Any]:
     """What made the engines that were pulled."""
-    return {
-        role: {
-            "entry": stored.entry.digest,
-            "created": stored.entry.created,
-            **{key: stored.entry.manifest.get(key) for key in ("tools", "gpu", "commands", "times")},
-        }
-        for role, stored in found.items()
-    }
+    return {role: _made(role, stored.entry) for role, stored in found.items()}
+
+
+def _made(role: str, entry: Entry) -> dict[str, Any]:
+    kept = {key: entry.manifest.get(key) for key in ("tools", "packages", "image", "gpu")}
+    for key in ("commands", "times"):
+        by_step = entry.manifest.get(key) or {}
+        kept[key] = {step: value for step, value in by_step.items() if step in _makers(role)}
+    return {"entry": entry.digest, "created": entry.created, **kept}
 
 
 def _platform(resolved: Resolved) -> Platform:

@@ -150,6 +150,12 @@ def test_what_the_store_has_is_no_job(recipes: Path) -> None:
     assert "one.yaml: the store has it" in result.stderr
 
 
+def test_what_is_no_job_is_not_looked_for(recipes: Path) -> None:
+    result = run("laptop.yaml", "--store", stored(recipes / "store", "one.yaml"))
+    assert (jobs_of(result), result.exit_code) == ([], 0)
+    assert "torch backend, nothing to build" in result.stderr
+
+
 @pytest.mark.parametrize("other", [{"gpu": "l40s"}, {"revision": "b" * 40}])
 def test_what_the_store_has_for_something_else_is_a_job(recipes: Path, other: dict[str, str]) -> None:
     pin("one.yaml")

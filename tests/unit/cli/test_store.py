@@ -26,7 +26,8 @@ MANIFEST = {
     },
     "tools": {"trtspec": "0.1.0", "tensorrt_llm": "1.2.1"},
     "quality": {"target": {"agreement": 0.99}},
-    "pulled": {"draft": {"tools": {"torch": "2.13.0"}}},
+    "packages": {"tensorrt-llm": "1.2.1", "zope.interface": "8"},
+    "pulled": {"draft": {"tools": {"torch": "2.13.0"}, "packages": None}},
 }
 
 
@@ -68,7 +69,14 @@ def test_the_bill_of_materials_is_cyclonedx(store: Path) -> None:
     text = run("show", store, "pair", "--sbom").stdout
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     components = {component["name"]: component for component in json.loads(text)["components"]}
-    assert components.keys() == {"example/target", "./draft", "trtspec", "tensorrt_llm", "torch"}
+    assert components.keys() == {
+        "example/target",
+        "./draft",
+        "trtspec",
+        "tensorrt-llm",
+        "torch",
+        "zope-interface",
+    }
     assert components["example/target"]["purl"] == f"pkg:huggingface/example/target@{'a' * 40}"
     assert components["example/target"]["components"][0]["hashes"][0]["content"] == "b" * 64
 

@@ -64,6 +64,7 @@ def test_a_build_calibrates_once_and_says_what_it_cost(recipe: Path) -> None:
         found = read_calibration(folder / role / "calibration.json")
         assert found.quality
         assert manifest["quality"][role]["kl"] == found.quality.kl
+        assert manifest["calibration"][role] == found.provenance
         assert manifest["outputs"][f"{role}/calibration.json"]
         tensors = load_file(folder / role / "checkpoint/rank0.safetensors")
         assert tensors["transformer.layers.0.mlp.fc.weight"].dtype == torch.float8_e4m3fn

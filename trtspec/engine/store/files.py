@@ -100,7 +100,7 @@ class Files:
         except (StoreError, UnavailableError):
             raise
         except FileNotFoundError:
-            problem = f"there is no {name}, or no such bucket or folder"
+            problem = f"{name} is not there, or the bucket or folder is not"
             raise StoreError(str(self.address), problem, "trtspec store list shows what is there") from None
         except Exception as error:
             said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
