@@ -11,7 +11,7 @@ from trtspec.checkpoint.cast import DTYPES, FP8, Caster, caster, quantizer
 from trtspec.checkpoint.config import checkpoint_config
 from trtspec.checkpoint.families import family_of
 from trtspec.checkpoint.families.family import Part, Weight
-from trtspec.checkpoint.inventory import check_tensors
+from trtspec.checkpoint.inventory import check_tensors, check_tied_head
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.placement import Placed, place
@@ -76,6 +76,7 @@ def draw(source: Source, options: ConvertOptions) -> Blueprint:
     prequantized = read_prequantized(source)
     weights = tuple(family.weights(source))
     tensors = check_tensors(source, family, weights, prequantized)
+    check_tied_head(source)
     calibration = _calibration(source, options, prequantized)
     size = source.num_hidden_layers, source.head_size
     return Blueprint(

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.families.family import Family, Part, Weight
 from trtspec.checkpoint.prequantized import Prequantized
+from trtspec.checkpoint.reader import Reader, chunks
+from trtspec.checkpoint.scheme import QUANTIZE_IT
 from trtspec.checkpoint.source import Source
 from trtspec.checkpoint.tensors import DOWNLOAD_AGAIN, Tensor
 from trtspec.errors import TensorError
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_CHUNK = 1 << 20  # bytes
 
 
 def check_tensors(
@@ -20,15 +27,14 @@ def check_tensors(
     Raises TensorError for one that is missing, not as demanded, or would be lost.
     """
     scales = prequantized.scale_tensors if prequantized else frozenset[str]()
-    quantized = prequantized.stored_scales if prequantized else {}
-    parts = {part.name: part for weight in weights for part in weight.parts}
+    parts = {part.name: (part, weight.linear) for weight in weights for part in weight.parts}
     missing = [name for name in parts if name not in source.tensors]
     if missing:
         problem = f"{missing[0]}: this tensor is missing{_more(missing)}"
         raise TensorError(source.folder, problem, DOWNLOAD_AGAIN)
-    for part in parts.values():
-        _check_part(part, source.tensors[part.name], part.name.removesuffix(".weight") in quantized)
-    known = {*parts, *scales, *(["lm_head.weight"] if source.tie_word_embeddings else [])}
+    for part, linear in parts.values():
+        _check_part(part, source.tensors[part.name], linear and prequantized is not None)
+    known = {*parts, *scales, *([HEAD] if source.tie_word_embeddings else [])}
     extra = [name for name in source.tensors if name not in known and not family.ignored.fullmatch(name)]
     if extra:
         has_none = f"{source.architecture} has no such tensor{_more(extra)}"
@@ -38,11 +44,32 @@ def check_tensors(
     return {name: source.tensors[name] for name in parts}
 
 
+def check_tied_head(source: Source) -> None:
+    """Raises TensorError for a head that is tied to the embedding, but stored with other numbers.
+
+    Up to its fourth version transformers takes the embedding for such a head, and from its fifth the head.
+    """
+    tensors = [source.tensors.get(name) for name in (EMBEDDING, HEAD)]
+    if not source.tie_word_embeddings or None in tensors:
+        return
+    embedding, head = (tensor for tensor in tensors if tensor)
+    with Reader({embedding.file, head.file}) as reader:
+        pieces = chunks(range(embedding.shape[0]), embedding, _CHUNK)
+        same = (embedding.dtype, embedding.shape) == (head.dtype, head.shape) and all(
+            np.array_equal(reader.rows(embedding, rows).view("u1"), reader.rows(head, rows).view("u1"))
+            for rows in pieces
+        )
+    if not same:
+        problem = f"{HEAD}: is not the embedding, although tie_word_embeddings is true"
+        repair = "if the head is right, write tie_word_embeddings: false in config.json; else remove it"
+        raise TensorError(head.file, problem, repair)
+
+
 def _check_part(part: Part, tensor: Tensor, quantized: bool) -> None:
     allowed = [FP8] if quantized else list(DTYPES.values())
     if tensor.dtype not in allowed:
         problem = f"{part.name}: has dtype {tensor.dtype}, expected one of {', '.join(allowed)}"
-        raise TensorError(tensor.file, problem)
+        raise TensorError(tensor.file, problem, QUANTIZE_IT if tensor.dtype == FP8 else None)
     if tensor.shape != part.shape:
         problem = f"{part.name}: has shape {list(tensor.shape)}, config.json demands {list(part.shape)}"
         raise TensorError(tensor.file, problem, "take config.json and weights from the same revision")

@@ -14,8 +14,9 @@ from trtspec.errors import ModelError
 
 T = TypeVar("T")
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-STRETCHED = ("linear", "dynamic", "yarn")  # rope scalings that add to max_position_embeddings
+STRETCHED = ("linear",)  # rope scalings that add to max_position_embeddings
 REQUIRED: Any = object()
+_ROPE = ("rope_scaling", "rope_parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class Source:
     """What `config.json`, `generation_config.json` and the headers of the weights say of a model.
 
     `dtype` is TensorRT-LLM's name (`bfloat16`, `float16`, `float32`). `end_ids` are the tokens that end a
-    text, the generation config's before the model config's; `rotary_scaling` is `rope_scaling` as it stands.
+    text, the generation config's before the model config's; `rotary_scaling` is `rope_scaling` as it stands,
+    and `partial_rotary_factor` the share of each head that rotary positions turn.
     In `sliding_layers` of the layers a token sees `sliding_window` tokens, itself counted.
     `scheme` is None for a model that is not quantized.
     """
@@ -44,6 +46,7 @@ class Source:
     max_position_embeddings: int
     rotary_base: float
     rotary_scaling: Mapping[str, Any] | None
+    partial_rotary_factor: float
     tie_word_embeddings: bool
     sliding_window: int | None
     sliding_layers: int
@@ -91,7 +94,7 @@ def read_source(folder: Path) -> Source:
     tensors = read_tensors(folder)
     hidden_size = config.size("hidden_size")
     heads = config.size("num_attention_heads")
-    rotary_base, rotary_scaling = _rope(config)
+    rotary_base, rotary_scaling, partial_rotary_factor = _rope(config)
     sliding_window, sliding_layers = _sliding(config)
     return Source(
         folder=folder,
@@ -110,6 +113,7 @@ def read_source(folder: Path) -> Source:
         max_position_embeddings=config.size("max_position_embeddings"),
         rotary_base=rotary_base,
         rotary_scaling=rotary_scaling,
+        partial_rotary_factor=partial_rotary_factor,
         tie_word_embeddings=config.get("tie_word_embeddings", bool, False),
         sliding_window=sliding_window,
         sliding_layers=sliding_layers,
@@ -126,8 +130,12 @@ def read_source(folder: Path) -> Source:
 class _Config:
     """A config file whose values are what they should be, or else an error that names key and value."""
 
-    def __init__(self, file: Path) -> None:
-        self.file, self.content = file, read_json(file)
+    def __init__(self, file: Path, content: Mapping[str, Any] | None = None) -> None:
+        self.file, self.content = file, read_json(file) if content is None else content
+
+    def section(self, key: str) -> _Config:
+        """An object within the config, empty if it is not there."""
+        return _Config(self.file, self.get(key, dict, {}))
 
     def size(self, key: str, default: int = REQUIRED) -> int:
         value = self.get(key, int, default)
@@ -181,13 +189,32 @@ def _scheme(config: _Config) -> Scheme | None:
     return read_scheme(beside, read_json(beside)) if beside.is_file() else None
 
 
-def _rope(config: _Config) -> tuple[float, Mapping[str, Any] | None]:
-    """Base and scaling, from `rope_theta` and `rope_scaling`, or transformers 5's one `rope_parameters`."""
-    parameters = dict(config.get("rope_parameters", dict, None) or {})
-    base = parameters.pop("rope_theta", None) or config.number("rope_theta", 10000.0)
-    scaling = config.get("rope_scaling", dict, None) or parameters
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    return float(base), None if kind == "default" else MappingProxyType(dict(scaling))
+def _rope(config: _Config) -> tuple[float, Mapping[str, Any] | None, float]:
+    """Base, scaling and the share of a head that turns.
+
+    From `rope_theta`, `rope_scaling` and `partial_rotary_factor`, or transformers 5's one `rope_parameters`,
+    which may have all of them. What is said twice must be the same: the versions of transformers differ in
+    which one they believe.
+    """
+    sections = [section for key in _ROPE if (section := config.section(key)).content]
+    found = []
+    for name, default in (("rope_theta", 10000.0), ("partial_rotary_factor", 1.0)):
+        numbers = {float(at.number(name, default)) for at in (config, *sections) if name in at.content}
+        if len(numbers) > 1 or min(numbers, default=default) <= 0:
+            raise ModelError(config.file, f"{name} must be one positive number, not {sorted(numbers)}")
+        found.append(numbers.pop() if numbers else default)
+    scalings = [_scaling(section) for section in sections]
+    if any(scaling != scalings[0] for scaling in scalings):
+        raise ModelError(config.file, f"{' and '.join(_ROPE)} do not say the same")
+    return found[0], scalings[0] if scalings else None, found[1]
+
+
+def _scaling(section: _Config) -> Mapping[str, Any] | None:
+    """What is left of a section without the numbers that every rotation has."""
+    others = ("rope_theta", "partial_rotary_factor")
+    scaling = {key: value for key, value in section.content.items() if key not in others}
+    is_default = not scaling or scaling.get("rope_type", scaling.get("type")) == "default"
+    return None if is_default else MappingProxyType(scaling)
 
 
 def _sliding(config: _Config) -> tuple[int | None, int]:

@@ -101,7 +101,7 @@ def _oddities(
         problem = f"{vocabulary} is no multiple of 8; tensor parallel ranks fill theirs up with zero rows"
         yield Finding(False, "vocab_size", problem)
     if config.get("tie_word_embeddings") and "lm_head.weight" in tensors:
-        problem = "is stored although the embedding is tied to it; the embedding is what counts"
+        problem = "is stored although the embedding is tied to it; one that differs is refused"
         yield Finding(False, "lm_head.weight", problem)
     frequencies = [tensor for name, tensor in tensors.items() if name.endswith("rotary_emb.inv_freq")]
     if frequencies and frequencies[0].dtype != "F32":

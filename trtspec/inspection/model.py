@@ -36,6 +36,7 @@ def source_of(config: Mapping[str, Any]) -> Source | None:
         max_position_embeddings=0,
         rotary_base=0.0,
         rotary_scaling=None,
+        partial_rotary_factor=1.0,
         tie_word_embeddings=bool(config.get("tie_word_embeddings")),
         sliding_window=None,
         sliding_layers=0,

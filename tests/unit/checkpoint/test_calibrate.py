@@ -130,6 +130,20 @@ def test_layers_that_accelerate_keeps_elsewhere(llama_folder: Callable[..., Path
     assert results[0] == results[1]
 
 
+def test_rope_parameters_of_transformers_5_are_calibrated_with(
+    llama_folder: Callable[..., Path], texts: Callable[[int], Path]
+) -> None:
+    """transformers 4, which runs the model, does not know them."""
+    scaling = {"rope_type": "linear", "factor": 4.0}
+    folder = llama_folder(rope_theta=100.0, rope_scaling=scaling)
+    before = calibrate(read_source(folder), texts(9), OPTIONS, {})
+    config = json.loads((folder / "config.json").read_text())
+    del config["rope_theta"], config["rope_scaling"]
+    config["rope_parameters"] = {"rope_theta": 100.0, **scaling}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert calibrate(read_source(folder), texts(9), OPTIONS, {}) == before
+
+
 def change(folder: Path, name: str, tensor: torch.Tensor | None) -> None:
     tensors = load_file(folder / "model.safetensors")
     del tensors[name]

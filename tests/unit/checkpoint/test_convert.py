@@ -193,16 +193,30 @@ def test_nothing_is_written_before_every_tensor_is_checked(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_head_that_a_tied_model_does_not_use_is_left_out(
+def test_a_tied_head_may_be_stored_if_it_is_the_embedding(
     llama_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = llama_folder(tie_word_embeddings=True)
-    edit(folder, lambda tensors: tensors.update({"lm_head.weight": torch.zeros(264, 32)}))
+    edit(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] * 1}))
     edit(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}))
     convert(read_source(folder), ConvertOptions("bfloat16"), tmp_path / "out")
     tensors = load_file(tmp_path / "out/rank0.safetensors")
     assert torch.equal(tensors["lm_head.weight"], tensors["transformer.vocab_embedding.weight"])
     assert tensors["lm_head.weight"].any()
+
+
+@pytest.mark.parametrize(
+    "change", [lambda head: head * 2, lambda head: head.float(), lambda head: head[1:] * 1]
+)
+def test_a_tied_head_with_numbers_of_its_own(
+    llama_folder: Callable[..., Path], tmp_path: Path, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """transformers 4 would take the embedding, transformers 5 the head."""
+    folder = llama_folder(tie_word_embeddings=True)
+    edit(folder, lambda t: t.update({"lm_head.weight": change(t["model.embed_tokens.weight"])}))
+    with pytest.raises(TensorError, match="is not the embedding, although tie_word_embeddings is true"):
+        convert(read_source(folder), ConvertOptions("bfloat16"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_is_cut_off_while_it_is_read(llama_folder: Callable[..., Path], tmp_path: Path) -> None:

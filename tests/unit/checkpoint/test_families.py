@@ -111,6 +111,29 @@ def test_a_window_that_is_not_named_is_transformers_default(saved: Callable[...,
         ("llama", {"hidden_act": "gelu"}, "hidden_act gelu is not silu"),
         ("llama", {"attention_bias": True}, "not supported for LlamaForCausalLM"),
         ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not one of"),
+        *(
+            (
+                "llama",
+                {"rope_scaling": {"rope_type": kind, "factor": 2.0}},
+                f"rope type '{kind}' is not one of",
+            )
+            for kind in ("dynamic", "yarn")
+        ),
+        ("llama", {"rope_scaling": {"factor": 2.0}}, "rope_scaling without a rope_type is not one of"),
+        ("llama", {"rope_scaling": {**LLAMA3, "type": "linear"}}, "rope type 'linear and llama3' is not one"),
+        (
+            "llama",
+            {"rope_scaling": {"type": "linear"}},
+            "factor of rope type 'linear' must be a positive num",
+        ),
+        *(
+            ("llama", {"rope_scaling": {**LLAMA3, key: None}}, f"{key} of rope type 'llama3' must be a pos")
+            for key in LLAMA3
+            if key != "rope_type"
+        ),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, not 1"),
+        ("llama", {"model_type": "granite"}, "says LlamaForCausalLM, but model_type is granite"),
+        ("qwen3", {"model_type": "qwen2"}, "says Qwen3ForCausalLM, but model_type is qwen2"),
         ("qwen3", {"attention_bias": True}, "not supported for Qwen3ForCausalLM"),
         ("qwen2", {"num_key_value_heads": 4}, "6 attention heads over 4 key-value heads do not divide"),
         (

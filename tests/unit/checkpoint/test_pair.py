@@ -53,7 +53,7 @@ def test_facts_of_a_side(sides: Callable[..., tuple[Side, Side]]) -> None:
     [
         (None, 256),
         ({"rope_type": "linear", "factor": 4.0}, 1024),
-        ({"type": "dynamic", "factor": 2.0}, 512),
+        ({"type": "linear", "factor": 2.0}, 512),
         (
             {
                 "rope_type": "llama3",

@@ -97,6 +97,22 @@ def test_the_checkpoint_has_the_largest_scale_of_each_product(
     assert ((found - read).abs() <= (read.abs() / 16).clamp(min=scale.item() / 1024)).all()
 
 
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"])
+def test_fp8_where_tensorrt_llm_has_none(
+    llama_folder: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    """Without its scale it would be hundreds of times too large."""
+    folder = llama_folder()
+    tensors = quantize(folder, AUTO_FP8)
+    tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+    tensors[f"{name}_scale"] = torch.tensor(0.01)
+    tensors[f"{name.removesuffix('.weight')}.input_scale"] = torch.tensor(0.01)
+    save(folder, tensors, AUTO_FP8)
+    with pytest.raises(TensorError, match=f"{name}: has dtype F8_E4M3, expected one of F32, F16, BF16"):
+        convert(read_source(folder), ConvertOptions("bfloat16", fp8=True), tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
+
+
 def test_an_fp8_model_without_fp8_in_the_recipe(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
     folder = llama_folder()
     quantize(folder, AUTO_FP8)

@@ -61,6 +61,18 @@ def test_rope_of_transformers_5(llama_folder: Callable[..., Path]) -> None:
     assert source.rotary_scaling == LLAMA3
     edit(folder, rope_parameters={"rope_type": "default", "rope_theta": 500000})
     assert read_source(folder).rotary_scaling is None
+    edit(folder, rope_parameters={"rope_theta": 500000, "partial_rotary_factor": 0.5})
+    assert (read_source(folder).rotary_scaling, read_source(folder).partial_rotary_factor) == (None, 0.5)
+    edit(folder, rope_parameters=None, rope_scaling={"rope_type": "default", "rope_theta": 500000})
+    assert read_source(folder).rotary_base == 500000.0
+
+
+def test_rope_of_layers_of_two_kinds_is_not_lost(llama_folder: Callable[..., Path]) -> None:
+    """As transformers 5 writes it for models in which some layers have a sliding window."""
+    folder = llama_folder()
+    edit(folder, rope_theta=None, rope_parameters={"full_attention": {**LLAMA3, "rope_theta": 500000}})
+    with pytest.raises(ModelError, match="without a rope_type"):
+        family_of(read_source(folder))
 
 
 def test_end_ids_come_from_the_generation_config_first(llama_folder: Callable[..., Path]) -> None:
@@ -86,6 +98,16 @@ def test_dtype_without_one_in_the_config_is_that_of_the_weights(llama_folder: Ca
         ({"vocab_size": True}, "vocab_size must be int, not True"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be token ids"),
         ({"architectures": []}, "architectures must name one class"),
+        ({"rope_theta": -1.0}, "rope_theta must be one pos"),
+        (
+            {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}},
+            "rope_theta must be one positive number",
+        ),
+        ({"rope_parameters": {"rope_theta": "5e5"}}, "rope_theta must be float, not '5e5'"),
+        (
+            {"rope_scaling": LLAMA3, "rope_parameters": {**LLAMA3, "factor": 2.0}},
+            "rope_scaling and rope_parameters do not say the same",
+        ),
         ({"torch_dtype": "int8", "dtype": None}, "dtype 'int8' is not one of bfloat16, float16, float32"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quant_method is gptq; trtspec converts FP8 of"),
     ],

@@ -5,19 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from trtspec.checkpoint import threads
 from trtspec.checkpoint.threads import in_threads
-
-
-@pytest.fixture(autouse=True)
-def four_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "THREADS", 4)
 
 
 def test_every_item_once_and_no_advance_lost() -> None:
     done: list[int] = []
     told: list[int] = []
-    in_threads(lambda item: done.append(item) or item, iter(range(1000)), told.append)
+    in_threads(lambda item: done.append(item) or item, iter(range(1000)), told.append, threads=4)
     assert sorted(done) == sorted(told) == list(range(1000))
 
 
@@ -36,7 +30,7 @@ def test_several_at_once_and_no_more_asked_for_than_are_worked_on() -> None:
         return asked
 
     most: list[int] = []
-    in_threads(work, items(), most.append)
+    in_threads(work, items(), most.append, threads=4)
     assert most == [4, 4, 4, 4]
 
 
@@ -62,5 +56,5 @@ def test_the_first_error_ends_all(broken: str) -> None:
             raise KeyError("advance")
 
     with pytest.raises(KeyError, match=broken):
-        in_threads(work, items(), advance)
+        in_threads(work, items(), advance, threads=4)
     assert started < 100_000

@@ -120,7 +120,7 @@ def test_what_is_odd_about_a_model(llama_folder: Save) -> None:
     assert said(report, wrong=False) == [
         ": has no tokenizer.json",
         "vocab_size: 301 is no multiple of 8; tensor parallel ranks fill theirs up with zero rows",
-        "lm_head.weight: is stored although the embedding is tied to it; the embedding is what counts",
+        "lm_head.weight: is stored although the embedding is tied to it; one that differs is refused",
         "model.layers.0.self_attn.rotary_emb.inv_freq: rotary frequencies are stored as BF16, rounded; they "
         "are computed anew",
         "auto_map: the model brings Python code, which trtspec never runs",

@@ -16,7 +16,7 @@ from trtspec.checkpoint.calibrate.texts import choose, read_texts
 from trtspec.checkpoint.calibrate.tokens import Encoder, batches, encode
 from trtspec.checkpoint.calibration import Calibration, check_amax
 from trtspec.checkpoint.families import family_of
-from trtspec.checkpoint.inventory import check_tensors
+from trtspec.checkpoint.inventory import check_tensors, check_tied_head
 from trtspec.checkpoint.source import Source
 from trtspec.errors import DatasetError, ModelError
 from trtspec.watch import Advance
@@ -24,7 +24,7 @@ from trtspec.watch import Advance
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1  # raised when the same texts and options give other numbers
+FORMAT = 2  # raised when the same texts and options give other numbers
 HELD_OUT = 64  # texts that quality is measured on
 PACKAGES = ("nvidia-modelopt", "transformers", "accelerate", "pyarrow", "torch")  # of the extra `fp8`
 _REPAIR = "write dtype: bfloat16, which holds larger numbers, or leave fp8 out"
@@ -59,6 +59,7 @@ def calibrate(
     _quiet_transformers()
     weights = tuple(family_of(source).weights(source))
     check_tensors(source, family_of(source), weights, None)
+    check_tied_head(source)
     fitting, held_out = _texts(source, dataset, options)
     total = len(fitting) + len(held_out)
     done = 0

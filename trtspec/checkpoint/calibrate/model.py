@@ -31,9 +31,20 @@ def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
         use_safetensors=True,
         trust_remote_code=False,
         local_files_only=True,
+        config=_config(source),
         **placement,
     )
     return model
+
+
+def _config(source: Source) -> Any:
+    """With the rotary positions said in transformers 4's way, which knows no `rope_parameters`."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False, local_files_only=True)
+    config.rope_theta = source.rotary_base
+    config.rope_scaling = dict(source.rotary_scaling) if source.rotary_scaling else None
+    return config
 
 
 def _memory(reserve: int) -> dict[int | str, int]:

@@ -23,5 +23,8 @@ def family_of(source: Source) -> Family:
         raise ModelError(
             source.folder, f"architecture {source.architecture} is not supported; known: {known}"
         )
+    if source.model_type != family.name:
+        problem = f"architectures says {source.architecture}, but model_type is {source.model_type}"
+        raise ModelError(source.folder / "config.json", problem, f"for this architecture it is {family.name}")
     family.check(source)
     return family

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from trtspec.checkpoint.families.family import Part, Split, Weight
 from trtspec.checkpoint.source import Source
 from trtspec.errors import ModelError
 
-ROPE_TYPES = ("linear", "dynamic", "llama3", "yarn")
+# Rope types that TensorRT-LLM computes as transformers does (`create_attention_const_params` of its
+# layers/attention.py), and their numbers, for which the two have other defaults. `dynamic` multiplies the
+# frequencies with the factor there, or wants an `alpha`; `yarn` knows no `attention_factor`.
+ROPE_TYPES = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
 IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 
@@ -25,10 +32,23 @@ def check(source: Source) -> None:
     heads, shared = source.num_attention_heads, source.num_key_value_heads
     if heads % shared:
         raise ModelError(config, f"{heads} attention heads over {shared} key-value heads do not divide")
+    if source.partial_rotary_factor != 1.0:
+        problem = f"partial_rotary_factor is {source.partial_rotary_factor:g}, not 1"
+        raise ModelError(config, problem)
     if source.rotary_scaling is not None:
-        kind = source.rotary_scaling.get("rope_type", source.rotary_scaling.get("type"))
-        if kind not in ROPE_TYPES:
-            raise ModelError(config, f"rope type {kind!r} is not one of {', '.join(ROPE_TYPES)}")
+        _check_rope(config, source.rotary_scaling)
+
+
+def _check_rope(config: Path, scaling: Mapping[str, Any]) -> None:
+    kinds = {str(scaling[key]) for key in ("rope_type", "type") if key in scaling}
+    kind = " and ".join(sorted(kinds))
+    if kind not in ROPE_TYPES:
+        problem = f"rope type {kind!r}" if kind else "rope_scaling without a rope_type"
+        raise ModelError(config, f"{problem} is not one of {', '.join(ROPE_TYPES)}")
+    for key in ROPE_TYPES[kind]:
+        number = scaling.get(key)
+        if isinstance(number, bool) or not isinstance(number, int | float) or number <= 0:
+            raise ModelError(config, f"{key} of rope type {kind!r} must be a positive number, not {number!r}")
 
 
 def weights(source: Source, *, qkv_bias: bool = False, qk_norm: bool = False) -> Iterator[Weight]:

@@ -59,6 +59,7 @@ class Weight:
 class Family:
     """One family: what it refuses, its tensors in layer order, and the keys that only its config has.
 
+    `name` is Hugging Face's `model_type`, by which transformers chooses what the model computes.
     `ignored` matches Hugging Face tensors that carry no weight of the model and may be left out.
     """
 
