@@ -71,6 +71,8 @@ def _ranks(model: Model) -> Iterator[Finding]:
             yield name, "trtllm-build switches it off: with tensor 1 nothing is reduced", _REMOVE
     if is_on(model.build.get("gemm_allreduce_plugin")) and model.parallel.tensor == 1:
         yield "gemm_allreduce_plugin", "with tensor 1 nothing is reduced", _REMOVE
+    if not is_on(model.build.get("nccl_plugin", "auto")) and model.parallel.ranks > 1:
+        yield "nccl_plugin", f"{model.parallel.ranks} ranks talk to each other through it", _REMOVE
     if is_on(model.build.get("pp_reduce_scatter")):
         yield "pp_reduce_scatter", "trtllm-build refuses it for all models but Mixtral", _REMOVE
 

@@ -82,7 +82,8 @@ _LORA_MODULES = (
 )
 
 OPTIONS: dict[str, Kind] = {
-    "gpt_attention_plugin": _DTYPE,
+    # Without it there is no in-flight batching (`modelConfig.h`, supportsInflightBatching).
+    "gpt_attention_plugin": Words(_DTYPES),
     "bert_attention_plugin": _DTYPE,
     "gemm_plugin": Words((*_DTYPES, "fp8", "nvfp4", "disable")),
     "gemm_swiglu_plugin": _FP8,
@@ -196,8 +197,10 @@ def to_word(value: Value) -> str:
 
 
 def to_argv(name: str, value: Value) -> list[str]:
-    """One option of the command line, none for a flag that is off."""
+    """One option of the command line, none for a flag that is off or for what is never written."""
     kind = OPTIONS.get(name)
+    if name in _NEVER:
+        return []
     if isinstance(kind, Flag):
         return [f"--{name}"] if value else []
     words = str(value).split() if isinstance(kind, Text) and kind.words else [to_word(value)]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from trtspec.engine.place import Here
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.engine.trtllm import build, build_argv
 from trtspec.errors import StepError
-from trtspec.recipe.build_options import FIXED, OPTIONS, Flag, Text, Whole, Words
+from trtspec.recipe.build_options import FIXED, OPTIONS, Flag, Text, Value, Whole, Words, option_problem
 
 OPTIONS_ = BuildOptions(16, 4095, 4096, 8192)
 CACHE = TimingCache("1.2.1", "h200", "64x80-bfloat16-tp1")
@@ -90,6 +91,23 @@ def test_every_option_of_the_recipe_is_one_of_every_release(name: str, release: 
         argv = build_argv("in", "out", BuildOptions(1, 2, 3, 4, extra={name: value}))
         parsed = vars(parser(release).parse_args(argv[1:]))[name]  # or SystemExit
         assert parsed == value or parsed == [value]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gather_context_logits", False),
+        ("gather_all_token_logits", "disable"),
+        ("strip_plan", False),
+        ("paged_kv_cache", True),
+        ("streamingllm", False),
+    ],
+)
+def test_what_the_recipe_says_and_trtllm_build_does_anyway_is_not_said_to_it(name: str, value: Value) -> None:
+    assert option_problem(name, value) is None
+    assert build_argv("in", "out", replace(OPTIONS_, extra={name: value})) == build_argv(
+        "in", "out", OPTIONS_
+    )
 
 
 def command(tmp_path: Path, script: str) -> Here:

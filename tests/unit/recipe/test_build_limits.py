@@ -41,6 +41,8 @@ def found(build: dict[str, Any], **changes: Any) -> dict[str, tuple[str, str | N
         ({"lora_plugin": "auto", "lora_dir": "./lora", "max_lora_rank": 8, "dora_plugin": True}, {}),
         ({"tokens_per_block": 64}, {"engine": {"max_num_tokens": 4096}}),
         ({"use_fused_mlp": False, "fp8_rowwise_gemm_plugin": False}, {}),
+        ({"nccl_plugin": False}, {}),
+        ({"nccl_plugin": "auto"}, {"parallel": {"tensor": 2}}),
     ],
 )
 def test_what_holds_together(build: dict[str, Any], changes: dict[str, Any]) -> None:
@@ -99,6 +101,7 @@ def test_what_holds_together(build: dict[str, Any], changes: dict[str, Any]) -> 
             "without reduce_fusion",
             "enable",
         ),
+        ({"nccl_plugin": False}, {"parallel": {"pipeline": 2}}, "nccl_plugin", "2 ranks talk", "remove"),
         ({"pp_reduce_scatter": True}, {}, "pp_reduce_scatter", "Mixtral", "remove"),
         (
             {"opt_num_tokens": 64, "multiple_profiles": True},

@@ -159,6 +159,7 @@ def test_what_contradicts(changes: dict[str, Any], key: str, problem: str, repai
         ("max_beam_width", 4, "cannot be 4", "remove this line"),
         ("kv_cache_type", "continuous", "cannot be 'continuous'", "remove this line"),
         ("gather_context_logits", True, "cannot be true", "remove this line"),
+        ("gpt_attention_plugin", False, "cannot be false", "write auto, float16"),
         ("gemm_plugn", "auto", "unknown option", "did you mean gemm_plugin?"),
         ("gemm-plugin", "auto", "unknown option", "did you mean gemm_plugin?"),
         ("gemm_plugin", "fp9", "cannot be 'fp9'", "write auto, float16"),
