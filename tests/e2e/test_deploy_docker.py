@@ -250,3 +250,27 @@ def test_engines_of_another_gpu_are_refused(docker, deployer, tmp_path):
 
     assert deployed.process.wait(30) == 1
     assert "was built for SM 90, and this GPU has SM 89" in deployed.said.read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem", "repair"),
+    [
+        ("Exclusive_Process, Disabled", "compute mode Exclusive_Process", "nvidia-smi -i 0 -c DEFAULT"),
+        ("Default, Enabled", "is divided (MIG)", "nvidia-smi -i 0 -mig 0"),
+    ],
+)
+def test_a_gpu_that_would_let_the_server_wait_for_ever(docker, deployer, tmp_path, settings, problem, repair):
+    """Its compute mode was changed after the build."""
+    recipe = write_recipe(tmp_path, "gpu: h200", "release: 1.2.1")
+    docker.machine.gpus(H200)
+    build = tmp_path / "build"
+    docker.trtspec("build", str(recipe), "--container", "--output", str(build))
+    docker.machine.gpus(f"NVIDIA H200, 9.0, 590.44.01, {settings}, 143771, 143000")
+
+    deployed = deployer(build, "--docker", recipe=recipe, environment=docker.environment)
+
+    assert deployed.process.wait(30) == 1
+    said = deployed.said.read_text()
+    assert problem in said
+    assert repair in said
+    assert not docker.daemon.calls("run")[2:]

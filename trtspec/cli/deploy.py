@@ -121,10 +121,19 @@ def _in_docker(deployment: Deployment, recipe: Recipe, detach: bool, dry_run: bo
 def _check_engines(build: Path, recipe: Recipe, runtime: Runtime) -> None:
     """What would fail after minutes of loading is refused at once."""
     from trtspec.checkpoint.tokenizer import read_tokenizer
+    from trtspec.engine.directory import read_engine
     from trtspec.engine.loading import Pair, built_with, check_loading
+    from trtspec.plan.devices import find_gpus
+    from trtspec.plan.obstacles import settings_obstacle
     from trtspec.repository.placement import place
 
     gpus = place(recipe.target.parallel.ranks, recipe.draft.parallel.ranks, recipe.hardware.count)
     pair = Pair(build / "target/engine", build / "draft/engine", gpus.target, gpus.draft)
-    size, built = read_tokenizer(build / "tokenizer").size, built_with(build / "manifest.json")
+    manifest = build / "manifest.json"
+    built = (built_with(manifest, "target"), built_with(manifest, "draft"))
+    size = read_tokenizer(build / "tokenizer").size
     check_loading(pair, recipe.speculation.num_draft_tokens or 1, size, built, runtime)
+    if read_engine(pair.target).backend == "tensorrt_llm":
+        visible = find_gpus()
+        if problem := settings_obstacle([visible[gpu] for gpu in sorted({*gpus.target, *gpus.draft})]):
+            raise problem

@@ -32,11 +32,15 @@ class BuiltWith:
     sm: int | None = None
 
 
-def built_with(manifest: Path) -> BuiltWith:
-    """From a build's manifest; one that is missing or of another schema says nothing."""
+def built_with(manifest: Path, role: str) -> BuiltWith:
+    """From a build's manifest; one that is missing or of another schema says nothing.
+
+    An engine that was pulled was made elsewhere, and the manifest says with what.
+    """
     try:
         content: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
-        tools, gpu = content.get("tools") or {}, content.get("gpu") or {}
+        made = (content.get("pulled") or {}).get(role) or content
+        tools, gpu = made.get("tools") or {}, made.get("gpu") or {}
         return BuiltWith(tools.get("tensorrt"), gpu.get("sm"))
     except (OSError, ValueError, AttributeError):
         return BuiltWith()
@@ -53,18 +57,24 @@ class Pair:
 
 
 def check_loading(
-    pair: Pair, num_draft_tokens: int, tokenizer_size: int, built: BuiltWith, runtime: Runtime
+    pair: Pair,
+    num_draft_tokens: int,
+    tokenizer_size: int,
+    built: tuple[BuiltWith, BuiltWith],
+    runtime: Runtime,
 ) -> None:
     """Raises EngineError for the first thing that would fail, with the image or the rebuild that mends it.
 
-    `num_draft_tokens` is the longest draft that will be sent, `tokenizer_size` one more than the highest id.
+    `num_draft_tokens` is the longest draft that will be sent, `tokenizer_size` one more than the highest id;
+    `built` is of target and draft.
     """
     target, draft = pair.target, pair.draft
     configs = {target: read_engine(target), draft: read_engine(draft)}
-    for (folder, config), gpus in zip(configs.items(), (pair.target_gpus, pair.draft_gpus), strict=True):
+    gpus = (pair.target_gpus, pair.draft_gpus)
+    for (folder, config), its_gpus, its_build in zip(configs.items(), gpus, built, strict=True):
         if config.backend == "tensorrt_llm":
-            _check_versions(folder, config, built, runtime)
-            _check_gpus(folder, config, gpus, built, runtime)
+            _check_versions(folder, config, its_build, runtime)
+            _check_gpus(folder, config, its_gpus, its_build, runtime)
     _check_mode(target, configs[target], num_draft_tokens)
     check_engine(target, configs[target].max_draft_len)
     check_engine(draft, 0)

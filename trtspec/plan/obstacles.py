@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trtspec.checkpoint.calibrate import calibrate
 from trtspec.docker import daemon
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError, UnavailableError
+from trtspec.plan.devices import Gpu
 from trtspec.plan.facts import Facts
 from trtspec.plan.resolve import EnginePlan, Resolved
 from trtspec.recipe import gpus
@@ -51,6 +54,15 @@ def _gpu_obstacle(resolved: Resolved, facts: Facts, engine: EnginePlan) -> Trtsp
             problem = f"has SM {gpu.sm}, the recipe's {wanted.name} SM {wanted.sm}"
             problem += "; an engine runs where it was built"
             return UnavailableError(gpu.name, problem, "build on the recipe's GPU, or change hardware.gpu")
+    return settings_obstacle(facts.gpus[:ranks])
+
+
+def settings_obstacle(found: Sequence[Gpu]) -> UnavailableError | None:
+    """What is set on one of these GPUs so that no engine is built or served on it.
+
+    A server on a GPU of one process alone does not fail, it waits for its workers (TensorRT-LLM #2798).
+    """
+    for gpu in found:
         if gpu.mig:
             problem = "is divided (MIG), and an engine is built for a whole GPU"
             return UnavailableError(gpu.name, problem, f"nvidia-smi -i {gpu.index} -mig 0")

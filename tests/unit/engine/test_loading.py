@@ -45,15 +45,17 @@ def check(
     num_draft_tokens: int = 8,
     tokenizer_size: int = 100,
     built: BuiltWith = BUILT,
+    draft_built: BuiltWith | None = None,
     runtime: Runtime = HERE,
     target_gpus: tuple[int, ...] = (0,),
     draft_gpus: tuple[int, ...] = (0,),
 ) -> None:
+    both = (built, draft_built or built)
     folders = (
         write(tmp_path / "target", **{"drafts": 8, **(target or {})}),
         write(tmp_path / "draft", **{"drafts": 0, **(draft or {})}),
     )
-    check_loading(Pair(*folders, target_gpus, draft_gpus), num_draft_tokens, tokenizer_size, built, runtime)
+    check_loading(Pair(*folders, target_gpus, draft_gpus), num_draft_tokens, tokenizer_size, both, runtime)
 
 
 def test_a_pair_that_loads(tmp_path: Path) -> None:
@@ -113,6 +115,11 @@ def test_the_torch_backend_needs_nothing_of_nvidia(tmp_path: Path, runtime: Runt
             "runs on GPU 0 of its server, and 0 are visible here",
             "--gpus all",
         ),
+        (
+            {"draft": {}, "draft_built": BuiltWith("10.13.3.9", 90)},
+            "was built by TensorRT 10.13.3.9, and this is 10.14.1.48",
+            "or build it again here",
+        ),
         ({"target": {"ranks": 2}}, "has 2 ranks, and its recipe says 1", "build it again"),
         (
             {"target": {"ranks": 2}, "target_gpus": (0, 1)},
@@ -163,9 +170,20 @@ def test_what_would_fail(tmp_path: Path, changes: dict[str, Any], problem: str, 
 
 def test_what_a_manifest_says(tmp_path: Path) -> None:
     file = tmp_path / "manifest.json"
-    assert built_with(file) == BuiltWith()
+    assert built_with(file, "target") == BuiltWith()
     file.write_text(json.dumps({"tools": {"tensorrt": "10.14.1.48"}, "gpu": {"sm": 90, "name": "x"}}))
-    assert built_with(file) == BUILT
-    for other in ("{}", "[]", "half", '{"tools": null, "gpu": null}'):
+    assert built_with(file, "target") == BUILT
+    for other in ("{}", "[]", "half", '{"tools": null, "gpu": null}', '{"pulled": []}'):
         file.write_text(other)
-        assert built_with(file) == BuiltWith()
+        assert built_with(file, "target") == BuiltWith()
+
+
+def test_what_a_manifest_says_of_an_engine_that_was_pulled(tmp_path: Path) -> None:
+    """The machine that pulled it may have no GPU, or another TensorRT."""
+    made = {"tools": {"tensorrt": "10.14.1.48"}, "gpu": {"sm": 90}}
+    file = tmp_path / "manifest.json"
+    file.write_text(
+        json.dumps({"tools": {"tensorrt": "10.13.3.9"}, "gpu": {"sm": 80}, "pulled": {"target": made}})
+    )
+    assert built_with(file, "target") == BUILT
+    assert built_with(file, "draft") == BuiltWith("10.13.3.9", 80)
