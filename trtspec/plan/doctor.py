@@ -10,6 +10,7 @@ from trtspec.errors import UnavailableError
 from trtspec.plan.machine import Machine, ModelState
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.schema import Model, Recipe
+from trtspec.repository.placement import place
 
 State = Literal["ok", "note", "missing"]
 GIB = 1 << 30
@@ -70,7 +71,7 @@ def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
 
 
 def _weights(machine: Machine, recipe: Recipe) -> dict[str, int]:
-    """Bytes of the weights on one GPU, by role; without the models whose size is not known here."""
+    """Bytes of the weights, by role; without the models whose size is not known here."""
     models: dict[str, Model] = {"target": recipe.target, "draft": recipe.draft}
     return {
         role: state.parameters * (1 if models[role].quantization.weights == "fp8" else 2)
@@ -88,6 +89,7 @@ def _gpus(machine: Machine, recipe: Recipe | None, release: releases.Release | N
     names = ", ".join(dict.fromkeys(f"{gpu.name} (SM {gpu.sm}, {gpu.memory / GIB:.1f} GiB)" for gpu in found))
     yield _kind(f"{len(found)} x {names}", machine, recipe)
     yield from _settings(machine, recipe)
+    yield _memory(machine, recipe)
     driver = found[0].driver
     if release and driver.partition(".")[0].isdecimal() and int(driver.partition(".")[0]) < release.driver:
         problem = (
@@ -125,21 +127,32 @@ def _settings(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
         if not gpu.shared:
             problem = f"GPU {gpu.index} has {gpu.compute_mode}; TensorRT-LLM starts several processes on it"
             yield Finding("compute mode", problem, state, f"nvidia-smi -i {gpu.index} -c DEFAULT")
-    free = min(gpu.free for gpu in machine.gpus)
-    found = f"{free / GIB:.1f} GiB free"
-    if recipe:
-        weights = _weights(machine, recipe)
-        ranks = {"target": recipe.target.parallel.ranks, "draft": recipe.draft.parallel.ranks}
-        needed = sum(size / ranks[role] for role, size in weights.items())
-        if needed > free:
-            found += f", and the weights take {needed / GIB:.1f} GiB of each GPU"
-            repair = "end what else uses the GPU (nvidia-smi), or write quantization fp8 or more ranks"
-            yield Finding("GPU memory", found, "missing", repair)
-            return
-    if free < 0.9 * min(gpu.memory for gpu in machine.gpus):
-        yield Finding("GPU memory", found, "note", "something else uses it: nvidia-smi shows what")
-    else:
-        yield Finding("GPU memory", found)
+
+
+def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
+    """Of the GPU that has least left beside the weights that it is to hold."""
+    found = machine.gpus[: recipe.hardware.count if recipe else None]
+    loads = _loads(machine, recipe) if recipe else {}
+    number = min(range(len(found)), key=lambda number: found[number].free - loads.get(number, 0))
+    gpu, needed = found[number], loads.get(number, 0)
+    free = f"{gpu.free / GIB:.1f} GiB free"
+    if needed > gpu.free:
+        free += f" on GPU {gpu.index}, and the weights take {needed / GIB:.1f} GiB of it"
+        repair = "end what else uses the GPU (nvidia-smi), or write quantization fp8 or more ranks"
+        return Finding("GPU memory", free, "missing", repair)
+    if gpu.free < 0.9 * gpu.memory:
+        return Finding("GPU memory", free, "note", "something else uses it: nvidia-smi shows what")
+    return Finding("GPU memory", free)
+
+
+def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
+    """Bytes of weights on each GPU, by CUDA's numbers."""
+    ranks = {"target": recipe.target.parallel.ranks, "draft": recipe.draft.parallel.ranks}
+    placement, loads = place(ranks["target"], ranks["draft"], recipe.hardware.count), dict[int, float]()
+    for role, size in _weights(machine, recipe).items():
+        for gpu in placement.target if role == "target" else placement.draft:
+            loads[gpu] = loads.get(gpu, 0) + size / ranks[role]
+    return loads
 
 
 def _engines(machine: Machine, release: releases.Release | None) -> Iterator[Finding]:
@@ -172,7 +185,9 @@ _IN_CONTAINERS = "trtspec build --container and trtspec deploy --docker run NVID
 
 def _inside(release: releases.Release) -> str:
     run = "docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 --ulimit stack=67108864"
-    return f"{run} -v $PWD:$PWD -w $PWD {release.image}, and trtspec in there"
+    # Models that were downloaded, and what was measured for TensorRT, outlive the container.
+    mounts = "-v $HOME/.cache:/root/.cache -v $PWD:$PWD -w $PWD"
+    return f"{run} {mounts} {release.image}, and trtspec in there"
 
 
 def _docker(machine: Machine) -> Finding:

@@ -114,7 +114,12 @@ def test_it_is_quick(doctor: Callable[..., Any]) -> None:
             "GPU 0 has Exclusive_Process",
             "nvidia-smi -i 0 -c DEFAULT",
         ),
-        ([H200.replace("143000", "0")], "GPU memory", "0.0 GiB free, and the weights take", "nvidia-smi"),
+        (
+            [H200.replace("143000", "0")],
+            "GPU memory",
+            "0.0 GiB free on GPU 0, and the weights take",
+            "nvidia-smi",
+        ),
     ],
 )
 def test_a_gpu_that_will_not_do(
@@ -152,6 +157,19 @@ def test_what_may_do_all_the_same(
     assert findings[subject]["repair"]
 
 
+def test_only_gpus_of_the_recipe_must_be_free(machine: GpuMachine, doctor: Callable[..., Any]) -> None:
+    full = H200.replace("143000", "0")
+    machine.gpus(H200, H200, full)
+    assert doctor()["GPU memory"]["state"] == "ok"
+    findings = doctor(hardware="{gpu: h200, count: 3}")
+    assert missing(findings) == []
+    assert findings["GPU memory"]["found"] == "0.0 GiB free"
+    machine.gpus(H200, full, H200)
+    findings = doctor(hardware="{gpu: h200, count: 2}")
+    assert missing(findings) == ["GPU memory"]
+    assert "0.0 GiB free on GPU 1, and the weights take" in findings["GPU memory"]["found"]
+
+
 def test_another_release(doctor: Callable[..., Any], machine: GpuMachine) -> None:
     machine.docker(DOCKER.replace('"nvidia": {}, ', ""))
     findings = doctor(engine="{release: 1.1.0}")
@@ -172,6 +190,7 @@ def test_no_tensorrt_llm(
     assert missing(findings) == ["TensorRT-LLM"]
     assert findings["TensorRT-LLM"]["found"] == "none; the recipe builds with 1.2.1"
     assert findings["TensorRT-LLM"]["repair"].startswith("docker run --rm -it --gpus all --ipc=host")
+    assert " -v $HOME/.cache:/root/.cache " in findings["TensorRT-LLM"]["repair"]
 
 
 @pytest.mark.parametrize(
