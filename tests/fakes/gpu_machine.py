@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -56,6 +57,10 @@ class GpuMachine:
         info = self._packages / f"{package}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+
+    def remove(self, package: str) -> None:
+        for info in self._packages.glob(f"{package}-*.dist-info"):
+            shutil.rmtree(info)
 
     def tensorrt_llm(self, release: str = "1.2.1", tensorrt: str = "10.14.1.48") -> None:
         """NVIDIA's image, as far as a build sees it."""

@@ -62,6 +62,6 @@ def make_plan(
     resolved = resolve(loaded, facts, flags, os.environ)
     own = steps = make_steps(resolved, facts)
     if store:
-        found = look(store, own, pending(own, output, digests), resolved)
+        found = look(store, own, pending(own, output, digests), resolved, facts.versions.get("tensorrt"))
         steps = make_steps(resolved, facts, found)
     return Plan(facts, resolved, steps, own, digests)

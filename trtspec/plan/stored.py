@@ -13,7 +13,7 @@ from typing import Any
 from trtspec.engine.store import pull as store_pull
 from trtspec.engine.store import push as store_push
 from trtspec.engine.store.entry import Entry, Role
-from trtspec.engine.store.platform import Platform
+from trtspec.engine.store.platform import Platform, base_version
 from trtspec.engine.store.store import Store
 from trtspec.plan.digests import digest_of
 from trtspec.plan.resolve import Resolved
@@ -35,11 +35,15 @@ class Stored:
     entry: Entry
 
 
-def platform_of(gpu: str, release: Release | None) -> Platform:
-    """What the engines of a recipe run on; the torch backend has no release."""
+def platform_of(gpu: str, release: Release | None, tensorrt: str | None = None) -> Platform:
+    """What the engines of a recipe run on; the torch backend has no release.
+
+    `tensorrt` is the version that builds, None for that of the release's image.
+    """
     if release is None:
         return Platform("torch")
-    return Platform("tensorrt_llm", GPUS[gpu].sm, release.tensorrt, release.version)
+    version = base_version(tensorrt or release.tensorrt)
+    return Platform("tensorrt_llm", GPUS[gpu].sm, version, release.version)
 
 
 def engine_key(steps: Sequence[Step], role: str) -> str | None:
@@ -61,9 +65,14 @@ def with_stored(steps: Sequence[Step], found: Mapping[str, Stored]) -> list[Step
     return made
 
 
-def look(store: Store, steps: Sequence[Step], undone: set[str], resolved: Resolved) -> dict[str, Stored]:
-    """The engines that would have to be built, and that the store has; raises StoreError."""
-    platform, found = _platform(resolved), dict[str, Stored]()
+def look(
+    store: Store, steps: Sequence[Step], undone: set[str], resolved: Resolved, tensorrt: str | None
+) -> dict[str, Stored]:
+    """The engines that would have to be built, and that the store has; raises StoreError.
+
+    `tensorrt` is that of `platform_of`.
+    """
+    platform, found = _platform(resolved, tensorrt), dict[str, Stored]()
     for role in ROLES:
         key = engine_key(steps, role)
         if key and f"build {role}" in undone and (entry := store.find(platform, key)):
@@ -76,8 +85,9 @@ def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: W
 
     `steps` are those without a store. Raises StoreError.
     """
-    build, platform = resolved.output, _platform(resolved)
+    build = resolved.output
     manifest = json.loads((build / "manifest.json").read_text(encoding="utf-8"))
+    platform = _platform(resolved, manifest["tools"].get("tensorrt"))
     engines = [(role, engine_key(steps, role), build / role / "engine", (".",)) for role in ROLES]
     pair: tuple[Role, str, Path, tuple[str, ...]] = ("pair", _pair_key(steps, manifest), build, READY)
     pushed = []
@@ -113,8 +123,8 @@ def _made(role: str, entry: Entry) -> dict[str, Any]:
     return {"entry": entry.digest, "created": entry.created, **kept}
 
 
-def _platform(resolved: Resolved) -> Platform:
-    return platform_of(resolved.loaded.recipe.hardware.gpu, resolved.release)
+def _platform(resolved: Resolved, tensorrt: str | None) -> Platform:
+    return platform_of(resolved.loaded.recipe.hardware.gpu, resolved.release, tensorrt)
 
 
 def _makers(role: str) -> tuple[str, ...]:

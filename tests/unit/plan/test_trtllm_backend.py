@@ -279,3 +279,19 @@ def _builders(out: Path) -> list[str]:
         if str(out) in line and int(process.name) != os.getpid():
             lines.append(line)
     return lines
+
+
+def test_a_store_knows_the_tensorrt_that_built(recipe: Path, machine: GpuMachine) -> None:
+    """One that pip installed may be newer than the image's, and an engine loads in no other."""
+    store = recipe.parent / "store"
+    machine.remove("tensorrt")
+    machine.install("tensorrt", "10.14.2.5.post1")
+    assert build(recipe, machine, "--store", str(store)).returncode == 0
+    assert {folder.name for folder in (store / "entries").iterdir()} == {
+        "sm90-tensorrt10.14.2.5-tensorrt_llm1.2.1"
+    }
+    machine.remove("tensorrt")
+    machine.install("tensorrt", "10.14.1.48")
+    shown = build(recipe, machine, "--store", str(store), "--output", "elsewhere", "--dry-run")
+    assert "build target" in shown.stdout
+    assert "pull target" not in shown.stdout
