@@ -57,10 +57,17 @@ class Service:
         self._loop.end()
 
     def _begin(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
-        outbox = self._sender.open(client, lambda: self._loop.post(task.cancel))
+        # The client may have left already, which the sending thread may notice before there is a task.
+        outbox = self._sender.open(client, lambda: self._loop.post(lambda: task.cancel()))
         task = asyncio.get_running_loop().create_task(self._answer(request, wanted, outbox))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._end(task, outbox))
+
+    def _end(self, task: asyncio.Task[None], outbox: Outbox) -> None:
+        self._tasks.discard(task)
+        # Not in `_answer`, of which a task that is cancelled early runs nothing.
+        if task.cancelled():
+            outbox.put(Chunk(failure=_CANCELLED))
 
     async def _answer(self, request: CompletionRequest, wanted: Wanted, outbox: Outbox) -> None:
         try:
@@ -75,9 +82,6 @@ class Service:
             outbox.put(Chunk(failure=Failure(explain(error), is_clients=True)))
         except ServingError as error:
             outbox.put(Chunk(failure=Failure(str(error), is_clients=False)))
-        except asyncio.CancelledError:
-            outbox.put(Chunk(failure=_CANCELLED))
-            raise
         except Exception:
             log.exception("a request failed")
             outbox.put(Chunk(failure=_DEFECT))

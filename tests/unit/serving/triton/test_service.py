@@ -155,6 +155,23 @@ def test_a_client_that_leaves_frees_the_engines(serve):
     assert len(target.requests) < 100
 
 
+def test_a_client_that_leaves_before_anything_runs_is_told_and_ends_nothing_else(serve, monkeypatch):
+    service, _ = serve()
+    open_outbox = service._sender.open
+
+    def open_and_leave(client, on_leave):
+        outbox = open_outbox(client, on_leave)
+        on_leave()
+        return outbox
+
+    monkeypatch.setattr(service._sender, "open", open_and_leave)
+    client = ask(service, ENDLESS)
+
+    assert client.failure() == Failure("the request was cancelled", is_clients=False)
+    monkeypatch.undo()
+    assert ask(service, CompletionRequest("others", max_tokens=4, end_id=NO_END)).failure() is None
+
+
 def test_closing_tells_those_who_wait(serve, tokenizer):
     target = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), delay=0.01)
     service = Service(lambda: Pair(target, None, tokenizer), lambda stats: None)
