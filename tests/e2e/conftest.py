@@ -84,9 +84,11 @@ class Deploy:
     # The server as a client sees it.
 
     def request(self, method: str, path: str, body: bytes | None = None, port: int = 0) -> tuple[int, str]:
+        """Says of a body what curl does."""
+        kind = {"Content-Type": "application/x-www-form-urlencoded"} if body is not None else {}
         connection = http.client.HTTPConnection("127.0.0.1", self.ports[port], timeout=60)
         try:
-            connection.request(method, path, body)
+            connection.request(method, path, body, kind)
             response = connection.getresponse()
             return response.status, response.read().decode()
         finally:

@@ -22,7 +22,7 @@ REFUSED = {
     "max_tokens 0": ({"text_input": PROMPT, "max_tokens": 0}, ["max_tokens is 0", "at least 1"]),
     "max_tokens below 0": ({"text_input": PROMPT, "max_tokens": -5}, ["max_tokens is -5"]),
     "prompt over the limit": ({"text_input": "x = 1\n" * 2000}, ["text_input is", "tokens"]),
-    "megabytes of prompt": ({"text_input": "x" * 3_000_000}, ["text_input is 3000000 characters"]),
+    "megabytes of prompt": ({"text_input": "x" * 20_000_000}, ["text_input is 20000000 characters"]),
     "temperature NaN": ({"text_input": PROMPT, "temperature": math.nan}, ["temperature is nan"]),
     "temperature below 0": ({"text_input": PROMPT, "temperature": -1.0}, ["temperature is -1.0"]),
     "top_p over 1": ({"text_input": PROMPT, "top_p": 1.5}, ["top_p is 1.5"]),
