@@ -10,11 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROMPT = "def read_lines(path):\n    "
 COMMAND = (str(Path(sys.prefix, "bin", "trtspec")), "generate")
 
 
-def generate(*words: str) -> subprocess.CompletedProcess[str]:
+def generate(*words: str | bytes) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *words], capture_output=True, text=True)
 
 
@@ -96,6 +98,30 @@ def test_a_refusal_is_the_servers_line(server):
     assert said.returncode == 1
     line = "num_draft_tokens is 9; it must be 0 to 8, the target engine's max_draft_len"
     assert f"error: {server.grpc_url}: {line}" in said.stderr
+
+
+def test_bytes_that_are_no_text_are_the_servers_to_refuse(server):
+    for words in ((b"ab\xff",), ("--stop", b"\xff", PROMPT)):
+        said = generate("--url", server.grpc_url, *words)
+
+        assert said.returncode == 1
+        assert "is not UTF-8 at byte" in said.stderr
+        assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize("option", ["--max-tokens", "--num-draft-tokens", "--top-k", "--seed"])
+def test_a_number_that_no_tensor_holds_is_wrong_usage(option):
+    said = generate(option, str(2**64 + 1), PROMPT)
+
+    assert said.returncode == 2
+    assert option in said.stderr
+
+
+def test_a_temperature_over_32_bits_is_the_servers_to_refuse(server):
+    said = generate("--url", server.grpc_url, "--temperature", "1e39", PROMPT)
+
+    assert said.returncode == 1
+    assert said.stderr.startswith(f"error: {server.grpc_url}: temperature is inf")
 
 
 def test_wrong_usage_is_2():

@@ -15,6 +15,9 @@ from trtspec.cli.output import out
 if TYPE_CHECKING:
     from trtspec.deploy.client import Client
 
+# What fits the tensors.
+_INT32, _UINT64 = 2**31 - 1, 2**64 - 1
+
 EXAMPLES = (
     "trtspec generate 'def fib('",
     "trtspec generate --max-tokens 200 --temperature 0.7 --seed 1 'class Stack:'",
@@ -25,15 +28,17 @@ EXAMPLES = (
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from.", show_default=False)],
     stream: Annotated[bool, typer.Option(help="Print the text as it comes, or at the end.")] = True,
-    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens to generate.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=1, max=_INT32, help="The most tokens to generate.")] = 128,
     num_draft_tokens: Annotated[
         int | None,
-        typer.Option(min=0, help="Draft tokens a round; 0 is the target alone.", show_default="engine's"),
+        typer.Option(
+            min=0, max=_INT32, help="Draft tokens a round; 0 is the target alone.", show_default="engine's"
+        ),
     ] = None,
     temperature: Annotated[float | None, typer.Option(min=0, show_default="greedy")] = None,
-    top_k: Annotated[int | None, typer.Option(min=0)] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, max=_INT32)] = None,
     top_p: Annotated[float | None, typer.Option(min=0, max=1)] = None,
-    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=_UINT64)] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="A string to end before; may be given often.")
     ] = None,

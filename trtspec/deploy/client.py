@@ -81,7 +81,11 @@ class Client:
 def _tensor(name: str, value: Any) -> Any:
     wire, dtype = _WIRE[_INPUTS[name].datatype]
     items = value if _INPUTS[name].is_list else [value]
-    array = np.array([[item.encode() if isinstance(item, str) else item for item in items]], dtype=dtype)
+    # Bytes of the command line that are not UTF-8 go out as they are, and what is too large for 32 bits as
+    # infinity: the server says what is wrong with them.
+    encoded = [item.encode(errors="surrogateescape") if isinstance(item, str) else item for item in items]
+    with np.errstate(over="ignore"):
+        array = np.array([encoded], dtype=dtype)
     tensor = grpc.InferInput(name, array.shape, wire)
     tensor.set_data_from_numpy(array)
     return tensor
