@@ -92,6 +92,9 @@ def read_source(folder: Path) -> Source:
     if len(architectures) != 1 or not isinstance(architectures[0], str):
         raise ModelError(config.file, f"architectures must name one class, not {architectures}")
     tensors = read_tensors(folder)
+    if (layers := config.size("num_hidden_layers")) > len(tensors):
+        problem = f"num_hidden_layers is {layers}, but there are only {len(tensors)} tensors"
+        raise ModelError(config.file, problem, "take config.json and weights from the same revision")
     hidden_size = config.size("hidden_size")
     heads = config.size("num_attention_heads")
     rotary_base, rotary_scaling, partial_rotary_factor = _rope(config)
@@ -104,7 +107,7 @@ def read_source(folder: Path) -> Source:
         vocab_size=config.size("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=config.size("intermediate_size"),
-        num_hidden_layers=config.size("num_hidden_layers"),
+        num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=config.size("num_key_value_heads", heads),
         head_size=config.size("head_dim", hidden_size // heads),

@@ -95,6 +95,7 @@ def test_dtype_without_one_in_the_config_is_that_of_the_weights(llama_folder: Ca
         ({"hidden_size": None}, "has no hidden_size"),
         ({"hidden_size": "64"}, "hidden_size must be int, not '64'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1, not 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, but there are only 21 tensors"),
         ({"vocab_size": True}, "vocab_size must be int, not True"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be token ids"),
         ({"architectures": []}, "architectures must name one class"),
