@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from tests.fakes.engine_dir import MODELS, tiny_llama, tiny_model, write_engine
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import read_config
-from trtspec.serving.executors.torch.linear import Linear
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.weights import read_tensors
 
@@ -156,10 +155,3 @@ def test_a_copied_prefix_is_as_good_as_computed(tmp_path: Path) -> None:
         decoder._cache.copy(2, 4, 25)
         ours = decoder.forward([*text[25:], 3], [Span(4, 25, 6)], list(range(6)))
     assert difference(ours, expected(model, [*text, 3])[25:]) < BOUND
-
-
-@pytest.mark.parametrize("size", [(16, 8), (512, 256)], ids=["plain", "packed"])
-@pytest.mark.parametrize("rows", [1, 2, 5, 64, 300])
-def test_linear(size: tuple[int, int], rows: int) -> None:
-    weight, x = torch.randn(size), torch.randn(rows, size[1])
-    torch.testing.assert_close(Linear(weight)(x), x @ weight.T, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,54 @@
+"""Products with constant weights, against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trtspec.serving.executors.torch.linear import Linear, NormedLinear
+from trtspec.serving.executors.torch.matrix import Matrix
+
+ROWS = pytest.mark.parametrize("rows", [1, 2, 5, 64, 300])
+BFLOAT16 = torch.randn(512, 256, generator=torch.Generator().manual_seed(1)).bfloat16().float()
+WEIGHTS = {
+    "small": BFLOAT16[:16],
+    "float32": torch.randn(512, 256, generator=torch.Generator().manual_seed(2)),
+    "bfloat16": BFLOAT16,
+    "tiny": BFLOAT16 * 2.0**-100,
+    "huge": BFLOAT16 * 2.0**100,
+    "of a wide range": torch.where(torch.rand(512, 256) < 0.5, BFLOAT16, BFLOAT16 * 2.0**-60),
+    "zero": torch.zeros(512, 256),
+}
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    """To float32's last digits of the largest."""
+    assert found.dtype == torch.float32
+    assert float((found - expected).abs().max()) <= 4e-6 * float(expected.abs().max())
+
+
+@ROWS
+@pytest.mark.parametrize("kind", WEIGHTS)
+@pytest.mark.parametrize("biased", [False, True])
+def test_linear(kind: str, rows: int, biased: bool) -> None:
+    weight = WEIGHTS[kind]
+    x = torch.randn(rows, weight.shape[1])
+    bias = torch.randn(weight.shape[0]) * weight.abs().max() if biased else None
+    expected = F.linear(x.double(), weight.double(), bias if bias is None else bias.double())
+    close(Linear(weight, bias)(x), expected)
+
+
+def test_half_precision_is_used_only_where_it_is_exact() -> None:
+    halves = {kind for kind, weight in WEIGHTS.items() if Linear(weight).scale != 1}
+    assert halves == {"bfloat16", "tiny", "huge"}
+
+
+@ROWS
+@pytest.mark.parametrize("kind", ["small", "float32", "bfloat16"])
+def test_normed_linear(kind: str, rows: int) -> None:
+    weight, x = WEIGHTS[kind], torch.randn(rows, 256)
+    norm = torch.rand(256)
+    normed = F.rms_norm(x.double(), (256,), norm.double(), 1e-5)
+    close(NormedLinear(norm, Matrix(weight), 1e-5)(x), normed @ weight.double().T)
