@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from trtspec.serving.calls import answer, answers
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
@@ -20,6 +22,9 @@ from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+LONG_PROMPT = 4096
+"""Characters, which take a tokenizer some milliseconds."""
 
 
 class Coordinator:
@@ -45,13 +50,12 @@ class Coordinator:
     def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
         """A `Delta` for each round; the last one has the `Completion`.
 
-        Raises `RequestError` at once, before anything runs; iterating raises `EngineFailure` when the target
-        fails. Closing the generator, or cancelling the task that iterates it, cancels what runs on both
-        engines.
+        Iterating raises `RequestError` before anything runs, and `EngineFailure` when the target fails.
+        Closing the generator, or cancelling the task that iterates it, cancels what runs on both engines.
         """
         if request.num_draft_tokens is None:
             request = replace(request, num_draft_tokens=self._num_draft_tokens)
-        return self._run(begin(request, self._target.limits, self._tokenizer))
+        return self._run(request)
 
     async def complete(self, request: CompletionRequest) -> Delta:
         """The whole completion as one `Delta`; raises as `stream` does."""
@@ -61,8 +65,9 @@ class Coordinator:
         token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
         return Delta(text, token_ids, deltas[-1].completion)
 
-    async def _run(self, state: CompletionState) -> AsyncGenerator[Delta, None]:
+    async def _run(self, wanted: CompletionRequest) -> AsyncGenerator[Delta, None]:
         """Rounds as long as a draft can help, then the target alone."""
+        state = await self._begin(wanted)
         self.stats.active_requests += 1
         try:
             drafter, limits = self._drafter, self._target.limits
@@ -85,6 +90,11 @@ class Coordinator:
                             break
         finally:
             self.stats.active_requests -= 1
+
+    async def _begin(self, wanted: CompletionRequest) -> CompletionState:
+        """A long prompt is tokenized in a thread, so that the others get their rounds meanwhile."""
+        work = partial(begin, wanted, self._target.limits, self._tokenizer)
+        return await asyncio.to_thread(work) if len(wanted.prompt or "") > LONG_PROMPT else work()
 
     async def _verify(self, state: CompletionState, request: Request, draft: list[int]) -> Delta:
         """One round's second half: the same request goes to the target, with the draft's proposal.

@@ -46,7 +46,8 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids, with those that the tokenizer adds; a lone surrogate raises `UnicodeEncodeError`."""
         text.encode()
-        ids: list[int] = self._inner.encode(text).ids
+        # Of a batch alone the library lets other threads run meanwhile.
+        ids: list[int] = self._inner.encode_batch([text])[0].ids
         return ids
 
     def detokenizer(self) -> Detokenizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, echo
 from trtspec.serving.completion import NO_END, CompletionRequest, EndReason
-from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.coordinator import LONG_PROMPT, Coordinator
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Limits, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
@@ -163,12 +164,42 @@ def test_a_long_completion_outgrows_the_engines_inputs(run: Run, tokenizer: Toke
             run(main())
 
 
-def test_a_refused_request_starts_nothing(tokenizer: Tokenizer) -> None:
-    target = ScriptedExecutor(TARGET, echo([5], 6))
-    coordinator = Coordinator(target, None, tokenizer)
-    with pytest.raises(RequestError):
-        coordinator.stream(CompletionRequest("", max_tokens=3))
-    assert (target.requests, coordinator.stats.active_requests) == ([], 0)
+def test_a_refused_request_starts_nothing(run: Run, tokenizer: Tokenizer) -> None:
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, echo([5], 6))
+        coordinator = Coordinator(target, None, tokenizer)
+        with pytest.raises(RequestError):
+            await anext(coordinator.stream(CompletionRequest("", max_tokens=3)))
+        assert (target.requests, coordinator.stats.active_requests) == ([], 0)
+
+    run(main())
+
+
+def test_a_long_prompt_holds_nobody_up(run: Run, byte_level: tokenizers.Tokenizer) -> None:
+    class SlowTokenizer(Tokenizer):
+        """Takes as long as another completion."""
+
+        def encode(self, text: str) -> list[int]:
+            assert len(text) < LONG_PROMPT or other_is_done.wait(20)
+            return [1, 2, 3]
+
+    other_is_done = threading.Event()
+
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, echo([5], 6))
+        slow = SlowTokenizer(byte_level)
+        slow.longest_token = 5000
+        coordinator = Coordinator(target, drafting_for(target, 0.7), slow)
+        prompts = "x" * 5000, "short"
+        long, short = (
+            asyncio.create_task(coordinator.complete(CompletionRequest(prompt, max_tokens=3)))
+            for prompt in prompts
+        )
+        await short
+        other_is_done.set()
+        assert (await long).token_ids == (await short).token_ids
+
+    run(main())
 
 
 def test_a_request_that_names_no_draft_length_gets_the_coordinators(run: Run, tokenizer: Tokenizer) -> None:

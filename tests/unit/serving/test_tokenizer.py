@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,24 @@ def test_every_character_survives(byte_level: tokenizers.Tokenizer) -> None:
     tokenizer = Tokenizer(byte_level)
     text = "".join(map(chr, [*range(0xD800), 0xE000, 0xFFFD, 0x10FFFF]))
     assert "".join(pieces(byte_level, tokenizer.encode(text))) == text
+
+
+def test_encode_lets_other_threads_run(tokenizer: Tokenizer) -> None:
+    ticks, is_done = 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not is_done.wait(0.001):
+            ticks += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    before = ticks
+    tokenizer.encode("hello wörld " * 100_000)
+    during = ticks - before
+    is_done.set()
+    thread.join()
+    assert during > 20
 
 
 def test_encode_refuses_lone_surrogates(tokenizer: Tokenizer) -> None:
