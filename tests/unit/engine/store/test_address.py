@@ -61,7 +61,7 @@ def test_a_protocol_that_nobody_knows() -> None:
 
 def test_a_bucket_that_is_not_there(s3_url: str) -> None:
     store = Store(f"{s3_url.rpartition('/')[0]}-other/store")
-    with pytest.raises(StoreError, match="no such bucket"):
+    with pytest.raises(StoreError, match="the bucket or folder is not"):
         store.files.write("x", b"")
 
 
