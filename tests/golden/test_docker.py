@@ -48,7 +48,8 @@ def lines(name: str, release: str, folder: Path) -> dict[str, tuple[str, ...]]:
         for index in range(loaded.hardware.count)
     )
     daemon = Daemon("29.0.1", gpus=True)
-    steps = make_steps(plan.resolved, replace(plan.facts, gpus=gpus, daemon=daemon))
+    host = replace(plan.facts.host, gpus=gpus, daemon=daemon)
+    steps = make_steps(plan.resolved, replace(plan.facts, host=host))
     built = {step.name: step.command for step in steps if step.name.startswith("build")}
     ranks = max(
         engine.checkpoint.mapping.world_size for engine in (plan.resolved.target, plan.resolved.draft)

@@ -18,6 +18,7 @@ from trtspec.checkpoint.scheme import Scheme
 from trtspec.checkpoint.source import read_source
 from trtspec.engine.trtllm import build_argv
 from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.host import Host
 from trtspec.plan.resolve import resolve
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import RELEASES
@@ -69,7 +70,7 @@ def facts(llama_folder: Callable[..., Path]) -> Callable[[str], Facts]:
             source = read_source(llama_folder(role, **sizes, max_position_embeddings=131072))
             scheme = Scheme("modelopt", "kv_cache" in line) if "fp8" in line else None
             models.append(ModelFacts(role, None, replace(source, scheme=scheme), None))
-        return Facts(*models, versions={}, serving_code="", trtllm_build=None, gpus=())
+        return Facts(*models, host=Host({}), serving_code="")
 
     return make
 

@@ -47,7 +47,7 @@ def build(
 ) -> None:
     """Convert, build both engines, write the repository."""
     from trtspec.engine.store.store import Store
-    from trtspec.plan.plan import make_plan
+    from trtspec.plan.plan import check_host, make_plan
     from trtspec.plan.stored import push_build
 
     engines = Store(store) if store else None
@@ -59,6 +59,8 @@ def build(
         out.json(steps_as_json(made)) if json else print_steps(made)
         return
     with reported(recipe, report or []) as planned:
+        if not engines:
+            check_host(recipe, flags, container)
         made = _checked(make_plan(recipe, flags, True, watch, container, engines))
         planned(made)
         run_steps(made, made.steps, json)
@@ -67,7 +69,7 @@ def build(
 
 
 def _checked(made: Plan) -> Plan:
-    if made.facts.container and made.resolved.release is None:
+    if made.facts.host.container and made.resolved.release is None:
         raise typer.BadParameter("the torch backend builds without one", param_hint="--container")
     return made
 

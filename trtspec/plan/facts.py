@@ -1,30 +1,23 @@
-"""What is found out about the world before planning; the only part of planning that looks at it."""
+"""What is found out about the world before planning, beside the machine that builds."""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import trtspec.repository
 import trtspec.serving
-from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGES
 from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
 from trtspec.checkpoint.hub import fetch
 from trtspec.checkpoint.source import Source, read_source
-from trtspec.docker.daemon import Daemon, find_daemon
-from trtspec.engine.trtllm import COMMAND
-from trtspec.plan.devices import Gpu, find_gpus
 from trtspec.plan.digests import FileDigests, digest_of
-from trtspec.plan.installed import engine_versions, installed
-from trtspec.recipe import releases
+from trtspec.plan.host import Host
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
 from trtspec.watch import Watch
 
-PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -61,42 +54,26 @@ class ModelFacts:
 class Facts:
     """What planning depends on beside the recipe.
 
-    `versions` has the packages that are installed, here or with trtllm-build; `serving_code` is the digest of
-    what a repository carries. `trtllm_build` is None where there is none. `container` says whether engines
-    are built in one; `daemon` is then docker's, None where there is none.
+    `serving_code` is the digest of what a repository carries.
     """
 
     target: ModelFacts
     draft: ModelFacts
-    versions: Mapping[str, str]
+    host: Host
     serving_code: str
-    trtllm_build: str | None
-    gpus: tuple[Gpu, ...]
-    container: bool = False
-    daemon: Daemon | None = None
 
 
-def gather(loaded: LoadedRecipe, digests: FileDigests | None, watch: Watch, container: bool = False) -> Facts:
-    """Looks at the models (a Hub model is downloaded if need be) and at this machine.
+def gather(loaded: LoadedRecipe, host: Host, digests: FileDigests | None, watch: Watch) -> Facts:
+    """Looks at the models (a Hub model is downloaded if need be), and at what repositories carry.
 
     Without `digests` no weights are read, and nobody can tell from the facts whether a step is done.
     """
-    trtllm_build = shutil.which(COMMAND)
     return Facts(
         target=_model(loaded, loaded.recipe.target, digests, watch),
         draft=_model(loaded, loaded.recipe.draft, digests, watch),
-        versions=installed(PACKAGES) | (_versions_in_image(loaded) if container else engine_versions()),
+        host=host,
         serving_code=_serving_code(),
-        trtllm_build=trtllm_build,
-        gpus=find_gpus() if container or trtllm_build else (),
-        container=container,
-        daemon=find_daemon() if container else None,
     )
-
-
-def _versions_in_image(loaded: LoadedRecipe) -> dict[str, str]:
-    release = releases.release_of(loaded.recipe.engine.release)
-    return {"tensorrt_llm": release.version, "tensorrt": release.tensorrt}
 
 
 def _model(loaded: LoadedRecipe, model: Model, digests: FileDigests | None, watch: Watch) -> ModelFacts:

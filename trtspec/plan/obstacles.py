@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trtspec.checkpoint.calibrate import calibrate
+from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.docker import daemon
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.plan.devices import Gpu
-from trtspec.plan.facts import Facts
-from trtspec.plan.resolve import EnginePlan, Resolved
+from trtspec.plan.host import Host
 from trtspec.recipe import gpus
+from trtspec.recipe.releases import Release, release_of
+from trtspec.recipe.schema import Recipe
 
 
-def calibrate_obstacle(facts: Facts) -> TrtspecError | None:
+def calibrate_obstacle(host: Host) -> TrtspecError | None:
     """What keeps a model from being calibrated here."""
-    missing = next((package for package in calibrate.PACKAGES if package not in facts.versions), None)
+    missing = next((package for package in calibrate.PACKAGES if package not in host.versions), None)
     if missing is None:
         return None
     return UnavailableError(
@@ -24,37 +26,42 @@ def calibrate_obstacle(facts: Facts) -> TrtspecError | None:
     )
 
 
-def build_obstacle(resolved: Resolved, facts: Facts, engine: EnginePlan) -> TrtspecError | None:
-    """What keeps `trtllm-build` from making this engine here; the torch backend builds anywhere."""
-    release = resolved.release
-    if release is None:
-        return None
-    if facts.container:
-        return daemon.obstacle(facts.daemon, needs_gpus=True) or _gpu_obstacle(resolved, facts, engine)
+def build_obstacle(host: Host, release: Release, gpu: str, ranks: int) -> TrtspecError | None:
+    """What keeps `trtllm-build` from making an engine of so many ranks for this GPU here."""
+    if host.container:
+        return daemon.obstacle(host.daemon, needs_gpus=True) or _gpu_obstacle(host, gpus.GPUS[gpu], ranks)
     inside = f"run inside {release.image}, with trtspec installed there"
-    if facts.trtllm_build is None:
+    if host.trtllm_build is None:
         repair = f"build in a container: --container; or {inside}; or build for this machine: --backend torch"
         return UnavailableError(COMMAND, "is not on PATH", repair)
-    found = facts.versions.get("tensorrt_llm")
+    found = host.versions.get("tensorrt_llm")
     if found and found != release.version:
         problem = f"is of TensorRT-LLM {found}, the recipe's release is {release.version}"
         repair = f"build in a container: --container; or {inside}; or write release: {found}"
-        return UnavailableError(facts.trtllm_build, problem, repair)
-    return _gpu_obstacle(resolved, facts, engine)
+        return UnavailableError(host.trtllm_build, problem, repair)
+    return _gpu_obstacle(host, gpus.GPUS[gpu], ranks)
 
 
-def _gpu_obstacle(resolved: Resolved, facts: Facts, engine: EnginePlan) -> TrtspecError | None:
-    wanted = gpus.GPUS[resolved.loaded.recipe.hardware.gpu]
-    ranks = engine.checkpoint.mapping.world_size
-    if not facts.gpus:
+def recipe_obstacle(host: Host, recipe: Recipe) -> TrtspecError | None:
+    """What keeps this machine from building TensorRT-LLM engines, as far as the recipe alone tells."""
+    models, release = (recipe.target, recipe.draft), release_of(recipe.engine.release)
+    datasets = [own.dataset for model in models if (own := model.quantization.calibration)]
+    if not all(dataset.endswith(CALIBRATION) for dataset in datasets) and (found := calibrate_obstacle(host)):
+        return found
+    ranks = max(model.parallel.ranks for model in models)
+    return build_obstacle(host, release, recipe.hardware.gpu, ranks)
+
+
+def _gpu_obstacle(host: Host, wanted: gpus.Gpu, ranks: int) -> TrtspecError | None:
+    if not host.gpus:
         repair = "start the container with --gpus all, and look at CUDA_VISIBLE_DEVICES"
         return UnavailableError("GPU", f"none is visible here; the recipe is for {wanted.label}", repair)
-    for gpu in facts.gpus[:ranks]:
+    for gpu in host.gpus[:ranks]:
         if gpu.sm != wanted.sm:
             problem = f"has SM {gpu.sm}, the recipe's {wanted.name} SM {wanted.sm}"
             problem += "; an engine runs where it was built"
             return UnavailableError(gpu.name, problem, "build on the recipe's GPU, or change hardware.gpu")
-    return settings_obstacle(facts.gpus[:ranks])
+    return settings_obstacle(host.gpus[:ranks])
 
 
 def settings_obstacle(found: Sequence[Gpu]) -> UnavailableError | None:

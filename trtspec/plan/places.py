@@ -10,20 +10,20 @@ from trtspec.engine import trtllm
 from trtspec.engine.in_container import InContainer
 from trtspec.engine.place import Here, Place
 from trtspec.engine.timing_cache import TimingCache
-from trtspec.plan.facts import Facts
+from trtspec.plan.host import Host
 from trtspec.recipe.releases import Release
 
 
 def build_place(
-    release: Release, facts: Facts, build: Path, role: str, cache: TimingCache, gpus: tuple[str, ...]
+    release: Release, host: Host, build: Path, role: str, cache: TimingCache, gpus: tuple[str, ...]
 ) -> Place:
     """For one engine of the build directory; `gpus` are those of its own, empty for all."""
-    if not facts.container:
-        return Here(facts.trtllm_build or trtllm.COMMAND, gpus)
+    if not host.container:
+        return Here(host.trtllm_build or trtllm.COMMAND, gpus)
     return InContainer(
         image=release.image,
         name=name_for(f"build-{role}", build),
         folders=(build, cache.file.parent),
-        gpus=gpus or tuple(gpu.uuid for gpu in facts.gpus),
-        user=container_user(facts.daemon),
+        gpus=gpus or tuple(gpu.uuid for gpu in host.gpus),
+        user=container_user(host.daemon),
     )

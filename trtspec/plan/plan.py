@@ -7,16 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.checkpoint.hub import cached_folder
 from trtspec.engine.store.store import Store
 from trtspec.plan.digests import FileDigests
 from trtspec.plan.facts import Facts, gather
+from trtspec.plan.host import find_host
+from trtspec.plan.obstacles import recipe_obstacle
 from trtspec.plan.records import FOLDER, has_records
-from trtspec.plan.resolve import Resolved, build_folder, resolve
+from trtspec.plan.resolve import Resolved, backend_of, build_folder, resolve
 from trtspec.plan.runner import pending
 from trtspec.plan.step import Step
 from trtspec.plan.steps import make_steps
 from trtspec.plan.stored import look
-from trtspec.recipe.loader import load
+from trtspec.recipe import gpus
+from trtspec.recipe.loader import LoadedRecipe, load
+from trtspec.recipe.releases import release_of
 from trtspec.watch import Watch
 
 
@@ -58,10 +63,30 @@ def make_plan(
     loaded = load(recipe)
     output = build_folder(loaded, flags, os.environ)
     digests = FileDigests(output / FOLDER / "digests.json", watch)
-    facts = gather(loaded, digests if to_run or store or has_records(output) else None, watch, container)
+    host = find_host(release_of(loaded.recipe.engine.release), container)
+    facts = gather(loaded, host, digests if to_run or store or has_records(output) else None, watch)
     resolved = resolve(loaded, facts, flags, os.environ)
     own = steps = make_steps(resolved, facts)
     if store:
-        found = look(store, own, pending(own, output, digests), resolved, facts.versions.get("tensorrt"))
+        found = look(store, own, pending(own, output, digests), resolved, host.versions.get("tensorrt"))
         steps = make_steps(resolved, facts, found)
     return Plan(facts, resolved, steps, own, digests)
+
+
+def check_host(recipe: Path, flags: Mapping[str, str | None], container: bool) -> None:
+    """Raises what would end a build anyway, before hundreds of gigabytes are downloaded for it.
+
+    A build whose models are here already may have nothing left to do that this machine cannot.
+    """
+    loaded = load(recipe)
+    is_built_anywhere = backend_of(loaded, flags, os.environ) != "tensorrt_llm"
+    if is_built_anywhere or loaded.recipe.hardware.gpu == gpus.NONE or _has_models(loaded):
+        return
+    host = find_host(release_of(loaded.recipe.engine.release), container)
+    if obstacle := recipe_obstacle(host, loaded.recipe):
+        raise obstacle
+
+
+def _has_models(loaded: LoadedRecipe) -> bool:
+    models = [(loaded.model_location(model), model) for model in (loaded.recipe.target, loaded.recipe.draft)]
+    return all(isinstance(place, Path) or cached_folder(place, model.revision) for place, model in models)

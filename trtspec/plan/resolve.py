@@ -134,6 +134,12 @@ def build_folder(
     return _choose_output(_Chooser(loaded, flags, environment))
 
 
+def backend_of(loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]) -> str:
+    """What builds the engines, which is known before the facts are too; it may be none of `BACKENDS`."""
+    backend: str = _Chooser(loaded, flags, environment)("engine.backend", loaded.recipe.backend, "")
+    return backend
+
+
 class _Chooser:
     """Picks a value for a key and remembers the choice."""
 

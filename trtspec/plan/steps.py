@@ -38,7 +38,7 @@ def make_steps(resolved: Resolved, facts: Facts, found: Mapping[str, Stored] = _
             steps.append(_calibrate(facts, role, engine.model, engine.calibration))
     steps += [_convert(resolved, role, engine) for role, engine in engines.items()]
     steps += [_verify(resolved, role, engine) for role, engine in engines.items()]
-    own = apart(facts.gpus, [engine.checkpoint.mapping.world_size for engine in engines.values()])
+    own = apart(facts.host.gpus, [engine.checkpoint.mapping.world_size for engine in engines.values()])
     for (role, engine), gpus in zip(engines.items(), own, strict=True):
         steps.append(_build(resolved, facts, role, engine, gpus))
     steps = with_stored(steps, found)
@@ -49,13 +49,14 @@ def make_steps(resolved: Resolved, facts: Facts, found: Mapping[str, Stored] = _
 
 def _check(resolved: Resolved, facts: Facts) -> Step:
     target, draft, longest = facts.target, facts.draft, resolved.target.options.max_seq_len
+    version = facts.host.versions.get("trtspec")
     return Step(
         name="check pair",
         summary="target and draft fit together",
         inputs=(target.name, draft.name),
         output=None,
         command=("trtspec", "check", str(resolved.loaded.path)),
-        digest=_digest(_is_config, target, draft, version=facts.versions.get("trtspec"), max_seq_len=longest),
+        digest=_digest(_is_config, target, draft, version=version, max_seq_len=longest),
         action=partial(actions.check_pair, resolved.loaded.path, target.source, draft.source, longest),
     )
 
@@ -100,7 +101,7 @@ def _calibrate(facts: Facts, role: str, model: ModelFacts, plan: CalibrationPlan
         command=(),
         digest=digest,
         action=action,
-        obstacle=None if dataset.is_ready else calibrate_obstacle(facts),
+        obstacle=None if dataset.is_ready else calibrate_obstacle(facts.host),
     )
 
 
@@ -155,12 +156,12 @@ def _precision(options: ConvertOptions) -> str:
 def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan, gpus: tuple[str, ...]) -> Step:
     checkpoint, output, options = f"{role}/checkpoint", f"{role}/engine", engine.options
     # In a container nothing is relative to where trtspec runs.
-    build = resolved.output.absolute() if facts.container else resolved.output
+    build = resolved.output.absolute() if facts.host.container else resolved.output
     folder = build / checkpoint
     command: tuple[str, ...] = ()
-    prepare = None
+    prepare = obstacle = None
     if resolved.release is None:
-        version = facts.versions.get("trtspec")
+        version = facts.host.versions.get("trtspec")
         digest = digest_of([torch_builder.FORMAT, version, asdict(options)])
         action = partial(actions.build_torch, folder, options)
     else:
@@ -168,11 +169,12 @@ def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan, gpus
         digest = digest_of([release.version, gpu, _build_argv(role, engine)])
         log = build / actions.LOGS / f"build-{role}.log"
         cache = TimingCache(release.version, gpu, _shape(engine))
-        place = build_place(release, facts, resolved.output.absolute(), role, cache, gpus)
+        place = build_place(release, facts.host, resolved.output.absolute(), role, cache, gpus)
         argv = trtllm.build_argv(str(folder), str(build / output), options)
         command = place.command(argv, log.parent)
         action = partial(actions.build_tensorrt_llm, folder, options, place, cache, log)
-        if facts.container:
+        obstacle = build_obstacle(facts.host, release, gpu, engine.checkpoint.mapping.world_size)
+        if facts.host.container:
             prepare = partial(ensure_image, release.image)
     kind = (
         f"verifies up to {options.max_draft_len} draft tokens" if options.max_draft_len else "proposes tokens"
@@ -187,7 +189,7 @@ def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan, gpus
         action=action,
         after=(f"convert {role}",),
         gpus=gpus,
-        obstacle=build_obstacle(resolved, facts, engine),
+        obstacle=obstacle,
         prepare=prepare,
     )
 
@@ -219,7 +221,7 @@ def _repository(resolved: Resolved, facts: Facts) -> Step:
 
 
 def _manifest(resolved: Resolved, facts: Facts, steps: list[Step], found: Mapping[str, Stored]) -> Step:
-    engines = {"target": resolved.target, "draft": resolved.draft}
+    engines, host = {"target": resolved.target, "draft": resolved.draft}, facts.host
     calibrations = {
         role: file
         for role, engine in engines.items()
@@ -238,15 +240,15 @@ def _manifest(resolved: Resolved, facts: Facts, steps: list[Step], found: Mappin
             }
             for role, model in (("target", facts.target), ("draft", facts.draft))
         },
-        tools=dict(facts.versions),
-        gpu={key: getattr(facts.gpus[0], key) for key in ("name", "sm", "driver")} if facts.gpus else None,
+        tools=dict(host.versions),
+        gpu={key: getattr(host.gpus[0], key) for key in ("name", "sm", "driver")} if host.gpus else None,
         commands=_commands(resolved, steps),
         calibration=recorded(found, "calibration"),
         quality=recorded(found, "quality"),
         pulled=provenance(found),
     )
     names = tuple(step.name for step in steps)
-    image = resolved.release.image if resolved.release and facts.container else None
+    image = resolved.release.image if resolved.release and host.container else None
     return Step(
         name="write manifest",
         summary="what everything was made of, and with what",

@@ -10,6 +10,7 @@ from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.source import read_source
 from trtspec.errors import RecipeError
 from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.host import Host
 from trtspec.plan.resolve import Choice, Resolved, resolve
 from trtspec.recipe.loader import load
 
@@ -36,7 +37,7 @@ def resolved(llama_folder: Callable[..., Path], tmp_path: Path) -> Resolve:
             ModelFacts(name, None, replace(source, architecture=architecture), None)
             for name, source in zip(("target", "draft"), sources, strict=True)
         ]
-        facts = Facts(*models, versions={}, serving_code="", trtllm_build=None, gpus=())
+        facts = Facts(*models, host=Host({}), serving_code="")
         recipe = tmp_path / "recipe.yaml"
         start = ("name: x", f"hardware: {{gpu: {gpu}}}", "target: {model: ./t}", "draft: {model: ./d}")
         given = [line.split(":")[0] for line in lines]

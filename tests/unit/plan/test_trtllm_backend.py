@@ -145,6 +145,37 @@ class TestRefusedBeforeAnythingIsConverted:
         assert "none is visible here" in self.refused(recipe, machine, CUDA_VISIBLE_DEVICES="")
 
 
+class TestRefusedBeforeAnythingIsDownloaded:
+    """The Hub is not asked: nothing listens there."""
+
+    def refused(self, recipe: Path, machine: GpuMachine, *more: str, **variables: str) -> str:
+        text = recipe.read_text().replace("model: ./", "model: nobody/")
+        assert "nobody/" in text
+        recipe.write_text(text)
+        hub = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(recipe.parent / "hub")}
+        result = build(recipe, machine, *more, **hub, **variables)
+        assert result.returncode == 1
+        return result.stderr
+
+    def test_no_trtllm_build(self, recipe: Path, machine: GpuMachine) -> None:
+        assert "trtllm-build: is not on PATH" in self.refused(recipe, machine, PATH="/usr/bin:/bin")
+
+    def test_another_gpu(self, recipe: Path, machine: GpuMachine) -> None:
+        machine.gpus("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000")
+        assert "has SM 89, the recipe's h200 SM 90" in self.refused(recipe, machine)
+
+    def test_no_docker(self, recipe: Path, machine: GpuMachine) -> None:
+        said = self.refused(recipe, machine, "--container", PATH=str(machine.folder / "bin"))
+        assert "docker: is not on PATH" in said
+
+    def test_what_the_torch_backend_or_a_store_needs_is_the_models_alone(
+        self, recipe: Path, machine: GpuMachine
+    ) -> None:
+        machine.gpus()
+        for more in (("--backend", "torch"), ("--store", str(recipe.parent / "store"))):
+            assert "the Hub cannot be reached" in self.refused(recipe, machine, *more)
+
+
 class TestFailures:
     def test_options_of_another_release(self, recipe: Path, machine: GpuMachine) -> None:
         """The package says 1.2.1 and the command does not know its options."""
