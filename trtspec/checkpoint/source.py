@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,10 @@ class _Config:
 
     def number(self, key: str, default: float) -> float:
         is_int = type(self.content.get(key)) is int
-        return self.get(key, int) if is_int else self.get(key, float, default)
+        value = self.get(key, int) if is_int else self.get(key, float, default)
+        if not 0 < value <= sys.float_info.max:
+            raise ModelError(self.file, f"{key} must be a positive number, not {value!r:.20}")
+        return float(value)
 
     def get(self, key: str, kind: type[T], default: Any = REQUIRED) -> T:
         value = self.content.get(key)
@@ -202,9 +206,9 @@ def _rope(config: _Config) -> tuple[float, Mapping[str, Any] | None, float]:
     sections = [section for key in _ROPE if (section := config.section(key)).content]
     found = []
     for name, default in (("rope_theta", 10000.0), ("partial_rotary_factor", 1.0)):
-        numbers = {float(at.number(name, default)) for at in (config, *sections) if name in at.content}
-        if len(numbers) > 1 or min(numbers, default=default) <= 0:
-            raise ModelError(config.file, f"{name} must be one positive number, not {sorted(numbers)}")
+        numbers = {at.number(name, default) for at in (config, *sections) if at.content.get(name) is not None}
+        if len(numbers) > 1:
+            raise ModelError(config.file, f"{name} must be one number, not {sorted(numbers)}")
         found.append(numbers.pop() if numbers else default)
     scalings = [_scaling(section) for section in sections]
     if any(scaling != scalings[0] for scaling in scalings):

@@ -50,9 +50,9 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
     if prequantized and not prequantized.has_kv_scales:
         problem = "has no scales of keys and values; kv_cache: fp8 takes 1.0"
         findings.append(Finding(False, "KV cache", problem))
-    architectures = config.get("architectures") or [None]
+    architectures = config.get("architectures")
     facts = {
-        "architecture": architectures[0],
+        "architecture": architectures[0] if architectures and isinstance(architectures, list) else None,
         "dtype": config.get("dtype") or config.get("torch_dtype"),
         "parameters": sum(prod(tensor.shape) for tensor in _weights(tensors)),
         **{key: config.get(key) for key in _KEYS},

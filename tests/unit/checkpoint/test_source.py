@@ -99,10 +99,13 @@ def test_dtype_without_one_in_the_config_is_that_of_the_weights(llama_folder: Ca
         ({"vocab_size": True}, "vocab_size must be int, not True"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be token ids"),
         ({"architectures": []}, "architectures must name one class"),
-        ({"rope_theta": -1.0}, "rope_theta must be one pos"),
+        ({"rope_theta": -1.0}, "rope_theta must be a positive number, not -1.0"),
+        ({"rope_theta": float("nan")}, "rope_theta must be a positive number, not nan"),
+        ({"rope_theta": 10**400}, "rope_theta must be a positive number, not 1000"),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps must be a positive number, not -1e-05"),
         (
             {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}},
-            "rope_theta must be one positive number",
+            "rope_theta must be one number",
         ),
         ({"rope_parameters": {"rope_theta": "5e5"}}, "rope_theta must be float, not '5e5'"),
         (

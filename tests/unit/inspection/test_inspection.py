@@ -159,6 +159,10 @@ def test_models_that_are_broken(llama_folder: Save) -> None:
         "tokenizer: has 258 tokens, the model's vocabulary only 200"
     ]
 
+    config = json.loads((small / "config.json").read_text()) | {"architectures": {"0": "LlamaForCausalLM"}}
+    (small / "config.json").write_text(json.dumps(config))
+    assert inspect(str(small)).facts["architecture"] is None
+
 
 # Checkpoints.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def _check_rope(config: Path, scaling: Mapping[str, Any]) -> None:
         raise ModelError(config, f"{problem} is not one of {', '.join(ROPE_TYPES)}")
     for key in ROPE_TYPES[kind]:
         number = scaling.get(key)
-        if isinstance(number, bool) or not isinstance(number, int | float) or number <= 0:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < inf:
             raise ModelError(config, f"{key} of rope type {kind!r} must be a positive number, not {number!r}")
 
 
