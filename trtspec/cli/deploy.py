@@ -45,7 +45,12 @@ def deploy(
     http_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")] = 8000,
     grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")] = 8001,
     metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")] = 8002,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that loading the engines may take.")] = 300,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="Seconds that loading the engines may take.", show_default="300, and 5 for each GB"
+        ),
+    ] = None,
 ) -> None:
     """Serve a built recipe under Triton until Ctrl-C or SIGTERM.
 
@@ -53,9 +58,11 @@ def deploy(
     Requests in flight have ten seconds to end. The exit status is 0 for a server that was ready and was
     stopped so, 130 for one that was stopped before it was ready, 1 for one that ended by itself.
     """
-    from trtspec.deploy.deployment import Deployment
+    from trtspec.deploy.deployment import Deployment, patience
     from trtspec.deploy.ports import Ports
     from trtspec.engine.directory import read_engine
+    from trtspec.engine.manifest import recipe_of
+    from trtspec.plan.digests import digest_of
     from trtspec.plan.resolve import build_folder
     from trtspec.recipe.loader import load
 
@@ -73,8 +80,10 @@ def deploy(
         ranks=max(read_engine(build / role / "engine").num_processes for role in ("target", "draft")),
         host=host,
         ports=Ports(http_port, grpc_port, metrics_port),
-        start_s=timeout,
+        start_s=timeout or patience(build),
     )
+    if recipe_of(build / "manifest.json") not in (None, digest_of(loaded.recipe.model_dump(mode="json"))):
+        out.warning(f"{recipe} has changed since {build} was built from it, which is served as it is")
     if docker:
         _in_docker(deployment, loaded.recipe, detach, dry_run)
     else:

@@ -86,6 +86,9 @@ def list_(url: UrlArgument, json: JsonOption = False) -> None:
     if json:
         out.json([_as_json(entry) for entry in entries])
         return
+    if not entries:
+        out.status("the store is empty, or there is none")
+        return
     rows = [
         (entry.digest[:12], entry.name, entry.role, str(entry.platform), _size(entry.size), entry.created)
         for entry in entries

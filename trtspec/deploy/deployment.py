@@ -13,6 +13,16 @@ from trtspec.deploy.ports import Ports
 _RUNNING = re.compile(r"^trtspec:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
 
 
+# What a network drive gives, and what a server takes beside the loading.
+_SLOW_DISK_B_S, _START_S = 200e6, 300.0
+
+
+def patience(build: Path) -> float:
+    """How long the engines of a build may take to load, in seconds: hundreds of gigabytes take minutes."""
+    engines = [file for role in ("target", "draft") for file in (build / role / "engine").iterdir()]
+    return _START_S + sum(file.stat().st_size for file in engines) / _SLOW_DISK_B_S
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """A build directory and the addresses that its Triton listens on.
@@ -26,7 +36,7 @@ class Deployment:
     ranks: int = 1
     host: str = "127.0.0.1"
     ports: Ports = field(default_factory=Ports)
-    start_s: float = 300.0
+    start_s: float = _START_S
 
     @property
     def repository(self) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
@@ -38,6 +39,15 @@ class Manifest:
     image: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, float] = field(default_factory=dict)
+
+
+def recipe_of(file: Path) -> str | None:
+    """The digest of the recipe that a manifest names; None for one that is missing or of another schema."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return str(content["recipe"]) if content["schema"] == SCHEMA else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def to_json(manifest: Manifest) -> str:

@@ -1,0 +1,34 @@
+"""`trtspec deploy` before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from trtspec.cli.app import app
+from trtspec.deploy.deployment import patience
+
+
+def run(*words: object) -> Result:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_a_recipe_that_has_changed_since_is_told(pair_recipe: Path, tmp_path: Path) -> None:
+    built = tmp_path / "out"
+    run("build", pair_recipe, "--output", built)
+    assert "has changed" not in run("deploy", pair_recipe, "--output", built, "--dry-run").stderr
+    pair_recipe.write_text(pair_recipe.read_text() + "\nspeculation: {num_draft_tokens: 2}\n")
+    assert "pair.yaml has changed since" in run("deploy", pair_recipe, "--output", built, "--dry-run").stderr
+
+
+@pytest.mark.parametrize(("gigabytes", "seconds"), [(0, 300), (405, 2325)])
+def test_large_engines_get_longer_to_load(tmp_path: Path, gigabytes: int, seconds: int) -> None:
+    for role in ("target", "draft"):
+        (tmp_path / role / "engine").mkdir(parents=True)
+    with (tmp_path / "target/engine/rank0.engine").open("wb") as stream:
+        stream.truncate(gigabytes * 10**9)
+    assert patience(tmp_path) == seconds
