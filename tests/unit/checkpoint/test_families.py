@@ -131,6 +131,11 @@ def test_a_window_that_is_not_named_is_transformers_default(saved: Callable[...,
             for key in LLAMA3
             if key != "rope_type"
         ),
+        (
+            "llama",
+            {"rope_scaling": {"type": "linear", "factor": float("nan")}},
+            "factor of rope type 'linear' must be a positive number, not nan",
+        ),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, not 1"),
         ("llama", {"model_type": "granite"}, "says LlamaForCausalLM, but model_type is granite"),
         ("qwen3", {"model_type": "qwen2"}, "says Qwen3ForCausalLM, but model_type is qwen2"),
