@@ -12,13 +12,17 @@ server=$!
 alone=$(mktemp)
 trap 'kill -TERM $server 2>/dev/null || true; rm -f "$alone"' EXIT
 
-prompt='class Stack:
-    """A last-in, first-out list."""
-
-    def __init__(self):
+prompt='def fib(n):
+    """Return the nth Fibonacci number."""
 '
+# Not with --wait, which would not notice that the server has ended; why, it has said itself.
+until trtspec generate --url "127.0.0.1:$grpc" --max-tokens 1 "$prompt" >/dev/null 2>&1; do
+    kill -0 $server 2>/dev/null
+    sleep 0.5
+done
+
 echo; echo "A completion, the draft proposing and the target verifying:"
-trtspec generate --wait 120 --url "127.0.0.1:$grpc" --stream --max-tokens 120 "$prompt"
+trtspec generate --url "127.0.0.1:$grpc" --stream --max-tokens 120 "$prompt"
 echo; echo "The same from the target alone:"
 trtspec generate --url "127.0.0.1:$grpc" --no-stream --max-tokens 120 --num-draft-tokens 0 "$prompt" >"$alone"
 trtspec generate --url "127.0.0.1:$grpc" --no-stream --max-tokens 120 "$prompt" 2>/dev/null | cmp - "$alone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -146,6 +147,17 @@ class TestQuality:
 
     def test_completions_do_not_loop(self, completions):
         assert measure.share(measure.loops(ids) for _, ids in completions) <= 0.15
+
+    def test_what_the_demo_shows_first_does_not_loop(self, pair):
+        script = (TINY / "demo.sh").read_text()
+        prompt = re.search(r"^prompt='(.*?)'$", script, re.DOTALL | re.MULTILINE)[1]
+        row = pair.tokenizer(prompt, return_tensors="pt")["input_ids"]
+        made = pair.target.generate(
+            row, attention_mask=torch.ones_like(row), max_new_tokens=120, do_sample=False
+        )
+        ids = made[0, row.shape[1] :].tolist()
+        assert len(ids) == 120
+        assert not measure.loops(ids)
 
     def test_completions_are_python(self, pair, completions):
         good = measure.share(measure.parses(pair.tokenizer, prompt, ids) for prompt, ids in completions)
