@@ -19,6 +19,7 @@ from trtspec.deploy.ports import check_free
 from trtspec.deploy.server import Server, check_path
 from trtspec.deploy.triton import Triton
 from trtspec.deploy.wheel import find_wheel
+from trtspec.errors import UnavailableError
 
 _MEMORY = "trtspec_"
 
@@ -47,19 +48,24 @@ def line(deployment: Deployment, triton: Triton, gpus: int, memory: str = _MEMOR
 def serve(deployment: Deployment, triton: Triton, gpus: int) -> Iterator[Server]:
     """Starts a server, which may not be ready yet, and stops it at the end.
 
-    Raises `UnavailableError` before anything starts when a port is taken, or a path cannot be served from.
+    Raises `UnavailableError` before anything starts when a port is taken, a path cannot be served from, or
+    there is no mpirun for engines that need it.
     """
     for path in filter(None, (deployment.repository, triton.backends)):
         check_path(path)
     check_free(deployment.host, deployment.ports)
     memory = f"{_MEMORY}{uuid.uuid4().hex}_"
     started = line(deployment, triton, gpus, memory)
+    environment = {**triton.environment(), **started.environment}
+    if shutil.which(started.argv[0], path=environment.get("PATH")) is None:
+        problem = "is not on PATH, and starts engines of several ranks"
+        raise UnavailableError(started.argv[0], problem, "NVIDIA's image has it: trtspec deploy --docker")
     with deployment.log.open("wb") as log:
         process = _Group(
             subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", "trtspec.deploy.leash", str(os.getpid()), *started.argv],
                 cwd=deployment.build,
-                env={**triton.environment(), **started.environment},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import free_ports
 from trtspec.deploy import local
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.local import find_triton, line
+from trtspec.deploy.local import find_triton, line, serve
+from trtspec.deploy.ports import Ports
 from trtspec.deploy.triton import Triton
+from trtspec.errors import UnavailableError
 
 TRITON = Triton(Path("/opt/tritonserver/bin/tritonserver"))
 
@@ -40,6 +43,17 @@ def test_engines_of_several_ranks_are_launched_by_mpirun():
     assert started.argv[:5] == ("mpirun", "--allow-run-as-root", "-n", "1", str(TRITON.server))
     assert "--model-repository=/build/model_repository" in started.argv
     assert started.environment["TRTLLM_ORCHESTRATOR"] == "1"
+
+
+def test_a_machine_without_mpirun_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    deployment = Deployment("x", tmp_path, "model", ranks=2, ports=Ports(*free_ports()))
+    with (
+        pytest.raises(UnavailableError, match="mpirun: is not on PATH") as caught,
+        serve(deployment, TRITON, gpus=2),
+    ):
+        pass
+    assert "--docker" in str(caught.value.repair)
 
 
 @pytest.mark.parametrize(("gpus", "given"), [(0, True), (1, False)])
