@@ -21,28 +21,42 @@ _INTERVAL_S = 0.5
 
 def download(repo_id: str, revision: str | None, watch: Watch) -> Path:
     """Brings into the cache what it lacks of a snapshot; raises ModelError or UnavailableError."""
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.utils.tqdm import disable_progress_bars
+    from huggingface_hub import snapshot_download
 
-    disable_progress_bars()
     with explained(repo_id, revision):
-        folder = Path(
-            snapshot_download(
-                repo_id, revision=revision, allow_patterns=list(_CONFIGS), ignore_patterns=_ELSEWHERE
-            )
-        )
-        index = folder / INDEX
-        names = sorted(set(read_index(index).values())) if index.is_file() else [SINGLE]
+        folder, names = begin(repo_id, revision)
         if all((folder / name).is_file() for name in names):
             return folder
-        weights = HfApi().get_paths_info(repo_id, names, revision=folder.name)
-        if {file.path for file in weights} != set(names):
-            _refuse_what_is_missing(repo_id, names, HfApi().list_repo_files(repo_id, revision=folder.name))
-        blobs = _blobs(folder, weights)
+        blobs = _blobs(folder, published(repo_id, folder.name, names))
         _check_space(repo_id, folder, blobs)
         with watch(f"download {repo_id}", sum(blobs.values())) as advance, _counted(blobs, advance):
             snapshot_download(repo_id, revision=folder.name, allow_patterns=names)
     return folder
+
+
+def begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
+    """Downloads configs and tokenizer; their folder, and the files of the weights that belong into it."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    folder = Path(
+        snapshot_download(
+            repo_id, revision=revision, allow_patterns=list(_CONFIGS), ignore_patterns=_ELSEWHERE
+        )
+    )
+    index = folder / INDEX
+    return folder, sorted(set(read_index(index).values())) if index.is_file() else [SINGLE]
+
+
+def published(repo_id: str, commit: str, names: Sequence[str]) -> Sequence[Any]:
+    """What the Hub says of these files: huggingface_hub's `RepoFile`; raises ModelError if it lacks one."""
+    from huggingface_hub import HfApi
+
+    found = HfApi().get_paths_info(repo_id, list(names), revision=commit)
+    if {file.path for file in found} != set(names):
+        _refuse_what_is_missing(repo_id, names, HfApi().list_repo_files(repo_id, revision=commit))
+    return found
 
 
 def _refuse_what_is_missing(repo_id: str, names: Sequence[str], files: Sequence[str]) -> None:

@@ -35,14 +35,21 @@ def cached_folder(repo_id: str, revision: str | None = None) -> Path | None:
 def fetch(repo_id: str, revision: str | None = None, watch: Watch = unwatched) -> Path:
     """The snapshot, downloaded if need be, in a folder named after its commit.
 
-    A commit never changes, so one that is whole in the cache needs no network; nor does a branch offline.
     Raises ModelError, or UnavailableError where the disk has no room for it.
+    """
+    return whole(repo_id, revision) or download(repo_id, revision, watch)
+
+
+def whole(repo_id: str, revision: str | None) -> Path | None:
+    """The snapshot, if this machine has all of it and the Hub need not be asked.
+
+    A commit never changes, so one that is whole in the cache needs no network; nor does a branch offline.
     """
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     settled = HF_HUB_OFFLINE or _COMMIT.fullmatch(revision or "")
     cached = cached_folder(repo_id, revision) if settled else None
-    return cached if cached and _is_whole(cached) else download(repo_id, revision, watch)
+    return cached if cached and _is_whole(cached) else None
 
 
 def _is_whole(folder: Path) -> bool:

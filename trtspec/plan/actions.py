@@ -24,6 +24,7 @@ from trtspec.engine.timing_cache import TimingCache
 from trtspec.errors import ModelError
 from trtspec.plan.facts import TOKENIZER_FILES
 from trtspec.plan.installed import all_packages
+from trtspec.plan.outline import check_weights
 from trtspec.plan.records import read_records
 from trtspec.repository.spec import RepositorySpec
 from trtspec.watch import Advance
@@ -61,6 +62,7 @@ def calibrate_model(
     output: Path,
     advance: Advance,
 ) -> None:
+    check_weights(source)
     write_calibration(output, calibrate(source, dataset, options, origin, advance))
 
 
@@ -82,6 +84,7 @@ def reuse_calibration(
 def convert_checkpoint(
     source: Source, options: ConvertOptions, calibration: Path | None, output: Path, advance: Advance
 ) -> None:
+    check_weights(source)
     convert(source, _calibrated(options, calibration), output, advance)
 
 
@@ -93,6 +96,7 @@ def verify_checkpoint(
     _: Path,
     advance: Advance,
 ) -> None:
+    check_weights(source)
     verify(source, _calibrated(options, calibration), checkpoint, advance)
 
 

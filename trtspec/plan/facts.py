@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,12 @@ from trtspec.checkpoint.hub import fetch
 from trtspec.checkpoint.source import Source, read_source
 from trtspec.plan.digests import FileDigests, digest_of
 from trtspec.plan.host import Host
+from trtspec.plan.outline import digests_of_weights, outline
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
 from trtspec.watch import Watch
 
+Bring = Callable[["str", "str | None", Watch], Path]
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -63,25 +65,35 @@ class Facts:
     serving_code: str
 
 
-def gather(loaded: LoadedRecipe, host: Host, digests: FileDigests | None, watch: Watch) -> Facts:
-    """Looks at the models (a Hub model is downloaded if need be), and at what repositories carry.
+def gather(
+    loaded: LoadedRecipe, host: Host, digests: FileDigests | None, weights: Collection[str], watch: Watch
+) -> Facts:
+    """Looks at the models, and at what repositories carry.
 
-    Without `digests` no weights are read, and nobody can tell from the facts whether a step is done.
+    `weights` are the roles whose weights are needed, and downloaded if they are not here. Without `digests`
+    nothing of the weights is read, and nobody can tell from the facts whether a step is done.
     """
+    bring = {role: fetch if role in weights else outline for role in ("target", "draft")}
     return Facts(
-        target=_model(loaded, loaded.recipe.target, digests, watch),
-        draft=_model(loaded, loaded.recipe.draft, digests, watch),
+        target=_model(loaded, loaded.recipe.target, digests, bring["target"], watch),
+        draft=_model(loaded, loaded.recipe.draft, digests, bring["draft"], watch),
         host=host,
         serving_code=_serving_code(),
     )
 
 
-def _model(loaded: LoadedRecipe, model: Model, digests: FileDigests | None, watch: Watch) -> ModelFacts:
+def _model(
+    loaded: LoadedRecipe, model: Model, digests: FileDigests | None, bring: Bring, watch: Watch
+) -> ModelFacts:
     location = loaded.model_location(model)
-    folder = location if isinstance(location, Path) else fetch(location, model.revision, watch)
+    folder = location if isinstance(location, Path) else bring(location, model.revision, watch)
     source = read_source(folder)
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    found = {file.name: digests.of(file) for file in (*source.files, *names)} if digests else None
+    found = None
+    if digests:
+        known = digests_of_weights(folder)
+        files = (*source.files, *names)
+        found = {file.name: known.get(file.name) or digests.of(file) for file in files}
     dataset = None if source.scheme else _dataset(loaded, model, digests)
     return ModelFacts(model.model, None if folder == location else folder.name, source, found, dataset)
 

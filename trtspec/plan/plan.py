@@ -17,7 +17,7 @@ from trtspec.plan.records import FOLDER, has_records
 from trtspec.plan.resolve import Resolved, backend_of, build_folder, resolve
 from trtspec.plan.runner import pending
 from trtspec.plan.step import Step
-from trtspec.plan.steps import make_steps
+from trtspec.plan.steps import make_steps, weights_read
 from trtspec.plan.stored import look
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe, load
@@ -56,7 +56,7 @@ def make_plan(
     store: Store | None = None,
 ) -> Plan:
     """Reads the recipe and the world. Only a plan to run, or with a store, reads the weights of a pair that
-    was never built.
+    was never built; only one to run downloads those that its steps will read.
 
     With `container` the engines are built in one of NVIDIA's image, and not by what is installed here.
     """
@@ -64,13 +64,20 @@ def make_plan(
     output = build_folder(loaded, flags, os.environ)
     digests = FileDigests(output / FOLDER / "digests.json", watch)
     host = find_host(release_of(loaded.recipe.engine.release), container)
-    facts = gather(loaded, host, digests if to_run or store or has_records(output) else None, watch)
-    resolved = resolve(loaded, facts, flags, os.environ)
-    own = steps = make_steps(resolved, facts)
-    if store:
-        found = look(store, own, pending(own, output, digests), resolved, host.versions.get("tensorrt"))
-        steps = make_steps(resolved, facts, found)
-    return Plan(facts, resolved, steps, own, digests)
+    known = digests if to_run or store or has_records(output) else None
+    weights: list[str] = []
+    while True:
+        facts = gather(loaded, host, known, weights, watch)
+        resolved = resolve(loaded, facts, flags, os.environ)
+        own = steps = make_steps(resolved, facts)
+        if store:
+            found = look(store, own, pending(own, output, digests), resolved, host.versions.get("tensorrt"))
+            steps = make_steps(resolved, facts, found)
+        made = Plan(facts, resolved, steps, own, digests)
+        needed = weights_read(made.pending()) if to_run else []
+        if set(needed) <= set(weights):
+            return made
+        weights = needed
 
 
 def check_host(recipe: Path, flags: Mapping[str, str | None], container: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,12 @@ from trtspec.plan.step import Step
 from trtspec.plan.stored import Stored, provenance, recorded, with_stored
 
 _NOTHING: Mapping[str, Stored] = {}
+
+
+def weights_read(names: Collection[str]) -> list[str]:
+    """The roles whose weights the steps of these names read."""
+    verbs = ("calibrate", "convert", "verify")
+    return [role for role in ("target", "draft") if any(f"{verb} {role}" in names for verb in verbs)]
 
 
 def make_steps(resolved: Resolved, facts: Facts, found: Mapping[str, Stored] = _NOTHING) -> list[Step]:

@@ -1,0 +1,130 @@
+"""Plans of models on the Hub: as of the same models here, and without their weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.hub import COMMIT, Hub
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.source import read_source
+from trtspec.errors import ModelError
+from trtspec.plan.actions import convert_checkpoint
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def hub(pair_recipe: Path) -> Iterator[Hub]:
+    """Has the recipe's target."""
+    with Hub(pair_recipe.parent / "target") as server:
+        yield server
+
+
+@pytest.fixture
+def recipe(pair_recipe: Path, hub: Hub) -> Path:
+    file = pair_recipe.with_name("hub.yaml")
+    file.write_text(pair_recipe.read_text().replace("./target", "owner/model"))
+    return file
+
+
+@pytest.fixture
+def run(hub: Hub, tmp_path: Path) -> Run:
+    """`trtspec` in a process of its own, for huggingface_hub reads its environment once."""
+    cache = {"TRTSPEC_CACHE": str(tmp_path / "cache")}
+
+    def call(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "trtspec", *map(str, args)]
+        env = {**hub.environment(tmp_path / "home"), **cache, **environment}
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
+
+    return call
+
+
+def planned(result: subprocess.CompletedProcess[str]) -> Any:
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def of_weights(hub: Hub) -> list[str]:
+    return [asked for asked in hub.asked if "/resolve/" in asked and "model.safetensors" in asked]
+
+
+def test_a_plan_downloads_no_weights(hub: Hub, recipe: Path, pair_recipe: Path, run: Run) -> None:
+    there, here = planned(run("plan", recipe, "--json")), planned(run("plan", pair_recipe, "--json"))
+    assert of_weights(hub) == [f"GET /owner/model/resolve/{COMMIT}/model.safetensors bytes=0-100000"]
+    assert there["values"] == here["values"]
+    assert [step["name"] for step in there["steps"]] == [step["name"] for step in here["steps"]]
+    dry = planned(run("build", recipe, "--dry-run", "--json"))
+    assert dry["steps"]
+    assert len(of_weights(hub)) == 1
+
+
+def test_a_pinned_model_needs_no_network_once_it_was_planned(hub: Hub, recipe: Path, run: Run) -> None:
+    recipe.write_text(recipe.read_text().replace("owner/model", f"owner/model, revision: {COMMIT}"))
+    first = planned(run("plan", recipe, "--json"))
+    assert planned(run("plan", recipe, "--json", HF_HUB_OFFLINE="1")) == first
+
+
+def test_a_build_after_a_plan_has_the_weights(hub: Hub, recipe: Path, pair_recipe: Path, run: Run) -> None:
+    planned(run("plan", recipe, "--json"))
+    for file, output in ((recipe, "there"), (pair_recipe, "here")):
+        planned(run("build", file, "--json", "--output", recipe.with_name(output)))
+    engines = [recipe.with_name(output) / "target/engine/rank0.safetensors" for output in ("there", "here")]
+    assert engines[0].read_bytes() == engines[1].read_bytes()
+
+
+def test_a_build_with_nothing_to_do_downloads_no_weights(
+    hub: Hub, recipe: Path, run: Run, tmp_path: Path
+) -> None:
+    build = ("build", recipe, "--json", "--output", tmp_path / "build")
+    assert "convert target" in planned(run(*build))["ran"]
+    shutil.rmtree(tmp_path / "home")
+    hub.asked.clear()
+    assert planned(run(*build))["ran"] == []
+    assert of_weights(hub) == []
+
+
+def test_engines_that_a_store_has_need_no_weights(hub: Hub, recipe: Path, run: Run, tmp_path: Path) -> None:
+    store = ("--store", tmp_path / "store", "--json")
+    planned(run("build", recipe, *store, "--output", tmp_path / "first"))
+    for folder in ("home", "cache"):
+        shutil.rmtree(tmp_path / folder)
+    hub.asked.clear()
+    ran = planned(run("build", recipe, *store, "--output", tmp_path / "second"))["ran"]
+    assert {"pull target", "pull draft", "check pair"} <= set(ran)
+    assert [asked.split()[2] for asked in of_weights(hub)] == ["bytes=0-100000"]
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("first", "second")]
+    assert manifests[0]["models"] == manifests[1]["models"]
+
+
+def test_an_outline_is_never_converted(recipe: Path, hub: Hub, run: Run, tmp_path: Path) -> None:
+    planned(run("plan", recipe, "--json"))
+    (outline,) = (tmp_path / "cache").glob("outlines/*/*")
+    with pytest.raises(ModelError, match="is the outline of a model"):
+        convert_checkpoint(read_source(outline), ConvertOptions("float32"), None, tmp_path / "x", print)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "owner/model/model.safetensors: is not safetensors"),
+        ((10).to_bytes(8, "little") + b"{nonsense}", "owner/model/model.safetensors: is not safetensors"),
+        ((1 << 62).to_bytes(8, "little"), "owner/model/model.safetensors: is not safetensors"),
+    ],
+)
+def test_weights_that_are_none(hub: Hub, recipe: Path, run: Run, content: bytes, said: str) -> None:
+    (hub.folder / "model.safetensors").write_bytes(content)
+    result = run("plan", recipe)
+    assert result.returncode == 1
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not [path for path in (recipe.parent / "cache").rglob("*") if path.is_file()]

@@ -1,0 +1,92 @@
+"""A model of the Hub as a plan needs it: configs, tokenizer, and of the weights their headers and digests.
+
+Hundreds of gigabytes are downloaded for the steps that read them, not for a plan, a build that has nothing to
+do, or one whose engines a store has.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from trtspec.cache import cache_folder
+from trtspec.checkpoint.download import begin, published
+from trtspec.checkpoint.hub import fetch, whole
+from trtspec.checkpoint.hub_errors import explained
+from trtspec.checkpoint.source import Source
+from trtspec.checkpoint.threads import in_threads
+from trtspec.errors import ModelError, TensorError
+from trtspec.plan.atomic import publish
+from trtspec.watch import Watch
+
+_DIGESTS = ".sha256.json"
+_THREADS = 8  # what a request takes is waiting
+
+
+def outline(repo_id: str, revision: str | None, watch: Watch) -> Path:
+    """The snapshot, in a folder named after its commit, without downloading the weights.
+
+    Where this machine has the weights that is the snapshot itself; else its files of weights end after their
+    headers, in a hole as long as the data. Raises ModelError or TensorError.
+    """
+    if folder := whole(repo_id, revision):
+        return folder
+    with explained(repo_id, revision):
+        folder, names = begin(repo_id, revision)
+        if all((folder / name).is_file() for name in names):
+            return folder
+        made = cache_folder() / "outlines" / folder.parent.parent.name / folder.name
+        if made.is_dir():
+            return made
+        weights = published(repo_id, folder.name, names)
+        if not all(file.lfs for file in weights):  # Of small files the Hub knows no SHA-256.
+            return fetch(repo_id, folder.name, watch)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=made.parent, prefix=".", ignore_cleanup_errors=True) as temporary:
+            new = Path(temporary, folder.name)
+            new.mkdir()
+            for file in folder.iterdir():
+                if file.is_file():
+                    (new / file.name).write_bytes(file.read_bytes())
+            (new / _DIGESTS).write_text(json.dumps({file.path: file.lfs.sha256 for file in weights}))
+            with watch(f"read the headers of {repo_id}", None) as advance:
+                in_threads(partial(_outline, repo_id, new), names, advance, _THREADS)
+            publish(new, made)
+    return made
+
+
+def digests_of_weights(folder: Path) -> Mapping[str, str]:
+    """The SHA-256 of the weights that an outline stands for, by file; empty for a folder that has them."""
+    file = folder / _DIGESTS
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def check_weights(source: Source) -> None:
+    """Raises ModelError for an outline: what is about to be read is not there."""
+    if digests_of_weights(source.folder):
+        problem = "is the outline of a model, and what was built of it has changed meanwhile"
+        raise ModelError(source.folder, problem, "run the command again")
+
+
+def _outline(repo_id: str, folder: Path, name: str) -> int:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import SafetensorsParsingError
+
+    try:
+        found = HfApi().parse_safetensors_file_metadata(repo_id, name, revision=folder.name).tensors
+    except (SafetensorsParsingError, struct.error, TypeError) as error:
+        raise TensorError(f"{repo_id}/{name}", f"is not safetensors: {error}") from error
+    tensors = {
+        name: {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": tensor.data_offsets}
+        for name, tensor in found.items()
+    }
+    header = json.dumps(tensors).encode()
+    end = max((tensor.data_offsets[1] for tensor in found.values()), default=0)
+    with (folder / name).open("wb") as stream:
+        stream.write(len(header).to_bytes(8, "little") + header)
+        stream.truncate(8 + len(header) + end)
+    return 0
