@@ -61,7 +61,7 @@ def promised(results: dict[str, Any]) -> list[Bar]:
         *(
             Bar(f"us a round inside Triton, {name}", round(rounds[name]["us_a_round"], 1), 300, False)
             for name in rounds
-            if name.startswith("1 streams")
+            if name.startswith("in_process, 1 streams")
         ),
         *(
             Bar(f"conversion of 3 GB / cp -r, {way}", conversion[way]["ratio to cp"], bar, False)

@@ -1,6 +1,6 @@
 """The tiny pair, measured: speculation against the target alone, and both against transformers.
 
-    python tests/perf/pair.py [--prompts 12] [--tokens 128] [--draft-tokens 3] [--dtype float32]
+    python tests/perf/pair.py [--prompts 12] [--tokens 128] [--draft-tokens 4] [--dtype float32]
 
 Everything runs in one process on the same threads, and every prompt goes through all four ways before the
 next one, so that each ratio is of runs made side by side. A ratio's interval is the 5th to 95th percentile of
@@ -86,7 +86,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--draft-tokens", type=int, default=3)
+    parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     return parser.parse_args()
 
