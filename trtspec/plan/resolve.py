@@ -252,6 +252,8 @@ def _engine(
     checkpoint = _checkpoint(choose, role, dtype, facts.source)
     calibration = _calibration(choose, role, checkpoint, facts)
     extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint)
+    if "lora_dir" in extra:
+        extra["lora_dir"] = _adapter(choose, f"{role}.build.lora_dir", str(extra["lora_dir"]))
     return EnginePlan(facts, calibration, checkpoint, replace(options, extra=extra))
 
 
@@ -279,6 +281,14 @@ def _build_options(
     choices = expert | chosen
     choose.choices += choices.values()
     return {name: choice.value for name, choice in choices.items()}
+
+
+def _adapter(choose: _Chooser, key: str, written: str) -> str:
+    """The folder of a LoRA adapter, whole: trtllm-build runs in another one than the recipe's."""
+    folder = (choose.loaded.path.parent / written).absolute()
+    if not folder.is_dir():
+        raise choose.error(key, f"{folder} is not a folder", "write a folder relative to the recipe")
+    return str(folder)
 
 
 def _checkpoint(choose: _Chooser, role: str, dtype: str, source: Source) -> ConvertOptions:

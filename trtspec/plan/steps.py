@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.docker.image import ensure_image
 from trtspec.engine import manifest, torch_builder, trtllm
+from trtspec.engine.options import BuildOptions
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.plan import actions
 from trtspec.plan.devices import apart
@@ -175,7 +176,8 @@ def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan, gpus
         digest = digest_of([release.version, gpu, _build_argv(role, engine)])
         log = build / actions.LOGS / f"build-{role}.log"
         cache = TimingCache(release.version, gpu, _shape(engine))
-        place = build_place(release, facts.host, resolved.output.absolute(), role, cache, gpus)
+        folders = (resolved.output.absolute(), cache.file.parent, *_adapters(options))
+        place = build_place(release, facts.host, role, folders, gpus)
         argv = trtllm.build_argv(str(folder), str(build / output), options)
         command = place.command(argv, log.parent)
         action = partial(actions.build_tensorrt_llm, folder, options, place, cache, log)
@@ -201,8 +203,16 @@ def _build(resolved: Resolved, facts: Facts, role: str, engine: EnginePlan, gpus
 
 
 def _build_argv(role: str, engine: EnginePlan) -> tuple[str, ...]:
-    """As run in the build directory."""
-    return trtllm.build_argv(f"{role}/checkpoint", f"{role}/engine", engine.options)
+    """As run in the build directory, with adapters there too: the same on every machine."""
+    extra = dict(engine.options.extra)
+    for adapter in _adapters(engine.options):
+        extra["lora_dir"] = adapter.name
+    return trtllm.build_argv(f"{role}/checkpoint", f"{role}/engine", replace(engine.options, extra=extra))
+
+
+def _adapters(options: BuildOptions) -> list[Path]:
+    """Folders that trtllm-build reads beside the checkpoint."""
+    return [Path(str(options.extra["lora_dir"]))] if "lora_dir" in options.extra else []
 
 
 def _shape(engine: EnginePlan) -> str:

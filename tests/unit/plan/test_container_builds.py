@@ -118,6 +118,16 @@ def test_the_dry_run_prints_what_is_run(build: Builds, docker: DockerDaemon) -> 
     assert [word for word in ran[len(shown) :] if word.startswith("-")] == ["--output_timing_cache"]
 
 
+def test_the_folder_of_an_adapter_is_mounted(build: Builds, docker: DockerDaemon, recipe: Path) -> None:
+    adapter = recipe.with_name("adapter")
+    adapter.mkdir()
+    lora = "{model: ./target, build: {lora_plugin: auto, lora_dir: adapter}}"
+    recipe.write_text(recipe.read_text().replace("{model: ./target}", lora))
+    build.in_container()
+    mounts = [[word for word in words if word.startswith("type=bind")] for words in docker.calls("run")]
+    assert [str(adapter) in str(mount) for mount in mounts] == [True, False]
+
+
 def test_what_is_built_in_the_image_needs_no_building_outside(build: Builds, machine: GpuMachine) -> None:
     build.in_container()
     machine.tensorrt_llm()

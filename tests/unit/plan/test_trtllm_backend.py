@@ -102,6 +102,24 @@ def test_what_was_measured_in_one_build_is_known_in_the_next(recipe: Path, machi
     }
 
 
+def test_the_folder_of_an_adapter_is_relative_to_the_recipe(recipe: Path, machine: GpuMachine) -> None:
+    text = recipe.read_text()
+    lora = "{model: ./target, build: {lora_plugin: auto, lora_dir: adapter}}"
+    recipe.write_text(text.replace("{model: ./target}", lora))
+    assert "adapter is not a folder" in build(recipe, machine).stderr
+    adapter = recipe.with_name("adapter")
+    adapter.mkdir()
+    steps = json.loads(build(recipe, machine, "--dry-run", "--json").stdout)["steps"]
+    (command,) = (step["command"] for step in steps if step["name"] == "build target")
+    assert command[command.index("--lora_dir") + 1] == str(adapter)
+    result = build(recipe, machine)
+    assert result.returncode == 0, result.stderr
+    manifest = (recipe.parent / "out/manifest.json").read_text()
+    words = json.loads(manifest)["commands"]["build target"]
+    assert words[words.index("--lora_dir") + 1] == "adapter"
+    assert str(recipe.parent) not in manifest
+
+
 class TestRefusedBeforeAnythingIsConverted:
     def refused(self, recipe: Path, machine: GpuMachine, **variables: str) -> str:
         result = build(recipe, machine, **variables)
