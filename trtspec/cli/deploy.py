@@ -132,12 +132,14 @@ def _check_engines(build: Path, recipe: Recipe, runtime: Runtime) -> None:
     from trtspec.checkpoint.tokenizer import read_tokenizer
     from trtspec.engine.directory import read_engine
     from trtspec.engine.loading import Pair, built_with, check_loading
+    from trtspec.engine.unchanged import check_unchanged
     from trtspec.plan.devices import find_gpus
     from trtspec.plan.obstacles import settings_obstacle
     from trtspec.repository.placement import place
 
     gpus = place(recipe.target.parallel.ranks, recipe.draft.parallel.ranks, recipe.hardware.count)
     pair = Pair(build / "target/engine", build / "draft/engine", gpus.target, gpus.draft)
+    check_unchanged(build)
     manifest = build / "manifest.json"
     built = (built_with(manifest, "target"), built_with(manifest, "draft"))
     size = read_tokenizer(build / "tokenizer").size
