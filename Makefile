@@ -26,7 +26,7 @@ demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one comp
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/tiny/demo.sh
 
 test: .venv/.dev ## The test suite; no GPU, under 10 minutes on 2 cores
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-sweep: .venv/.dev ## Every draft length over 200 prompts, through Triton in both layouts
 	$(BIN)/python -m pytest -m sweep
