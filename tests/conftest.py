@@ -77,3 +77,17 @@ def pair_recipe(tmp_path: Path, llama_folder: Callable[..., Path]) -> Path:
         "hardware: {gpu: none}\n"
     )
     return recipe
+
+
+@pytest.fixture
+def h200_recipe(pair_recipe: Path) -> Path:
+    """The same recipe for TensorRT-LLM on one H200."""
+    text = pair_recipe.read_text()
+    for old, new in (
+        ("backend: torch", "release: 1.2.1"),
+        ("gpu: none", "gpu: h200"),
+        ("float32", "float16"),
+    ):
+        text = text.replace(old, new)
+    pair_recipe.write_text(text)
+    return pair_recipe

@@ -65,9 +65,14 @@ def digests_of_weights(folder: Path) -> Mapping[str, str]:
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
+def is_outline(source: Source) -> bool:
+    """Whether the weights of this model are not on this machine."""
+    return (source.folder / _DIGESTS).is_file()
+
+
 def check_weights(source: Source) -> None:
     """Raises ModelError for an outline: what is about to be read is not there."""
-    if digests_of_weights(source.folder):
+    if is_outline(source):
         problem = "is the outline of a model, and what was built of it has changed meanwhile"
         raise ModelError(source.folder, problem, "run the command again")
 

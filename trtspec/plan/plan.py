@@ -13,6 +13,7 @@ from trtspec.plan.digests import FileDigests
 from trtspec.plan.facts import Facts, gather
 from trtspec.plan.host import find_host
 from trtspec.plan.obstacles import recipe_obstacle
+from trtspec.plan.outline import is_outline
 from trtspec.plan.records import FOLDER, has_records
 from trtspec.plan.resolve import Resolved, backend_of, build_folder, resolve
 from trtspec.plan.runner import pending
@@ -75,9 +76,10 @@ def make_plan(
             steps = make_steps(resolved, facts, found)
         made = Plan(facts, resolved, steps, own, digests)
         needed = weights_read(made.pending()) if to_run else []
-        if set(needed) <= set(weights):
+        missing = [role for role in needed if is_outline(getattr(facts, role).source)]
+        if not missing:
             return made
-        weights = needed
+        weights = weights + missing
 
 
 def check_host(recipe: Path, flags: Mapping[str, str | None], container: bool) -> None:

@@ -37,18 +37,16 @@ def machine(tmp_path: Path) -> GpuMachine:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, pair_recipe: Path) -> Path:
-    """A repository with a recipe for an H200, and one that needs no GPU, whose name has a blank."""
-    text = pair_recipe.read_text()
-    (tmp_path / "no gpu.yaml").write_text(text.replace("name: pair", "name: no-gpu"))
-    for old, new in (
-        ("backend: torch", "release: 1.2.1"),
-        ("gpu: none", "gpu: h200"),
-        ("float32", "float16"),
-    ):
-        text = text.replace(old, new)
-    pair_recipe.write_text(text)
-    return tmp_path
+def no_gpu(pair_recipe: Path) -> None:
+    """A recipe that needs no GPU, and whose name has a blank."""
+    text = pair_recipe.read_text().replace("name: pair", "name: no-gpu")
+    pair_recipe.with_name("no gpu.yaml").write_text(text)
+
+
+@pytest.fixture
+def checkout(no_gpu: None, h200_recipe: Path) -> Path:
+    """A repository with a recipe for an H200 and the one that needs no GPU."""
+    return h200_recipe.parent
 
 
 class Steps:
