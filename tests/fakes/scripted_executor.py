@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
-from trtspec.serving.executors.admission import Admitted, Refused, admit
 from trtspec.serving.executors.outcome import decode, verify
+from trtspec.serving.executors.validation import Refused, Valid, validate
 
 NextToken = Callable[[Sequence[int]], int]
 
@@ -58,6 +58,9 @@ class ScriptedExecutor:
         fails: Callable[[Request], str | None] = lambda request: None,
     ) -> None:
         self.limits = limits
+        self.kv_tokens: int | None = None
+        self.failure: str | None = None
+        self.progress = 0
         self.requests: list[Request] = []
         self.cancelled: list[int] = []
         self.next_token, self._delay, self._fails = next_token, delay, fails
@@ -75,7 +78,7 @@ class ScriptedExecutor:
         try:
             if error is not None:
                 raise Refused(error)
-            flight = _Flight(request, admit(request, self.limits), listener)
+            flight = _Flight(request, validate(request, self.limits), listener)
         except Refused as refusal:
             response = Response(request_id, [], is_final=True, error=str(refusal))
             asyncio.get_running_loop().call_soon(listener, response)
@@ -101,6 +104,7 @@ class ScriptedExecutor:
 
     def _step(self) -> None:
         self._tick = None
+        self.progress += 1
         try:
             for request_id in list(self._flight)[: self.limits.max_batch_size]:
                 if request_id in self._flight:
@@ -120,15 +124,15 @@ class ScriptedExecutor:
 class _Flight:
     """One request on its way."""
 
-    def __init__(self, request: Request, admitted: Admitted, listener: Listener) -> None:
-        self.request, self.admitted, self.listener = request, admitted, listener
+    def __init__(self, request: Request, valid: Valid, listener: Listener) -> None:
+        self.request, self.valid, self.listener = request, valid, listener
         self.generated: list[int] = []
         self.sent = 0
 
     def step(self, next_token: NextToken) -> FinishReason:
-        text, draft = self.admitted.prompt + self.generated, self.admitted.draft
+        text, draft = self.valid.text[: self.valid.prompt_len] + self.generated, self.valid.draft
         chosen = [next_token(text + draft[:n]) for n in range(len(draft) + 1)]
-        room = self.admitted.max_tokens - len(self.generated)
+        room = self.valid.max_tokens - len(self.generated)
         if draft:
             outcome = verify(draft, chosen, self.request.end_id, room)
         else:

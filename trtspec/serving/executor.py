@@ -7,8 +7,14 @@ batching runtime (`trtGptModelInflightBatching.cpp`, `llmRequest.cpp`, `external
 * A request with `draft_token_ids` is one verification: it returns the n accepted draft tokens and one token
   of the target's own, n + 1 in all, and is then final whatever `max_tokens` says.
 * A request without is ordinary decoding, up to `max_tokens`.
+* An engine may discard the end of a draft that does not fit a step, as TensorRT-LLM does with chunked context
+  (`microBatchScheduler.cpp`, `fitDraftTokens`), and does not say so. What it returns is then what the shorter
+  draft gives: a proper prefix of the draft may be the whole answer, and is no end. With nothing of the draft
+  left the request is ordinary decoding, up to `max_tokens`. Every token returned is the target's own in any
+  case.
 * The end token is never in the output. A verification that meets it returns what comes before it: the
-  accepted tokens without the one more.
+  accepted tokens without the one more. Only a response without any token, or its finish reason, tells that
+  from a draft that was cut short.
 * A draft longer than the engine's `max_draft_len` is an error; so is a prompt over `max_input_len`.
 """
 
@@ -27,6 +33,9 @@ class FinishReason(str, Enum):
     END_ID = "end_id"
     LENGTH = "length"
     CANCELLED = "cancelled"
+
+
+COLDEST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +58,25 @@ class SamplingConfig:
 
     @property
     def is_greedy(self) -> bool:
-        if self.top_k == 1 or self.temperature == 0:
+        """A temperature below `COLDEST` divides logits into infinities; its limit is the best token."""
+        if self.top_k == 1 or (self.temperature is not None and self.temperature < COLDEST):
             return True
         return self.temperature is None and self.top_p is None and not self.top_k
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Token ids in. `end_id` None means that nothing ends the text but `max_tokens`."""
+    """Token ids in. `end_id` None means that nothing ends the text but `max_tokens`.
+
+    `input_token_ids` that are a `trtspec.serving.text.Text` are neither checked nor copied. The
+    `bad_token_ids` are never generated; a request with a draft has none.
+    """
 
     input_token_ids: Sequence[int]
     max_tokens: int
     draft_token_ids: Sequence[int] = ()
     end_id: int | None = None
+    bad_token_ids: Sequence[int] = ()
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     streaming: bool = False
 
@@ -108,6 +123,21 @@ class Executor(Protocol):
 
     @property
     def limits(self) -> Limits: ...
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """How many tokens of text the KV cache holds; None where the engine does not say."""
+        ...
+
+    @property
+    def progress(self) -> int:
+        """Rises whenever the engine has done something: a step, or a response. Any thread may read it."""
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine will serve nothing any more, in one line; None while it does."""
+        ...
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         """Takes a request and returns its id. Whatever is wrong with it comes to the listener as an error."""

@@ -7,8 +7,9 @@ import pytest
 
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Request, SamplingConfig
-from trtspec.serving.executors.admission import Admitted
 from trtspec.serving.executors.bls.tensors import request_arrays
+from trtspec.serving.executors.validation import Valid
+from trtspec.serving.text import Text
 from trtspec.serving.triton.engine_requests import is_stop, read_engine_request, response_arrays
 
 
@@ -37,13 +38,14 @@ def read(**values):
     ],
 )
 def test_what_the_coordinator_asks_is_what_is_understood(request_: Request):
-    admitted = Admitted([*request_.input_token_ids], [*request_.draft_token_ids], request_.max_tokens)
+    prompt = request_.input_token_ids
+    valid = Valid(Text(prompt), len(prompt), [*request_.draft_token_ids], request_.max_tokens)
 
-    asked = read_engine_request(request_arrays(request_, admitted), excludes_input=False)
+    asked = read_engine_request(request_arrays(request_, valid), excludes_input=False)
 
     expected = request_.sampling if not request_.sampling.is_greedy else None
-    assert asked.request.input_token_ids == admitted.prompt
-    assert asked.request.draft_token_ids == admitted.draft
+    assert asked.request.input_token_ids == prompt
+    assert asked.request.draft_token_ids == valid.draft
     assert asked.request.max_tokens == request_.max_tokens
     assert asked.request.end_id == request_.end_id
     assert asked.request.sampling.is_greedy == request_.sampling.is_greedy

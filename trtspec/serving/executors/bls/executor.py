@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
-from trtspec.serving.executors.admission import Admitted, Refused, admit
 from trtspec.serving.executors.bls.tensors import Arrays, new_tokens, request_arrays, stop_arrays
+from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.policy import may_speculate
 from trtspec.serving.seeds import at_token
+from trtspec.serving.text import Text
 
 _LONGEST_PIECE = 16
 
@@ -37,7 +38,7 @@ class Call:
     """A request that has not had its final response; `num_tokens` were told so far."""
 
     request: Request
-    admitted: Admitted
+    valid: Valid
     listener: Listener
     num_tokens: int = 0
     future: Future[None] | None = None
@@ -52,7 +53,7 @@ class BlsExecutor:
     continue one another as rounds do.
 
     Every call blocks, so each request in flight has a thread, of which there are as many as the engine takes
-    requests at once. Requests are admitted here: the model's own refusals would cost a hop, and differ
+    requests at once. Requests are validated here: the model's own refusals would cost a hop, and differ
     between backends. The tensors do not say why a request ended, which follows from the number of tokens.
     """
 
@@ -63,18 +64,30 @@ class BlsExecutor:
         self._pool = ThreadPoolExecutor(limits.max_batch_size, "bls")
         self._stops = ThreadPoolExecutor(1, "bls-stop")  # A stop must not wait behind what it is to stop.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_shut_down = False
+        self._is_shut_down, self._progress = False, 0
 
     @property
     def limits(self) -> Limits:
         return self._limits
+
+    @property
+    def kv_tokens(self) -> int | None:
+        return None
+
+    @property
+    def progress(self) -> int:
+        return self._progress
+
+    @property
+    def failure(self) -> str | None:
+        return None
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         self._loop, request_id = asyncio.get_running_loop(), next(self._ids)
         try:
             if self._is_shut_down:
                 raise Refused("The engine is shut down")
-            call = Call(request, admit(request, self._limits), listener)
+            call = Call(request, validate(request, self._limits), listener)
         except Refused as refused:
             refusal = Response(request_id, [], is_final=True, error=str(refused))
             self._loop.call_soon(listener, refusal)
@@ -135,14 +148,15 @@ class BlsExecutor:
     # On the loop again.
 
     def _take(self, request_id: int, tokens: list[int]) -> None:
+        self._progress += 1
         call = self._calls.get(request_id)
         if call is None:
             return
-        if not call.request.streaming or call.admitted.draft:
+        if not call.request.streaming or call.valid.draft:
             self._finish(request_id, call, tokens)
             return
         for token in tokens:
-            if call.num_tokens + 1 == call.admitted.max_tokens:
+            if call.num_tokens + 1 == call.valid.max_tokens:
                 self._finish(request_id, call, [token])
                 return
             call.num_tokens += 1
@@ -162,7 +176,7 @@ class BlsExecutor:
 
     def _finish(self, request_id: int, call: Call, tokens: list[int]) -> None:
         del self._calls[request_id]
-        reason = finish_reason(call.admitted, call.num_tokens + len(tokens), tokens)
+        reason = finish_reason(call.valid, call.num_tokens + len(tokens), tokens)
         call.listener(Response(request_id, tokens, is_final=True, finish_reason=reason))
 
 
@@ -173,28 +187,31 @@ def pieces(call: Call) -> Iterator[int]:
     step over the end of the text. What an engine computes over the tokens that it regards as generated must
     be one request.
     """
-    left, size = call.admitted.max_tokens, 1
-    if not call.request.streaming or call.admitted.draft or not may_speculate(call.request.sampling):
+    left, size = call.valid.max_tokens, 1
+    if not call.request.streaming or call.valid.draft or not may_speculate(call.request.sampling):
         size = left
     while left:
         yield min(size, left)
         left, size = left - min(size, left), min(2 * size, _LONGEST_PIECE)
 
 
-def finish_reason(admitted: Admitted, num_tokens: int, last: list[int]) -> FinishReason:
+def finish_reason(valid: Valid, num_tokens: int, last: list[int]) -> FinishReason:
     """Why a request ended that returned `num_tokens` in all, the `last` of them in its final response.
 
     One that was not stopped by its length has met the end token, which is never in the output. A verification
     ends anywhere; that which stops within the draft, without a token of the target's own, has met it there.
     """
-    if num_tokens >= admitted.max_tokens:
+    if num_tokens >= valid.max_tokens:
         return FinishReason.LENGTH
-    if admitted.draft and last != admitted.draft[: len(last)]:
+    if valid.draft and last != valid.draft[: len(last)]:
         return FinishReason.LENGTH
     return FinishReason.END_ID
 
 
-def _continued(call: Call, text: list[int], max_tokens: int) -> tuple[Request, Admitted]:
+def _continued(call: Call, text: list[int], max_tokens: int) -> tuple[Request, Valid]:
     """The request for what comes after `text`."""
-    request = replace(call.request, sampling=at_token(call.request.sampling, len(text)))
-    return request, replace(call.admitted, prompt=call.admitted.prompt + text, max_tokens=max_tokens)
+    request, valid = replace(call.request, sampling=at_token(call.request.sampling, len(text))), call.valid
+    longer = Text(valid.text[: valid.prompt_len] + text) if text else valid.text
+    return request, replace(
+        valid, text=longer, prompt_len=valid.prompt_len + len(text), max_tokens=max_tokens
+    )

@@ -13,24 +13,24 @@ import numpy as np
 import numpy.typing as npt
 
 from trtspec.serving.executor import Request, SamplingConfig
-from trtspec.serving.executors.admission import Admitted
+from trtspec.serving.executors.validation import Valid
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 _NO_TOKEN = np.zeros([1, 1], np.int32)
 
 
-def request_arrays(request: Request, admitted: Admitted) -> dict[str, npt.NDArray[Any]]:
+def request_arrays(request: Request, valid: Valid) -> dict[str, npt.NDArray[Any]]:
     """The output is to be without the prompt."""
-    prompt = np.array([admitted.prompt], np.int32)
+    prompt = np.array([valid.text.packed(valid.prompt_len)], np.int32)
     arrays = {
         "input_ids": prompt,
         "input_lengths": np.array([[prompt.size]], np.int32),
-        "request_output_len": np.array([[admitted.max_tokens]], np.int32),
+        "request_output_len": np.array([[valid.max_tokens]], np.int32),
         "exclude_input_in_output": np.array([[True]]),
     }
-    if admitted.draft:
-        arrays["draft_input_ids"] = np.array([admitted.draft], np.int32)
+    if valid.draft:
+        arrays["draft_input_ids"] = np.array([valid.draft], np.int32)
     if request.end_id is not None:
         arrays["end_id"] = np.array([[request.end_id]], np.int32)
     for name, value, dtype in _sampling(request.sampling):

@@ -13,12 +13,12 @@ from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
-from trtspec.serving.executors.admission import Admitted, Refused, admit
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import Engine
 from trtspec.serving.executors.tensorrt_llm.listener import ResponseThread
 from trtspec.serving.executors.tensorrt_llm.translation import from_bindings, to_bindings
 from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+from trtspec.serving.executors.validation import Refused, Valid, validate
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class Waiting:
     """A request that has not had its final response."""
 
-    admitted: Admitted
+    valid: Valid
     listener: Listener
 
 
@@ -37,7 +37,7 @@ class TrtLlmExecutor:
     `trtllm` is that module. One engine of one rank on the GPU `device_id`, by CUDA's number of it. Raises
     `EngineLoadError`.
 
-    Requests are admitted here, because the runtime looks at neither token ids nor at whether numbers are
+    Requests are validated here, because the runtime looks at neither token ids nor at whether numbers are
     finite, and lets a prompt that leaves no room for output pass. Seeds go to the engine as they are; its
     random numbers depend on how a text is cut into requests, so a seed gives the same text only with the same
     drafts.
@@ -55,25 +55,38 @@ class TrtLlmExecutor:
         self._refused_ids = itertools.count(-1, -1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: str | None = None
+        self._kv_tokens, self._progress = kv_budget.max_tokens, 0
         self._responses = ResponseThread(runtime, self._heard, self._failed)
 
     @property
     def limits(self) -> Limits:
         return self._limits
 
+    @property
+    def kv_tokens(self) -> int | None:
+        return self._kv_tokens
+
+    @property
+    def progress(self) -> int:
+        return self._progress
+
+    @property
+    def failure(self) -> str | None:
+        return self._ended
+
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         self._loop = asyncio.get_running_loop()
         try:
             if self._ended is not None:
                 raise Refused(self._ended)
-            admitted = admit(request, self._limits)
-            request_id: int = self._runtime.enqueue_request(to_bindings(self._trtllm, request, admitted))
+            valid = validate(request, self._limits)
+            request_id: int = self._runtime.enqueue_request(to_bindings(self._trtllm, request, valid))
         except Exception as error:  # Ours, or whatever the bindings raise for what they refuse.
             request_id = next(self._refused_ids)
             refusal = Response(request_id, [], is_final=True, error=one_line(error))
             self._loop.call_soon(listener, refusal)
             return request_id
-        self._waiting[request_id] = Waiting(admitted, listener)
+        self._waiting[request_id] = Waiting(valid, listener)
         return request_id
 
     def cancel_request(self, request_id: int) -> None:
@@ -100,6 +113,7 @@ class TrtLlmExecutor:
         self._runtime = None
 
     def _heard(self, responses: list[Any]) -> None:
+        self._progress += 1
         self._post(self._deliver, responses)
 
     def _failed(self, error: str) -> None:
@@ -126,7 +140,7 @@ class TrtLlmExecutor:
         waiting = self._waiting.get(response.request_id)
         if waiting is None:
             return
-        translated = from_bindings(response, waiting.admitted)
+        translated = from_bindings(response, waiting.valid)
         if translated.is_final:
             del self._waiting[translated.request_id]
         waiting.listener(translated)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
-from trtspec.serving.executors.admission import Admitted
 from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+from trtspec.serving.executors.validation import Valid
 
 # Stop words and time limits are never asked for; an engine that ends a text by one has ended it all the same.
 _REASONS = {
@@ -23,13 +23,13 @@ _REASONS = {
 }
 
 
-def to_bindings(trtllm: Any, request: Request, admitted: Admitted) -> Any:
+def to_bindings(trtllm: Any, request: Request, valid: Valid) -> Any:
     """A `tensorrt_llm.bindings.executor.Request`. A verification is one step, so it does not stream."""
-    draft = trtllm.ExternalDraftTokensConfig(tokens=admitted.draft) if admitted.draft else None
+    draft = trtllm.ExternalDraftTokensConfig(tokens=valid.draft) if valid.draft else None
     return trtllm.Request(
-        input_token_ids=admitted.prompt,
-        max_tokens=admitted.max_tokens,
-        streaming=request.streaming and not admitted.draft,
+        input_token_ids=valid.text,
+        max_tokens=valid.max_tokens,
+        streaming=request.streaming and not valid.draft,
         sampling_config=_sampling(trtllm, request.sampling),
         output_config=trtllm.OutputConfig(exclude_input_from_output=True),
         end_id=request.end_id,
@@ -37,14 +37,14 @@ def to_bindings(trtllm: Any, request: Request, admitted: Admitted) -> Any:
     )
 
 
-def from_bindings(response: Any, admitted: Admitted) -> Response:
-    """A response of the one beam to a request that was admitted so."""
+def from_bindings(response: Any, valid: Valid) -> Response:
+    """A response of the one beam to a request that was validated so."""
     if response.has_error():
         return Response(response.request_id, [], is_final=True, error=one_line(response.error_msg))
     result = response.result
     tokens, reason = list(result.output_token_ids[0]), _REASONS[result.finish_reasons[0].name]
-    if admitted.draft and reason is not FinishReason.CANCELLED:
-        reason = _verified(tokens, admitted)
+    if valid.draft and reason is not FinishReason.CANCELLED:
+        reason = _verified(tokens, valid)
     return Response(response.request_id, tokens, result.is_final, reason)
 
 
@@ -70,11 +70,11 @@ def _sampling(trtllm: Any, sampling: SamplingConfig) -> Any:
     )
 
 
-def _verified(tokens: Sequence[int], admitted: Admitted) -> FinishReason:
+def _verified(tokens: Sequence[int], valid: Valid) -> FinishReason:
     """What ended a verification, from its tokens: NVIDIA does not say which reason such a response carries.
 
     One that stops within the draft without a token of the target's own has met the end token there.
     """
-    room = min(admitted.max_tokens, len(admitted.draft) + 1)
-    ended = len(tokens) < room and list(tokens) == admitted.draft[: len(tokens)]
+    room = min(valid.max_tokens, len(valid.draft) + 1)
+    ended = len(tokens) < room and list(tokens) == valid.draft[: len(tokens)]
     return FinishReason.END_ID if ended else FinishReason.LENGTH

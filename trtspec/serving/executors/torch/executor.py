@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
-from trtspec.serving.executors.admission import Refused, admit
 from trtspec.serving.executors.outcome import decode, verify
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import read_config
@@ -24,6 +23,7 @@ from trtspec.serving.executors.torch.sequence import Sequence
 from trtspec.serving.executors.torch.slots import Slots, common_prefix
 from trtspec.serving.executors.torch.turns import Turns
 from trtspec.serving.executors.torch.weights import read_tensors
+from trtspec.serving.executors.validation import Refused, validate
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,18 @@ class TorchExecutor:
         return self._config.limits
 
     @property
+    def kv_tokens(self) -> int | None:
+        return self._slots.count * self.limits.max_seq_len
+
+    @property
+    def progress(self) -> int:
+        return self.stats.steps
+
+    @property
+    def failure(self) -> str | None:
+        return None
+
+    @property
     def has_work(self) -> bool:
         return bool(self._running or self._waiting)
 
@@ -79,14 +91,14 @@ class TorchExecutor:
         try:
             if self._model is None:
                 raise Refused("The engine is shut down")
-            admitted = admit(request, self.limits)
+            valid = validate(request, self.limits)
         except Refused as refused:
             refusal = Response(request_id, [], is_final=True, error=str(refused))
             asyncio.get_running_loop().call_soon(listener, refusal)
             return request_id
         seed = request.sampling.seed
         seed = secrets.randbits(63) if seed is None else seed
-        self._waiting.append(Sequence(request_id, request, admitted, seed, listener))
+        self._waiting.append(Sequence(request_id, request, valid, seed, listener))
         self._turns.wake()
         return request_id
 
@@ -110,7 +122,7 @@ class TorchExecutor:
     def step(self) -> None:
         """Takes waiting requests in, runs the model once over what is scheduled, and reports."""
         try:
-            self._admit_waiting()
+            self._take_waiting()
             works = schedule(self._running.values(), self._max_num_tokens)
             tokens = self._run(works)
         except Exception as error:  # The engine must go on serving whatever happens to one batch.
@@ -122,7 +134,7 @@ class TorchExecutor:
             if work.sequence.request_id in self._running:  # No listener of this step has cancelled it.
                 self._advance(work, chosen)
 
-    def _admit_waiting(self) -> None:
+    def _take_waiting(self) -> None:
         while self._waiting and len(self._running) < self.limits.max_batch_size:
             sequence = self._waiting[0]
             lease = self._slots.take(sequence.tokens, needed=1)
@@ -197,4 +209,5 @@ def _choice(sequence: Sequence) -> Choice:
         sequence.end_id,
         sequence.tokens,
         sequence.draft,
+        sequence.bad,
     )

@@ -9,6 +9,7 @@ the target's own sample.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,7 @@ class Choice:
     end_id: int | None
     history: list[int]
     draft: list[int]
+    bad: Sequence[int] = ()
 
     @property
     def rows(self) -> int:
@@ -50,6 +52,7 @@ class Choice:
             sampling.repetition_penalty not in (None, 1)
             or bool(sampling.presence_penalty)
             or bool(sampling.frequency_penalty)
+            or bool(self.bad)
             or self._forbids_end
         )
 
@@ -58,8 +61,9 @@ class Choice:
         return (self.sampling.min_tokens or 0) > self.generated and self.end_id not in (None, -1)
 
     def change(self, logits: Tensor) -> None:
-        """Applies penalties and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
+        """Applies penalties, bad tokens and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
         sampling = self.sampling
+        logits[:, list(self.bad)] = float("-inf")
         repetition, presence = sampling.repetition_penalty or 1.0, sampling.presence_penalty or 0.0
         for row in range(self.rows):
             text = torch.tensor(self.history + self.draft[:row], device=logits.device)

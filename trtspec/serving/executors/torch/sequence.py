@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtspec.serving.executor import FinishReason, Listener, Request, Response
-from trtspec.serving.executors.admission import Admitted
+from trtspec.serving.executors.validation import Valid
 
 
 class Sequence:
@@ -13,11 +13,15 @@ class Sequence:
     """
 
     def __init__(
-        self, request_id: int, request: Request, admitted: Admitted, seed: int, listener: Listener
+        self, request_id: int, request: Request, valid: Valid, seed: int, listener: Listener
     ) -> None:
         self.request_id, self.sampling, self.end_id = request_id, request.sampling, request.end_id
-        self.tokens, self.draft, self.max_tokens = admitted.prompt, admitted.draft, admitted.max_tokens
-        self.seed = seed
+        self.tokens, self.draft, self.max_tokens = (
+            valid.text[: valid.prompt_len],
+            valid.draft,
+            valid.max_tokens,
+        )
+        self.bad, self.seed = request.bad_token_ids, seed
         self.slot = -1
         self.computed = 0
         self._streaming, self._listener = request.streaming, listener

@@ -33,6 +33,7 @@ class Slots:
     """A fixed number of slots; the one least recently used is overwritten first."""
 
     def __init__(self, count: int) -> None:
+        self.count = count
         self._slots = [Slot() for _ in range(count)]
         self._clock = 0
 

@@ -14,11 +14,12 @@ from tests.fakes.bindings import change_config
 from tests.fakes.engine_dir import tiny_model
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor, FinishReason, Request, Response, SamplingConfig
-from trtspec.serving.executors.admission import Admitted
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import Engine, read_engine
 from trtspec.serving.executors.tensorrt_llm.executor import TrtLlmExecutor
 from trtspec.serving.executors.tensorrt_llm.translation import from_bindings
+from trtspec.serving.executors.validation import Valid
+from trtspec.serving.text import Text
 
 Load = Callable[..., TrtLlmExecutor]
 
@@ -291,5 +292,5 @@ def test_reasons(trtllm: Any, theirs: str, plain: FinishReason, verified: Finish
     result.output_token_ids, result.is_final = [[7, 9]], True
     result.finish_reasons = [trtllm.FinishReason[theirs]]
     response = trtllm.Response(3, result=result)
-    assert from_bindings(response, Admitted([1], [], 8)).finish_reason is plain
-    assert from_bindings(response, Admitted([1], [7, 8], 3)).finish_reason is verified
+    assert from_bindings(response, Valid(Text([1]), 1, [], 8)).finish_reason is plain
+    assert from_bindings(response, Valid(Text([1]), 1, [7, 8], 3)).finish_reason is verified

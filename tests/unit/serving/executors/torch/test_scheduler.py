@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from trtspec.serving.executor import Request
-from trtspec.serving.executors.admission import Admitted
 from trtspec.serving.executors.torch.scheduler import CHUNK, schedule
 from trtspec.serving.executors.torch.sequence import Sequence
+from trtspec.serving.executors.validation import Valid
+from trtspec.serving.text import Text
 
 
 def sequence(prompt: int, draft: int = 0, computed: int = 0, generated: int = 0) -> Sequence:
-    made = Sequence(1, Request([1], 1), Admitted([1] * prompt, [2] * draft, 50), 0, lambda response: None)
+    made = Sequence(
+        1, Request([1], 1), Valid(Text([1] * prompt), prompt, [2] * draft, 50), 0, lambda response: None
+    )
     made.tokens += [3] * generated
     made.computed = computed
     return made

@@ -7,10 +7,12 @@ The rules and, closely, the texts are those of `LlmRequest::validate` (`batch_ma
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtspec.serving.errors import ServingError
 from trtspec.serving.executor import Limits, Request, SamplingConfig
+from trtspec.serving.text import Text
 
 SMALLEST = math.ulp(0.0)
 
@@ -20,47 +22,51 @@ class Refused(ServingError):
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """What is left of a request once it fits the engine."""
+class Valid:
+    """What is left of a request once it fits the engine; the prompt is the first `prompt_len` of `text`."""
 
-    prompt: list[int]
+    text: Text
+    prompt_len: int
     draft: list[int]
     max_tokens: int
 
 
-def admit(request: Request, limits: Limits) -> Admitted:
+def validate(request: Request, limits: Limits) -> Valid:
     """Shortens a request to the engine's limits; raises `Refused` where that is not allowed."""
-    prompt, draft = list(request.input_token_ids), list(request.draft_token_ids)
-    if not prompt:
+    given, draft = request.input_token_ids, list(request.draft_token_ids)
+    prompt_len = len(given)
+    if not prompt_len:
         raise Refused("Input token ids are empty")
     if request.max_tokens < 1:
         raise Refused(f"Max tokens ({request.max_tokens}) must be at least 1")
-    if len(prompt) > limits.max_input_len:
-        raise Refused(f"Prompt length ({len(prompt)}) exceeds maximum input length ({limits.max_input_len})")
+    if prompt_len > limits.max_input_len:
+        raise Refused(f"Prompt length ({prompt_len}) exceeds maximum input length ({limits.max_input_len})")
     if len(draft) > limits.max_draft_len:
         raise Refused(
             f"Draft tokens length ({len(draft)}) exceeds maximum draft tokens length ({limits.max_draft_len})"
         )
-    _check_tokens("Input", prompt, limits.vocab_size)
+    if not isinstance(given, Text):
+        _check_tokens("Input", given, limits.vocab_size)
     _check_tokens("Draft", draft, limits.vocab_size)
+    _check_tokens("Bad", request.bad_token_ids, limits.vocab_size)
     if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
         raise Refused(f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})")
     _check_sampling(request.sampling)
 
     draft_len = len(draft) or limits.max_draft_len
     if draft:
-        draft = draft[: limits.max_input_len - len(prompt)]
+        draft = draft[: limits.max_input_len - prompt_len]
         draft_len = len(draft)
-    max_tokens = min(request.max_tokens, limits.max_seq_len - len(prompt) - draft_len)
+    max_tokens = min(request.max_tokens, limits.max_seq_len - prompt_len - draft_len)
     if max_tokens < 1:
         raise Refused(
-            f"Prompt length + draft tokens ({len(prompt)} + {draft_len}) leave no room for output"
+            f"Prompt length + draft tokens ({prompt_len} + {draft_len}) leave no room for output"
             f" in the maximum sequence length ({limits.max_seq_len})"
         )
-    return Admitted(prompt, draft, max_tokens)
+    return Valid(given if isinstance(given, Text) else Text(given), prompt_len, draft, max_tokens)
 
 
-def _check_tokens(kind: str, tokens: list[int], vocab_size: int) -> None:
+def _check_tokens(kind: str, tokens: Sequence[int], vocab_size: int) -> None:
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
         wrong = next(token for token in tokens if not 0 <= token < vocab_size)
         raise Refused(f"{kind} token id ({wrong}) is not within acceptable range [0, {vocab_size})")

@@ -1,0 +1,28 @@
+"""The token ids of one completion, which every round hands to the engines again."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+
+class Text(list[int]):
+    """Token ids that only grow, at their end, and are all known to be in the vocabulary.
+
+    A round costs what is new in it and not what the text is long: the same `Text` goes to the engines round
+    after round, nothing is copied or checked again, and an engine that meets it a second time knows without
+    a look that nothing of what it had has changed. A request's input is what the text holds when the request
+    is enqueued; the text may grow while the request runs. Used on one thread at a time, except that slices
+    of what is there may be read on any.
+    """
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, token_ids: Iterable[int]) -> None:
+        super().__init__(token_ids)
+        self._packed = array("i")
+
+    def packed(self, length: int) -> array[int]:
+        """The first `length` ids as int32; only what is new since the last call is converted."""
+        self._packed.extend(self[len(self._packed) : length])
+        return self._packed[:length]
