@@ -15,6 +15,7 @@ from tests.fakes.bindings import stand_in, write_trtllm_engine
 from tests.fakes.bls_model import BlsModel
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
+from tests.fakes.trimming import Keep, Trimming, keep_all
 from trtspec.serving.executor import Executor, Limits, Request, Response
 from trtspec.serving.executors.bls.executor import BlsExecutor
 from trtspec.serving.executors.limits import read_limits
@@ -31,10 +32,12 @@ Continuation = Callable[[Sequence[int], int], list[int]]
 class Subject(Protocol):
     """One kind of executor, with what it should say, found out by other means.
 
-    `overtaken`: by how many later requests one may be overtaken on its way to the engine.
+    `overtaken`: by how many later requests one may be overtaken on its way to the engine. `keep`: what the
+    engines that it loads leave of drafts.
     """
 
     overtaken: int
+    keep: Keep
 
     def load(self, **limits: int) -> Executor:
         """A fresh executor; keywords replace `LIMITS`. A prompt may have max_seq_len - 1 tokens."""
@@ -47,29 +50,31 @@ class Scripted:
     """The executor without a model of the coordinator's tests."""
 
     overtaken = 0
+    keep = staticmethod(keep_all)
 
     def __init__(self) -> None:
         self.next_token = babble(VOCAB_SIZE)
 
     def load(self, **limits: int) -> Executor:
         values = LIMITS | limits
-        return ScriptedExecutor(
-            Limits(**values, max_input_len=values["max_seq_len"] - 1, vocab_size=VOCAB_SIZE), self.next_token
-        )
+        made = Limits(**values, max_input_len=values["max_seq_len"] - 1, vocab_size=VOCAB_SIZE)
+        return _trimming(ScriptedExecutor(made, self.next_token), self.keep)
 
 
 class Torch:
     """The torch executor; what it should say comes from transformers, without a cache."""
 
     overtaken = 0
+    keep = staticmethod(keep_all)
 
     def __init__(self, folder: Path) -> None:
         self.model, self._folder = tiny_llama(vocab_size=VOCAB_SIZE), folder
         self._cached = cache(self._next_token)
 
-    def load(self, **limits: int) -> TorchExecutor:
+    def load(self, **limits: int) -> Executor:
         name = "-".join(f"{key}{value}" for key, value in limits.items()) or "plain"
-        return TorchExecutor(write_engine(self._folder / name, self.model, **(LIMITS | limits)))
+        executor = TorchExecutor(write_engine(self._folder / name, self.model, **(LIMITS | limits)))
+        return _trimming(executor, self.keep)
 
     def next_token(self, sequence: Sequence[int]) -> int:
         return self._cached(tuple(sequence))
@@ -91,6 +96,7 @@ class TensorRtLlm(Torch):
     def load(self, **limits: int) -> TrtLlmExecutor:
         name = "trtllm-" + "-".join(f"{key}{value}" for key, value in limits.items())
         folder = write_trtllm_engine(self._folder / name, self.model, **(LIMITS | limits))
+        self.trtllm.Executor.KEEP = staticmethod(self.keep)
         return TrtLlmExecutor(self.trtllm, read_engine(folder, "1.2.1"), 0, KvBudget(0.1))
 
 
@@ -106,12 +112,16 @@ class Bls(Torch):
     def load(self, **limits: int) -> BlsExecutor:
         name = "bls-" + "-".join(f"{key}{value}" for key, value in limits.items())
         folder = write_engine(self._folder / name, self.model, **(LIMITS | limits))
-        self._models.append(BlsModel(lambda: TorchExecutor(folder)))
+        self._models.append(BlsModel(lambda: _trimming(TorchExecutor(folder), self.keep)))
         return BlsExecutor(self._models[-1], read_limits(folder))
 
     def close(self) -> None:
         while self._models:
             self._models.pop().service.close()
+
+
+def _trimming(executor: Executor, keep: Keep) -> Executor:
+    return executor if keep is keep_all else Trimming(executor, keep)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -147,6 +157,19 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
             yield tensorrt_llm
     else:
         yield request.getfixturevalue("torch_subject") if request.param == "torch" else Scripted()
+
+
+@pytest.fixture
+def trimmed(subject: Subject) -> Iterator[Callable[[Keep], Subject]]:
+    """The subject with engines that leave so much of drafts."""
+    usual = subject.keep
+
+    def trim(keep: Keep) -> Subject:
+        subject.keep = keep
+        return subject
+
+    yield trim
+    subject.keep = usual
 
 
 @pytest.fixture

@@ -40,13 +40,16 @@ class OneShot:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.kv_tokens: int | None = None
+        self.failure: str | None = None
+        self.progress = 0
         self.requests: list[Request] = []
 
     def say(self, request: Request) -> tuple[list[int], FinishReason]:
         raise NotImplementedError
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
-        self.requests.append(request)
+        self.requests.append(replace(request, input_token_ids=tuple(request.input_token_ids)))
         token_ids, reason = self.say(request)
         response = Response(len(self.requests), token_ids, True, reason)
         asyncio.get_running_loop().call_soon(listener, response)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.outcome import decode, verify
@@ -72,7 +73,8 @@ class ScriptedExecutor:
         return len(self._flight)
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
-        self.requests.append(request)
+        # The text may grow.
+        self.requests.append(replace(request, input_token_ids=tuple(request.input_token_ids)))
         request_id = len(self.requests)
         error = self._fails(request)
         try:

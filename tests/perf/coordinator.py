@@ -65,12 +65,16 @@ class TimedEngine:
 
     def __init__(self, limits: Limits, clock: Clock | None, seconds_a_token: float, seconds: float) -> None:
         self.limits = limits
+        self.kv_tokens: int | None = None
+        self.failure: str | None = None
+        self.progress = 0
         self._clock, self._seconds_a_token, self._seconds = clock, seconds_a_token, seconds
         self._random = random.Random(0)
         self._ids = itertools.count()
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         request_id = next(self._ids)
+        self.progress += 1
         response = Response(request_id, self._say(request), True, FinishReason.LENGTH)
         loop = asyncio.get_running_loop()
         if self._clock is None:

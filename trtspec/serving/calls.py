@@ -1,54 +1,90 @@
-"""An executor's listeners as something to await."""
+"""An executor's listeners as something to await, for a bounded time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
-from trtspec.serving.errors import EngineFailure
-from trtspec.serving.executor import Executor, Request, Response
-
-
-async def answer(executor: Executor, request: Request) -> Response:
-    """The one response of a request that does not stream.
-
-    Raises `EngineFailure` with the engine's error. Cancelling the task that waits cancels the request.
-    """
-    heard: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-
-    def listen(response: Response) -> None:
-        if not heard.done():
-            heard.set_result(response)
-
-    request_id = executor.enqueue_request(request, listen)
-    try:
-        response = await heard
-    except asyncio.CancelledError:
-        executor.cancel_request(request_id)
-        raise
-    return _checked(response)
+from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
+from trtspec.serving.executor import Executor, FinishReason, Request, Response
 
 
-async def answers(executor: Executor, request: Request) -> AsyncGenerator[Response, None]:
-    """The responses of a request that streams, the final one included.
+class Engine:
+    """An executor, whose answers are awaited; used on the thread of one loop.
 
-    Raises `EngineFailure` with the engine's error. Closing the generator, or cancelling the task that waits,
+    Every call has a time, on the loop's clock, at which it raises `Overdue` whether the engine has answered
+    or not; `reap` is to be called now and then, and sees to that. Calls raise `EngineFailure` with the
+    engine's error, and `Cancelled` where the engine itself ended the request. Cancelling the task that waits
     cancels the request.
     """
-    heard: asyncio.Queue[Response] = asyncio.Queue()
-    request_id = executor.enqueue_request(request, heard.put_nowait)
-    is_final = False
-    try:
-        while not is_final:
-            response = await heard.get()
-            is_final = response.is_final
-            yield _checked(response)
-    finally:
-        if not is_final:
-            executor.cancel_request(request_id)
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor, self.limits = executor, executor.limits
+        self._pending: dict[int, tuple[float, Callable[[EngineFailure], None]]] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._pending)
+
+    async def answer(self, request: Request, until: float) -> Response:
+        """The one response of a request that does not stream."""
+        heard: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def listen(response: Response) -> None:
+            if not heard.done():
+                heard.set_result(response)
+
+        def end(failure: EngineFailure) -> None:
+            if not heard.done():
+                heard.set_exception(failure)
+
+        request_id = self.executor.enqueue_request(request, listen)
+        self._pending[request_id] = until, end
+        try:
+            response = await heard
+        except (asyncio.CancelledError, EngineFailure):
+            self.executor.cancel_request(request_id)
+            raise
+        finally:
+            del self._pending[request_id]
+        return _checked(response)
+
+    async def answers(self, request: Request, until: float) -> AsyncGenerator[Response, None]:
+        """The responses of a request that streams, the final one included.
+
+        Closing the generator cancels the request as well.
+        """
+        heard: asyncio.Queue[Response | EngineFailure] = asyncio.Queue()
+        request_id = self.executor.enqueue_request(request, heard.put_nowait)
+        self._pending[request_id] = until, heard.put_nowait
+        is_final = False
+        try:
+            while not is_final:
+                response = await heard.get()
+                if isinstance(response, EngineFailure):
+                    raise response
+                is_final = response.is_final
+                yield _checked(response)
+        finally:
+            del self._pending[request_id]
+            if not is_final:
+                self.executor.cancel_request(request_id)
+
+    def reap(self, now: float) -> None:
+        """Ends the wait of every call whose time is over."""
+        for until, end in list(self._pending.values()):
+            if until <= now:
+                end(Overdue())
+
+    def fail(self, error: str) -> None:
+        """Ends the wait of every call, since no answer will come."""
+        for _, end in list(self._pending.values()):
+            end(EngineFailure(error))
 
 
 def _checked(response: Response) -> Response:
     if response.error is not None:
         raise EngineFailure(response.error)
+    if response.finish_reason is FinishReason.CANCELLED:
+        raise Cancelled()
     return response

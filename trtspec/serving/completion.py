@@ -18,7 +18,6 @@ class EndReason(str, Enum):
     END_ID = "end_id"
     LENGTH = "length"
     STOP = "stop"
-    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,8 @@ class CompletionRequest:
     `max_tokens` is reduced to what fits the engine. `num_draft_tokens` None drafts as many a round as the
     coordinator was told, 0 decodes with the target alone. `stop` ends the text before the first of these
     strings. `end_id` None stands for the model's own end tokens, `NO_END` (-1) for none at all.
+    `add_special_tokens` lets the tokenizer put its own tokens around the prompt, such as the beginning of a
+    text. `timeout_s` is the time limit from the arrival to the last token; None for the deployment's own.
     """
 
     prompt: str | None = None
@@ -37,6 +38,8 @@ class CompletionRequest:
     stop: tuple[str, ...] = ()
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     end_id: int | None = None
+    add_special_tokens: bool = True
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

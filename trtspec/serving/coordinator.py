@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
-from trtspec.serving.calls import answer, answers
+from trtspec.serving.bounds import Bounds
+from trtspec.serving.calls import Engine
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
 from trtspec.serving.drafter import EngineDrafter
-from trtspec.serving.errors import EngineFailure
-from trtspec.serving.executor import Executor, FinishReason, Request, Response
-from trtspec.serving.intake import begin
+from trtspec.serving.errors import Busy, Overdue, TimedOut
+from trtspec.serving.executor import Executor, FinishReason, Response
+from trtspec.serving.intake import begin, is_long
 from trtspec.serving.outcome import read_verification
-from trtspec.serving.policy import draft_length
+from trtspec.serving.places import Places
+from trtspec.serving.policy import BURST, draft_length, may_split
+from trtspec.serving.pulse import Pulse
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
 
-log = logging.getLogger(__name__)
-
-LONG_PROMPT = 4096
-"""Characters, which take a tokenizer some milliseconds."""
+CHECK_S = 0.05
+"""How often it is looked whose time is over, while there is anything to look at."""
 
 
 class Coordinator:
     """Completes text with a target and, where there is one, a draft.
 
     `num_draft_tokens` is the K of a request that names none; None stands for the target's `max_draft_len`.
-    All methods are called on the thread of one asyncio loop. `stats` may be read from any thread.
+    `bounds` None lets in as many as the target runs at once. All methods are called on the thread of one
+    asyncio loop. `stats` and `failure` may be read from any thread.
     """
 
     def __init__(
@@ -40,18 +41,37 @@ class Coordinator:
         draft: Executor | None,
         tokenizer: Tokenizer,
         num_draft_tokens: int | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self.stats = Stats()
-        self._target = target
-        self._drafter = EngineDrafter(draft, target.limits.vocab_size) if draft is not None else None
+        self._bounds = bounds or Bounds(target.limits.max_batch_size)
+        self._places = Places(self._bounds)
+        self._target, self._pulse = Engine(target), Pulse(target, self._bounds.target_timeout_s)
+        self._draft = Engine(draft) if draft is not None else None
+        self._drafter: EngineDrafter | None = None
+        if self._draft is not None:
+            vocab_size, timeout_s = target.limits.vocab_size, self._bounds.draft_timeout_s
+            self._drafter = EngineDrafter(self._draft, vocab_size, timeout_s, self.stats)
         self._tokenizer = tokenizer
         self._num_draft_tokens = num_draft_tokens
+        self._num_present = 0
+        self._check: asyncio.Handle | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why no completion will ever be whole again, in one line; None while they may be."""
+        return self._pulse.failure
+
+    def close(self, why: str) -> None:
+        """Lets nobody in any more; completions that are at work go on."""
+        self._places.close(why)
 
     def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
         """A `Delta` for each round; the last one has the `Completion`.
 
-        Iterating raises `RequestError` before anything runs, and `EngineFailure` when the target fails.
-        Closing the generator, or cancelling the task that iterates it, cancels what runs on both engines.
+        Iterating raises `RequestError` or `Busy` before anything runs, `TimedOut` when the time limit passes,
+        `EngineFailure` when the target fails and `Cancelled` when it ends the request by itself. Closing the
+        generator, or cancelling the task that iterates it, cancels what runs on both engines.
         """
         if request.num_draft_tokens is None:
             request = replace(request, num_draft_tokens=self._num_draft_tokens)
@@ -66,52 +86,103 @@ class Coordinator:
         return Delta(text, token_ids, deltas[-1].completion)
 
     async def _run(self, wanted: CompletionRequest) -> AsyncGenerator[Delta, None]:
-        """Rounds as long as a draft can help, then the target alone."""
-        state = await self._begin(wanted)
-        self.stats.active_requests += 1
+        limit_s = self._bounds.default_timeout_s if wanted.timeout_s is None else wanted.timeout_s
+        deadline = asyncio.get_running_loop().time() + limit_s
+        self._enter()
         try:
-            drafter, limits = self._drafter, self._target.limits
-            while drafter and (num_draft_tokens := draft_length(state, limits, drafter.limits)):
-                request = state.request(num_draft_tokens)
-                try:
-                    draft = await drafter.propose(request)
-                except EngineFailure as failure:
-                    self.stats.draft_failures += 1
-                    log.warning("the draft failed, so the target goes on alone: %s", failure)
-                    break
-                yield await self._verify(state, request, draft)
-
-            if state.end_reason is None:
-                request = state.request(state.num_remaining, streaming=True)
-                async with aclosing(answers(self._target, request)) as responses:
-                    async for response in responses:
-                        yield state.take(response.token_ids, _end_reason(response))
-                        if state.end_reason is not None:
-                            break
+            self._places.check()
+            state = await self._begin(wanted)
+            needed = state.num_input_tokens + state.max_tokens + self._target.limits.max_draft_len
+            async with self._places.place(needed, deadline):
+                self._count()
+                async with aclosing(self._rounds(state, deadline)) as deltas:
+                    async for delta in deltas:
+                        yield delta
+        except Busy:
+            self.stats.refused += 1
+            raise
+        except Overdue:
+            self.stats.timed_out += 1
+            raise TimedOut(f"at token {state.num_output_tokens} of {state.max_tokens}") from None
+        except TimedOut:
+            self.stats.timed_out += 1
+            raise
         finally:
-            self.stats.active_requests -= 1
+            self._leave()
 
     async def _begin(self, wanted: CompletionRequest) -> CompletionState:
-        """A long prompt is tokenized in a thread, so that the others get their rounds meanwhile."""
+        """What takes long to read is read in a thread, so that the others get their rounds meanwhile."""
         work = partial(begin, wanted, self._target.limits, self._tokenizer)
-        return await asyncio.to_thread(work) if len(wanted.prompt or "") > LONG_PROMPT else work()
+        return await asyncio.to_thread(work) if is_long(wanted) else work()
 
-    async def _verify(self, state: CompletionState, request: Request, draft: list[int]) -> Delta:
-        """One round's second half: the same request goes to the target, with the draft's proposal.
+    async def _rounds(self, state: CompletionState, deadline: float) -> AsyncGenerator[Delta, None]:
+        """Rounds where a draft can help; the target alone where it cannot, or before the text may end."""
+        drafter, limits = self._drafter, self._target.limits
+        splits = may_split(state.sampling)
+        while state.end_reason is None:
+            length = draft_length(state, limits, drafter.limits) if drafter and splits else 0
+            if splits and (endless := state.num_endless) > 0:
+                alone = state.endless_request(endless)
+            elif not length:
+                alone = state.request(state.num_remaining, streaming=True)
+            elif drafter and drafter.may_try():
+                yield await self._round(drafter, state, length, deadline)
+                continue
+            else:
+                alone = state.request(min(BURST, state.num_remaining), streaming=True)
+            async with aclosing(self._target.answers(alone, deadline)) as responses:
+                async for response in responses:
+                    yield state.take(response.token_ids, _end_reason(response))
+                    if state.end_reason is not None:
+                        break
 
-        An empty proposal (the draft expects the end) makes it ordinary decoding of one token, which reads
-        alike.
+    async def _round(
+        self, drafter: EngineDrafter, state: CompletionState, length: int, deadline: float
+    ) -> Delta:
+        """A proposal, and the same request with it to the target.
+
+        Without a proposal (the draft expects the end, or failed) that is ordinary decoding of one token.
         """
+        request = state.request(length)
+        draft = await drafter.propose(request, deadline)
         verification = replace(request, max_tokens=len(draft) + 1, draft_token_ids=draft)
-        response = await answer(self._target, verification)
-        if response.finish_reason is FinishReason.CANCELLED:
-            return state.take((), EndReason.CANCELLED)
-        outcome = read_verification(draft, response.token_ids)
-        if draft:
-            state.speculation.record(len(draft), outcome.num_accepted)
-            self.stats.speculation.record(len(draft), outcome.num_accepted)
-        return state.take(response.token_ids, EndReason.END_ID if outcome.ended else None)
+        response = await self._target.answer(verification, deadline)
+        ended = not response.token_ids or response.finish_reason is FinishReason.END_ID
+        outcome = read_verification(draft, response.token_ids, ended)
+        if outcome.num_verified:
+            state.speculation.record(outcome.num_verified, outcome.num_accepted)
+            self.stats.speculation.record(outcome.num_verified, outcome.num_accepted)
+        return state.take(response.token_ids, EndReason.END_ID if ended else None)
+
+    def _enter(self) -> None:
+        self._num_present += 1
+        self._count()
+        if self._check is None:
+            self._look_around()
+
+    def _leave(self) -> None:
+        self._num_present -= 1
+        self._count()
+
+    def _count(self) -> None:
+        self.stats.running = self._places.working
+        self.stats.waiting = self._num_present - self._places.working
+
+    def _look_around(self) -> None:
+        """Ends what takes too long; a silent engine would hold its completions for ever."""
+        loop = asyncio.get_running_loop()
+        now, self._check = loop.time(), None
+        self._pulse.look(now, self._target.is_busy)
+        if self.failure is not None:
+            self._places.close(self.failure)
+            self._target.fail(self.failure)
+        for engine in filter(None, (self._target, self._draft)):
+            engine.reap(now)
+        self._places.reap(now)
+        if self._num_present:
+            self._check = loop.call_later(CHECK_S, self._look_around)
 
 
 def _end_reason(response: Response) -> EndReason | None:
-    return EndReason(response.finish_reason.value) if response.is_final else None
+    """Of ordinary decoding; a limit that was reached is seen by the state itself."""
+    return EndReason.END_ID if response.finish_reason is FinishReason.END_ID else None

@@ -19,18 +19,38 @@ class RequestError(ServingError):
         self.field, self.found, self.allowed = field, found, allowed
 
 
+class Busy(ServingError):
+    """There is no place for a request now; another server, or this one later, may have one."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; try again later")
+        self.why = why
+
+
+class TimedOut(ServingError):
+    """A completion was not whole by the end of its time limit; `where` says what it waited for."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"the time limit of the request passed {where}")
+        self.where = where
+
+
+class Cancelled(ServingError):
+    """The engine ended the request without anybody of ours having asked for it."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine cancelled the request")
+
+
 class EngineFailure(ServingError):
-    """The target answered with an error, so the completion cannot go on."""
+    """An engine answered with an error."""
 
 
-class ProtocolError(EngineFailure):
-    """The target's answer to a verification is not one that the draft allows."""
+class Overdue(EngineFailure):
+    """An engine did not answer in time."""
 
-    def __init__(self, draft: list[int], new: list[int]) -> None:
-        super().__init__(
-            f"a verification of {len(draft)} draft tokens returned {len(new)} that do not follow from it"
-        )
-        self.draft, self.new = draft, new
+    def __init__(self) -> None:
+        super().__init__("the engine did not answer in time")
 
 
 class TokenizerError(ServingError):

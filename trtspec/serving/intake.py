@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Limits, SamplingConfig
-from trtspec.serving.policy import may_speculate
+from trtspec.serving.policy import may_split
 from trtspec.serving.seeds import NUM_SEEDS, with_seed
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stop import StopMatcher
+from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
+MAX_STOP_CHARACTERS = 4096
+LONG = 4096
+"""Characters of prompt and stop strings together, which take some milliseconds to read."""
+
+
+def is_long(request: CompletionRequest) -> bool:
+    """Whether `begin` takes so long that it should not hold others up."""
+    token_ids = request.prompt_token_ids or ()
+    return len(request.prompt or "") + 8 * sum(map(len, request.stop)) + len(token_ids) > LONG
 
 
 def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> CompletionState:
@@ -25,19 +36,23 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     _check_max_tokens(request.max_tokens)
     _check_num_draft_tokens(request.num_draft_tokens, limits)
     _check_stop(request.stop)
+    _check_timeout(request.timeout_s)
     _check_sampling(request.sampling)
     end_ids = _end_ids(request.end_id, limits, tokenizer)
     prompt = _prompt(request, limits, tokenizer)
 
     num_draft_tokens = limits.max_draft_len if request.num_draft_tokens is None else request.num_draft_tokens
+    sampling = with_seed(request.sampling)
+    if splits := may_split(sampling):
+        sampling = replace(sampling, min_tokens=None)  # See `CompletionState.endless_request`.
     return CompletionState(
-        token_ids=prompt,
+        text=Text(prompt),
         num_input_tokens=len(prompt),
         max_tokens=min(request.max_tokens, _max_total_len(limits) - len(prompt)),
-        num_draft_tokens=num_draft_tokens if may_speculate(request.sampling) else 0,
-        sampling=with_seed(request.sampling),
-        end_id=end_ids[0] if end_ids else None,
-        stop_token_ids=frozenset(end_ids[1:]),
+        min_tokens=request.sampling.min_tokens or 0,
+        num_draft_tokens=num_draft_tokens if splits else 0,
+        sampling=sampling,
+        end_ids=end_ids,
         stop=StopMatcher(request.stop),
         detokenizer=tokenizer.detokenizer(),
     )
@@ -66,6 +81,13 @@ def _check_stop(stop: tuple[str, ...]) -> None:
         if not 1 <= len(string) <= MAX_STOP_LENGTH:
             found = f"a string of {len(string)} characters"
             raise RequestError("stop", found, f"strings of 1 to {MAX_STOP_LENGTH} characters")
+    if (total := sum(map(len, stop))) > MAX_STOP_CHARACTERS:
+        raise RequestError("stop", f"{total} characters in all", f"at most {MAX_STOP_CHARACTERS} in all")
+
+
+def _check_timeout(timeout_s: float | None) -> None:
+    if timeout_s is not None and not timeout_s > 0:
+        raise RequestError("timeout", f"{timeout_s} s", "a time above 0")
 
 
 def _check_sampling(sampling: SamplingConfig) -> None:
@@ -107,7 +129,7 @@ def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) ->
         if len(request.prompt) > longest * tokenizer.longest_token:
             raise RequestError("prompt", f"{len(request.prompt)} characters", allowed)
         try:
-            prompt = tokenizer.encode(request.prompt) if request.prompt else []
+            prompt = tokenizer.encode(request.prompt, request.add_special_tokens) if request.prompt else []
         except UnicodeEncodeError:
             raise RequestError("prompt", "not valid Unicode", "text that UTF-8 can hold") from None
     else:

@@ -5,32 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtspec.serving.errors import ProtocolError
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`num_accepted` draft tokens survived; `ended` if the end token came after them."""
+    """`num_verified` draft tokens were looked at, as far as the answer tells, and `num_accepted` survived."""
 
+    num_verified: int
     num_accepted: int
-    ended: bool
 
 
-def read_verification(draft: Sequence[int], new: Sequence[int]) -> Outcome:
+def read_verification(draft: Sequence[int], new: Sequence[int], ended: bool) -> Outcome:
     """Reads the `new` tokens of a verification of `draft`, which was asked for `len(draft) + 1` of them.
 
-    The end token is never among them, so an answer that stops within the draft means that it came there.
-    Nothing else can look like it: the target's own token after n < K accepted ones differs from draft token
-    n. Raises `ProtocolError` for an answer that does not follow from the draft.
+    Every one of them is the target's own, whatever became of the draft: an engine may have discarded the end
+    of it, or all, and says nothing of that. So this is for the statistics alone, in which what was discarded
+    does not count, as far as it shows:
+
+    * Tokens after one that differs can only be ordinary decoding: nothing was verified.
+    * An answer that is a beginning of the draft, and not known to have `ended` the text, is a shorter draft
+      with the target's own token after it; what lies beyond was not verified.
     """
-    num_new = len(new)
     agreeing = 0
     for ours, theirs in zip(draft, new, strict=False):
         if ours != theirs:
             break
         agreeing += 1
-    if agreeing == num_new:
-        return Outcome(agreeing, ended=True)
-    if agreeing == num_new - 1:
-        return Outcome(agreeing, ended=False)
-    raise ProtocolError(list(draft), list(new))
+    if agreeing < len(new) - 1 and agreeing < len(draft):
+        return Outcome(0, 0)
+    if agreeing == len(new) and not ended:
+        verified = max(agreeing - 1, 0)
+        return Outcome(verified, verified)
+    return Outcome(len(draft), agreeing)

@@ -1,22 +1,23 @@
-"""How many tokens to draft in the next round."""
+"""What the next request of a completion is."""
 
 from __future__ import annotations
 
 from trtspec.serving.executor import Limits, SamplingConfig
 from trtspec.serving.state import CompletionState
 
+BURST = 16
+"""Tokens that the target decodes alone before the draft is thought of again."""
 
-def may_speculate(sampling: SamplingConfig) -> bool:
+
+def may_split(sampling: SamplingConfig) -> bool:
     """False for what an engine computes over the tokens that it regards as generated.
 
-    A round hands earlier rounds' tokens over as the prompt, so penalties and a minimum length would come out
-    otherwise.
+    A round hands earlier rounds' tokens over as the prompt, so penalties would come out otherwise.
     """
     return (
         sampling.repetition_penalty in (None, 1)
         and not sampling.presence_penalty
         and not sampling.frequency_penalty
-        and not sampling.min_tokens
     )
 
 
@@ -24,10 +25,11 @@ def draft_length(state: CompletionState, target: Limits, draft: Limits) -> int:
     """K of the next round; 0 means that the target does what is left of the completion alone.
 
     A round must fit three things: what is still wanted, where one token is the target's own; the draft
-    engine; and the target engine, for which all K + 1 tokens may be part of the next round's prompt.
+    engine; and the target engine, for which all K + 1 tokens may be part of the next round's prompt. A text
+    with a token that the draft does not have, as a padded vocabulary may bring, is nothing for it.
     """
-    length = len(state.token_ids)
-    if state.end_reason is not None or length > draft.max_input_len:
+    length = len(state.text)
+    if state.end_reason is not None or length > draft.max_input_len or state.text.largest >= draft.vocab_size:
         return 0
     return max(
         0,

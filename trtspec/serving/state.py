@@ -10,23 +10,24 @@ from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.seeds import at_token
 from trtspec.serving.speculation import Speculation
 from trtspec.serving.stop import StopMatcher
+from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Detokenizer
 
 
 @dataclass(slots=True)
 class CompletionState:
-    """`token_ids` is the prompt and what has been generated; `max_tokens` fits the engine.
+    """`text` is the prompt and what has been generated; `max_tokens` fits the engine.
 
-    `stop_token_ids` end the text like `end_id`, but engines know nothing of them.
+    Any of `end_ids` ends the text once `min_tokens` have been generated; engines know of the first alone.
     """
 
-    token_ids: list[int]
+    text: Text
     num_input_tokens: int
     max_tokens: int
+    min_tokens: int
     num_draft_tokens: int
     sampling: SamplingConfig
-    end_id: int | None
-    stop_token_ids: frozenset[int]
+    end_ids: tuple[int, ...]
     stop: StopMatcher
     detokenizer: Detokenizer
     speculation: Speculation = field(default_factory=Speculation)
@@ -34,30 +35,45 @@ class CompletionState:
 
     @property
     def num_output_tokens(self) -> int:
-        return len(self.token_ids) - self.num_input_tokens
+        return len(self.text) - self.num_input_tokens
 
     @property
     def num_remaining(self) -> int:
         return self.max_tokens - self.num_output_tokens
 
+    @property
+    def num_endless(self) -> int:
+        """How many more tokens must come before anything may end the text, within `max_tokens`."""
+        return min(self.min_tokens, self.max_tokens) - self.num_output_tokens if self.end_ids else 0
+
     def request(self, max_tokens: int, streaming: bool = False) -> Request:
         """The continuation of what there is so far."""
         return Request(
-            input_token_ids=tuple(self.token_ids),
+            input_token_ids=self.text,
             max_tokens=max_tokens,
-            end_id=self.end_id,
+            end_id=self.end_ids[0] if self.end_ids else None,
             sampling=at_token(self.sampling, self.num_output_tokens),
             streaming=streaming,
         )
 
+    def endless_request(self, max_tokens: int) -> Request:
+        """The same without any of the end tokens: an engine's own `min_tokens` knows of one alone."""
+        return Request(
+            input_token_ids=self.text,
+            max_tokens=max_tokens,
+            bad_token_ids=self.end_ids,
+            sampling=at_token(self.sampling, self.num_output_tokens),
+            streaming=True,
+        )
+
     def take(self, new: Sequence[int], end_reason: EndReason | None = None) -> Delta:
         """Adds the target's tokens up to what ends the text among them; `end_reason` is the engine's own."""
-        taken, text = len(self.token_ids), ""
+        taken, text = len(self.text), ""
         for token_id in new:
-            if token_id in self.stop_token_ids:
+            if token_id in self.end_ids and self.num_output_tokens >= self.min_tokens:
                 end_reason = EndReason.END_ID
                 break
-            self.token_ids.append(token_id)
+            self.text.append(token_id)
             text += self.stop.push(self.detokenizer.push(token_id))
             if self.stop.found:
                 end_reason = EndReason.STOP
@@ -66,10 +82,10 @@ class CompletionState:
             if self.num_remaining == 0:
                 end_reason = EndReason.LENGTH
         if end_reason is None:
-            return Delta(text, self.token_ids[taken:])
+            return Delta(text, self.text[taken:])
 
         if end_reason is not EndReason.STOP:
             text += self.stop.push(self.detokenizer.flush()) + self.stop.flush()
         self.end_reason = end_reason
         completion = Completion(end_reason, self.num_input_tokens, self.num_output_tokens, self.speculation)
-        return Delta(text, self.token_ids[taken:], completion)
+        return Delta(text, self.text[taken:], completion)

@@ -9,8 +9,16 @@ from trtspec.serving.speculation import Speculation
 
 @dataclass(slots=True)
 class Stats:
-    """Plain numbers; only `active_requests` ever falls."""
+    """Plain numbers. `running`, `waiting` and `draft_available` tell of now, the others only ever rise.
+
+    `running` completions are at work, `waiting` ones are on their way there. `refused` ones found no place,
+    `timed_out` ones were not whole in time.
+    """
 
     speculation: Speculation = field(default_factory=Speculation)
     draft_failures: int = 0
-    active_requests: int = 0
+    draft_available: bool = True
+    running: int = 0
+    waiting: int = 0
+    refused: int = 0
+    timed_out: int = 0

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Text(list[int]):
-    """Token ids that only grow, at their end, and are all known to be in the vocabulary.
+    """Token ids, none below zero, that only grow, at their end; `largest` is the largest of them.
 
     A round costs what is new in it and not what the text is long: the same `Text` goes to the engines round
     after round, nothing is copied or checked again, and an engine that meets it a second time knows without
@@ -16,11 +16,17 @@ class Text(list[int]):
     of what is there may be read on any.
     """
 
-    __slots__ = ("_packed",)
+    __slots__ = ("_packed", "largest")
 
     def __init__(self, token_ids: Iterable[int]) -> None:
         super().__init__(token_ids)
+        self.largest = max(self, default=0)
         self._packed = array("i")
+
+    def append(self, token_id: int) -> None:
+        super().append(token_id)
+        if token_id > self.largest:
+            self.largest = token_id
 
     def packed(self, length: int) -> array[int]:
         """The first `length` ids as int32; only what is new since the last call is converted."""

@@ -27,6 +27,7 @@ class Tokenizer:
         self._inner = inner
         self._token_bytes = TokenBytes(inner)
         self.end_ids = end_ids
+        self._beginning = _beginning(inner)
         self.longest_token = max(map(len, inner.get_vocab()), default=1)
 
     @classmethod
@@ -43,11 +44,18 @@ class Tokenizer:
             raise TokenizerError(str(path), "has no decoder, so that its tokens cannot be turned into text")
         return cls(inner, _end_ids(folder, inner))
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids, with those that the tokenizer adds; a lone surrogate raises `UnicodeEncodeError`."""
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids, with those that the tokenizer adds if wanted.
+
+        A text that was written with the beginning that the tokenizer adds, as chat templates write it, keeps
+        the one that it has. A lone surrogate raises `UnicodeEncodeError`.
+        """
         text.encode()
         # Of a batch alone the library lets other threads run meanwhile.
-        ids: list[int] = self._inner.encode_batch([text])[0].ids
+        ids: list[int] = self._inner.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        begin = self._beginning
+        if add_special_tokens and begin and ids[: 2 * len(begin)] == begin * 2:
+            return ids[len(begin) :]
         return ids
 
     def detokenizer(self) -> Detokenizer:
@@ -119,6 +127,15 @@ def _byte_of_char() -> dict[str, int]:
 
 
 BYTE_OF_CHAR = _byte_of_char()
+
+
+def _beginning(inner: tokenizers.Tokenizer) -> list[int]:
+    """The tokens that the tokenizer puts before every text."""
+    bare, whole = (inner.encode("a", add_special_tokens=added).ids for added in (False, True))
+    for position in range(len(whole)):
+        if whole[position : position + len(bare)] == bare:
+            return list(whole[:position])
+    return []
 
 
 def _end_ids(folder: Path, inner: tokenizers.Tokenizer) -> tuple[int, ...]:

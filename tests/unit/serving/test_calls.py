@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
-from trtspec.serving.calls import answer, answers
-from trtspec.serving.errors import EngineFailure
+from trtspec.serving.calls import Engine
+from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
 from trtspec.serving.executor import FinishReason, Limits, Request
 
 LIMITS = Limits(max_batch_size=4, max_input_len=64, max_seq_len=100, max_draft_len=8, vocab_size=50)
 PROMPT = (1, 2, 3)
+WHOLE, STREAMED = Request(PROMPT, 5), Request(PROMPT, 5, streaming=True)
 
 Run = Callable[[Any], Any]
 
@@ -24,9 +26,15 @@ def said(length: int) -> list[int]:
     return text[len(PROMPT) :]
 
 
+def ask(engine: Engine, until: float = math.inf) -> list[asyncio.Future[Any]]:
+    """A request that does not stream and one that does."""
+    stream = engine.answers(STREAMED, until)
+    return [asyncio.ensure_future(engine.answer(WHOLE, until)), asyncio.ensure_future(anext(stream))]
+
+
 def test_answer(run: Run) -> None:
     async def main() -> None:
-        response = await answer(ScriptedExecutor(LIMITS, babble(50)), Request(PROMPT, 5))
+        response = await Engine(ScriptedExecutor(LIMITS, babble(50))).answer(WHOLE, math.inf)
         assert (response.token_ids, response.finish_reason) == (said(5), FinishReason.LENGTH)
 
     run(main())
@@ -35,21 +43,66 @@ def test_answer(run: Run) -> None:
 def test_answers(run: Run) -> None:
     async def main() -> None:
         executor = ScriptedExecutor(LIMITS, babble(50))
-        heard = [r async for r in answers(executor, Request(PROMPT, 5, streaming=True))]
+        engine = Engine(executor)
+        heard = [r async for r in engine.answers(STREAMED, math.inf)]
         assert [token_id for response in heard for token_id in response.token_ids] == said(5)
         assert [response.is_final for response in heard] == [False] * 4 + [True]
-        assert executor.cancelled == []
+        assert (executor.cancelled, engine.is_busy) == ([], False)
 
     run(main())
 
 
 def test_an_engines_error_is_raised(run: Run) -> None:
     async def main() -> None:
-        executor = ScriptedExecutor(LIMITS, babble(50), fails=lambda request: "out of memory")
-        with pytest.raises(EngineFailure, match=r"^out of memory$"):
-            await answer(executor, Request(PROMPT, 5))
-        with pytest.raises(EngineFailure, match=r"^out of memory$"):
-            await anext(answers(executor, Request(PROMPT, 5, streaming=True)))
+        engine = Engine(ScriptedExecutor(LIMITS, babble(50), fails=lambda request: "out of memory"))
+        for asked in ask(engine):
+            with pytest.raises(EngineFailure, match=r"^out of memory$"):
+                await asked
+        assert not engine.is_busy
+
+    run(main())
+
+
+def test_a_request_that_the_engine_ends_is_no_answer(run: Run) -> None:
+    async def main() -> None:
+        executor = ScriptedExecutor(LIMITS, babble(50), delay=60)
+        asked = ask(Engine(executor))
+        await asyncio.sleep(0)
+        executor.shutdown()
+        for each in asked:
+            with pytest.raises(Cancelled):
+                await each
+
+    run(main())
+
+
+def test_an_engine_that_says_nothing_is_left_in_time(run: Run) -> None:
+    async def main() -> None:
+        executor = ScriptedExecutor(LIMITS, babble(50), delay=60)
+        engine = Engine(executor)
+        asked = ask(engine, until=100.0)
+        await asyncio.sleep(0)
+        engine.reap(99.9)
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in asked)
+        engine.reap(100.0)
+        for each in asked:
+            with pytest.raises(Overdue):
+                await each
+        assert (executor.cancelled, executor.in_flight, engine.is_busy) == ([1, 2], 0, False)
+
+    run(main())
+
+
+def test_all_are_told_when_no_answer_will_come(run: Run) -> None:
+    async def main() -> None:
+        engine = Engine(ScriptedExecutor(LIMITS, babble(50), delay=60))
+        asked = ask(engine)
+        await asyncio.sleep(0)
+        engine.fail("CUDA is gone")
+        for each in asked:
+            with pytest.raises(EngineFailure, match=r"^CUDA is gone$"):
+                await each
 
     run(main())
 
@@ -57,17 +110,12 @@ def test_an_engines_error_is_raised(run: Run) -> None:
 def test_cancelling_the_task_cancels_the_request(run: Run) -> None:
     async def main() -> None:
         executor = ScriptedExecutor(LIMITS, babble(50), delay=60)
-        stream = answers(executor, Request(PROMPT, 5, streaming=True))
-        tasks = [
-            asyncio.ensure_future(answer(executor, Request(PROMPT, 5))),
-            asyncio.ensure_future(anext(stream)),
-        ]
+        asked = ask(Engine(executor))
         await asyncio.sleep(0)
-        for task in tasks:
-            task.cancel()
-        assert [type(end) for end in await asyncio.gather(*tasks, return_exceptions=True)] == [
-            asyncio.CancelledError
-        ] * 2
+        for each in asked:
+            each.cancel()
+        ends = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
         assert executor.cancelled == [1, 2]
 
     run(main())
@@ -76,7 +124,7 @@ def test_cancelling_the_task_cancels_the_request(run: Run) -> None:
 def test_closing_the_stream_cancels_the_request(run: Run) -> None:
     async def main() -> None:
         executor = ScriptedExecutor(LIMITS, babble(50))
-        stream = answers(executor, Request(PROMPT, 50, streaming=True))
+        stream = Engine(executor).answers(Request(PROMPT, 50, streaming=True), math.inf)
         assert (await anext(stream)).token_ids == said(1)
         await stream.aclose()
         assert executor.cancelled == [1]

@@ -4,19 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 import tokenizers
 
 from tests.fakes.expected import Cases, assert_is, expect
-from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, drafting_for
+from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
-from trtspec.serving.completion import CompletionRequest, EndReason
-from trtspec.serving.coordinator import Coordinator
-from trtspec.serving.errors import EngineFailure, ProtocolError
+from trtspec.serving.bounds import Bounds
+from trtspec.serving.breaker import FIRST_REST_S
+from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.coordinator import CHECK_S, Coordinator
+from trtspec.serving.errors import Busy, Cancelled, EngineFailure, TimedOut
 from trtspec.serving.executor import FinishReason, Request
 from trtspec.serving.tokenizer import Tokenizer
+
+BOUNDS = Bounds(max_places=256)
+
+
+class Clock:
+    """What the loop takes for the time, moved by hand on top of what really passes."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock, time = Clock(), asyncio.BaseEventLoop.time
+    monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: time(loop) + clock.seconds)
+    return clock
+
+
+async def until(happens: Callable[[], object]) -> None:
+    while not happens():
+        await asyncio.sleep(0)
 
 
 class TestDraft:
@@ -39,19 +64,71 @@ class TestDraft:
 
         run(main())
 
-    def test_is_not_asked_again_after_a_failure(self, run: Run, tokenizer: Tokenizer) -> None:
+    def test_rests_after_three_failures_and_comes_back(
+        self, run: Run, tokenizer: Tokenizer, clock: Clock
+    ) -> None:
+        async def main() -> None:
+            target = ScriptedExecutor(TARGET, chatter(range(60, 90), 3))
+            is_down = False
+            draft = drafting_for(target, 1.0, fails=lambda _: "gone" if is_down else None)
+            coordinator = Coordinator(target, draft, tokenizer)
+            request = CompletionRequest(prompt_token_ids=[1], max_tokens=60, num_draft_tokens=4, end_id=-1)
+            whole = (await coordinator.complete(request)).token_ids
+            usual = len(draft.requests)
+
+            is_down = True
+            draft.requests.clear()
+            assert (await coordinator.complete(request)).token_ids == whole
+            assert (len(draft.requests), coordinator.stats.draft_failures) == (3, 3)
+            assert not coordinator.stats.draft_available
+            assert (await coordinator.complete(request)).token_ids == whole
+            assert len(draft.requests) == 3
+
+            clock.seconds += FIRST_REST_S
+            assert (await coordinator.complete(request)).token_ids == whole
+            assert (len(draft.requests), coordinator.stats.draft_failures) == (4, 4)
+
+            is_down = False
+            clock.seconds += 2 * FIRST_REST_S
+            draft.requests.clear()
+            assert (await coordinator.complete(request)).token_ids == whole
+            assert coordinator.stats.draft_available
+            assert len(draft.requests) == usual
+
+        run(main())
+
+    def test_comes_back_to_a_completion_that_lost_it(
+        self, run: Run, tokenizer: Tokenizer, clock: Clock
+    ) -> None:
+        async def main() -> None:
+            target = ScriptedExecutor(TARGET, chatter(range(60, 90), 3))
+            draft = drafting_for(target, 1.0, fails=lambda _: "gone" if clock.seconds < 1 else None)
+            coordinator = Coordinator(target, draft, tokenizer)
+            request = CompletionRequest(prompt_token_ids=[1], max_tokens=100, num_draft_tokens=4, end_id=-1)
+            said = 0
+            async for delta in coordinator.stream(request):
+                said += len(delta.token_ids)
+                clock.seconds = said / 25
+            # Three tokens with failures, a burst until the rest is over, and drafts again.
+            assert said == 100
+            assert delta.completion.speculation.num_spec_steps > 10
+
+        run(main())
+
+    def test_hangs_and_is_left_in_time(self, run: Run, tokenizer: Tokenizer, clock: Clock) -> None:
         async def main() -> None:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
-            draft = drafting_for(target, 1.0, fails=lambda r: "gone" if len(r.input_token_ids) > 10 else None)
-            coordinator = Coordinator(target, draft, tokenizer)
-            delta = await coordinator.complete(
-                CompletionRequest(prompt_token_ids=[1], max_tokens=40, num_draft_tokens=4)
+            draft = drafting_for(target, 1.0, delay=3600)
+            coordinator = Coordinator(target, draft, tokenizer, bounds=replace(BOUNDS, draft_timeout_s=5.0))
+            task = asyncio.ensure_future(
+                coordinator.complete(CompletionRequest(prompt_token_ids=[1], max_tokens=40))
             )
-            assert delta.token_ids == list(range(50, 90))
-            assert coordinator.stats.draft_failures == 1
-            assert [len(r.input_token_ids) for r in draft.requests] == [1, 6, 11]
-            assert [len(r.input_token_ids) for r in target.requests] == [1, 6, 11]
-            assert target.requests[-1].streaming
+            for failures in range(1, 4):
+                await until(lambda: draft.in_flight)
+                clock.seconds += 5.0
+                await until(lambda failures=failures: coordinator.stats.draft_failures == failures)
+            assert (await task).token_ids == list(range(50, 90))
+            assert (draft.in_flight, draft.cancelled) == (0, [1, 2, 3])
 
         run(main())
 
@@ -60,14 +137,14 @@ class TestDraft:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
             draft = drafting_for(target, 1.0, delay=60)
             coordinator = Coordinator(target, draft, tokenizer)
-            task = asyncio.ensure_future(
-                coordinator.complete(CompletionRequest(prompt_token_ids=[1], max_tokens=40))
-            )
-            while not draft.in_flight:
-                await asyncio.sleep(0)
-            draft.shutdown()
+            request = CompletionRequest(prompt_token_ids=[1], max_tokens=40)
+            task = asyncio.ensure_future(coordinator.complete(request))
+            for _ in range(3):
+                await until(lambda: draft.in_flight)
+                draft.shutdown()
+                await until(lambda: not draft.in_flight)
             assert (await task).token_ids == list(range(50, 90))
-            assert coordinator.stats.draft_failures == 1
+            assert coordinator.stats.draft_failures == 3
 
         run(main())
 
@@ -125,22 +202,24 @@ class TestTarget:
                 with pytest.raises(EngineFailure, match=r"^out of memory$"):
                     await listen()
                 assert said == list(range(50, 60)) if num_draft_tokens else said == []
-                assert coordinator.stats.active_requests == 0
+                assert (coordinator.stats.running, coordinator.stats.waiting) == (0, 0)
                 assert coordinator.stats.draft_failures == 0
 
         run(main())
 
-    def test_answers_what_does_not_follow_from_the_draft(self, run: Run, tokenizer: Tokenizer) -> None:
+    def test_every_token_that_it_returns_is_its_own(self, run: Run, tokenizer: Tokenizer) -> None:
+        """Also those that do not follow from the draft: the engine has discarded that."""
+
         class Target(OneShot):
             def say(self, request: Request) -> tuple[list[int], FinishReason]:
-                return [7, 7, 7], FinishReason.LENGTH
+                return [7] * request.max_tokens, FinishReason.LENGTH
 
         async def main() -> None:
             draft = ScriptedExecutor(DRAFT, echo(range(50, 90), 5))
-            with pytest.raises(ProtocolError):
-                await Coordinator(Target(TARGET), draft, tokenizer).complete(
-                    CompletionRequest(prompt_token_ids=[1])
-                )
+            request = CompletionRequest(prompt_token_ids=[1], max_tokens=9)
+            delta = await Coordinator(Target(TARGET), draft, tokenizer).complete(request)
+            assert delta.token_ids == [7] * 9
+            assert delta.completion.speculation.num_spec_steps == 0
 
         run(main())
 
@@ -153,13 +232,95 @@ class TestTarget:
                 prompt_token_ids=[1], max_tokens=40, num_draft_tokens=num_draft_tokens
             )
             said: list[int] = []
-            async for delta in coordinator.stream(request):
-                said += delta.token_ids
-                if len(said) >= 5 and target.cancelled == []:
-                    asyncio.get_running_loop().call_soon(shut_down_when_busy, target)
-            assert delta.completion.end_reason is EndReason.CANCELLED
+
+            async def listen() -> None:
+                async for delta in coordinator.stream(request):
+                    said.extend(delta.token_ids)
+                    if len(said) >= 5 and target.cancelled == []:
+                        asyncio.get_running_loop().call_soon(shut_down_when_busy, target)
+
+            with pytest.raises(Cancelled):
+                await listen()
             assert said == list(range(50, 50 + len(said)))
             assert 5 <= len(said) < 40
+
+        run(main())
+
+    @pytest.mark.parametrize("num_draft_tokens", [0, 4])
+    def test_makes_no_progress(
+        self, run: Run, tokenizer: Tokenizer, clock: Clock, num_draft_tokens: int
+    ) -> None:
+        """Those at work and those in the queue are told, and so is whoever runs the service."""
+
+        async def main() -> None:
+            target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=3600)
+            bounds = replace(BOUNDS, max_places=1, target_timeout_s=10.0)
+            coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer, bounds=bounds)
+            request = CompletionRequest(prompt_token_ids=[1], num_draft_tokens=num_draft_tokens)
+            tasks = [asyncio.ensure_future(coordinator.complete(request)) for _ in range(2)]
+            await until(lambda: target.in_flight and coordinator.stats.waiting)
+            clock.seconds += 9.0
+            await asyncio.sleep(3 * CHECK_S)
+            assert coordinator.failure is None
+            clock.seconds += 2.0
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(end) for end in ends] == [EngineFailure, Busy]
+            assert coordinator.failure == str(ends[0])
+            assert "no progress for 10 s" in coordinator.failure
+            with pytest.raises(Busy):
+                await coordinator.complete(request)
+
+        run(main())
+
+
+class TestTime:
+    @pytest.mark.parametrize("slow", ["draft", "target", "target alone"])
+    def test_a_completion_has_a_limit(self, run: Run, tokenizer: Tokenizer, clock: Clock, slow: str) -> None:
+        async def main() -> None:
+            target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=0 if slow == "draft" else 3600)
+            draft = drafting_for(target, 1.0, delay=3600 if slow == "draft" else 0)
+            bounds = replace(BOUNDS, default_timeout_s=15.0, draft_timeout_s=100.0)
+            coordinator = Coordinator(target, draft, tokenizer, bounds=bounds)
+            num_draft_tokens = 0 if slow == "target alone" else 4
+            own = CompletionRequest(prompt_token_ids=[1], num_draft_tokens=num_draft_tokens, timeout_s=5.0)
+            others = replace(own, timeout_s=None)
+            tasks = [asyncio.ensure_future(coordinator.complete(request)) for request in (own, others)]
+            engine = draft if slow == "draft" else target
+            await until(lambda: engine.in_flight == 2)
+            clock.seconds += 5.0
+            with pytest.raises(TimedOut, match="at token 0 of 16"):
+                await tasks[0]
+            assert not tasks[1].done()
+            clock.seconds += 10.0
+            with pytest.raises(TimedOut):
+                await tasks[1]
+            assert (engine.in_flight, coordinator.stats.timed_out) == (0, 2)
+            assert coordinator.stats.draft_failures == 0
+
+        run(main())
+
+    def test_the_queue_has_one(self, run: Run, tokenizer: Tokenizer, clock: Clock) -> None:
+        async def main() -> None:
+            target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=3600)
+            bounds = replace(BOUNDS, max_places=1, max_queue_size=2, max_queue_delay_s=12.0)
+            coordinator = Coordinator(target, None, tokenizer, bounds=bounds)
+            request = CompletionRequest(prompt_token_ids=[1])
+            working = asyncio.ensure_future(coordinator.complete(request))
+            await until(lambda: target.in_flight)
+            impatient = asyncio.ensure_future(coordinator.complete(replace(request, timeout_s=5.0)))
+            patient = asyncio.ensure_future(coordinator.complete(request))
+            await until(lambda: coordinator.stats.waiting == 2)
+            with pytest.raises(Busy, match="1 completions are at work and 2 wait already; try again later"):
+                await coordinator.complete(request)
+            clock.seconds += 5.0
+            with pytest.raises(TimedOut, match="in the queue"):
+                await impatient
+            clock.seconds += 7.0
+            with pytest.raises(Busy, match="no place became free in 12 s"):
+                await patient
+            assert not working.done()
+            assert (coordinator.stats.refused, coordinator.stats.timed_out) == (2, 1)
+            working.cancel()
 
         run(main())
 
@@ -201,7 +362,7 @@ class TestCancellation:
                         task.cancel()
                 ends = await asyncio.gather(*tasks, return_exceptions=True)
                 assert sum(isinstance(end, asyncio.CancelledError) for end in ends) > 50
-            assert (target.in_flight, draft.in_flight, coordinator.stats.active_requests) == (0, 0, 0)
+            assert (target.in_flight, draft.in_flight, coordinator.stats.running) == (0, 0, 0)
             assert len(target.cancelled) + len(draft.cancelled) > 5
 
         run(main())

@@ -17,10 +17,10 @@ GOOD = CompletionRequest("hello world")
 
 def test_what_a_good_request_becomes(tokenizer: Tokenizer) -> None:
     state = begin(replace(GOOD, max_tokens=7, num_draft_tokens=3), LIMITS, tokenizer)
-    assert state.token_ids == tokenizer.encode("hello world")
-    assert (state.num_input_tokens, state.num_output_tokens) == (len(state.token_ids), 0)
+    assert state.text == tokenizer.encode("hello world")
+    assert (state.num_input_tokens, state.num_output_tokens) == (len(state.text), 0)
     assert (state.num_remaining, state.num_draft_tokens) == (7, 3)
-    assert (state.end_id, state.stop_token_ids) == (tokenizer.end_ids[0], {tokenizer.end_ids[1]})
+    assert state.end_ids == tokenizer.end_ids
 
 
 def test_drafts_as_much_as_the_engine_verifies_unless_told(tokenizer: Tokenizer) -> None:
@@ -38,9 +38,9 @@ def test_max_tokens_is_reduced_to_what_fits_beside_a_draft(tokenizer: Tokenizer,
 
 def test_an_end_id_of_the_clients_own(tokenizer: Tokenizer) -> None:
     state = begin(replace(GOOD, end_id=5), LIMITS, tokenizer)
-    assert (state.end_id, state.stop_token_ids) == (5, frozenset())
+    assert state.end_ids == (5,)
     state = begin(replace(GOOD, end_id=NO_END), LIMITS, tokenizer)
-    assert (state.end_id, state.stop_token_ids) == (None, frozenset())
+    assert state.end_ids == ()
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,9 @@ def test_an_end_id_of_the_clients_own(tokenizer: Tokenizer) -> None:
         (replace(GOOD, stop=("a", "")), "stop", "a string of 0 characters"),
         (replace(GOOD, stop=("a" * (MAX_STOP_LENGTH + 1),)), "stop", "a string of 1025 characters"),
         (replace(GOOD, stop=("a",) * (MAX_STOP_STRINGS + 1)), "stop", "65 strings"),
+        (replace(GOOD, stop=("a" * 1024, "b" * 1024) * 2 + ("c",)), "stop", "4097 characters in all"),
+        (replace(GOOD, timeout_s=0.0), "timeout", "0.0 s"),
+        (replace(GOOD, timeout_s=math.nan), "timeout", "nan s"),
         (replace(GOOD, end_id=300), "end_id", 300),
         (replace(GOOD, end_id=-2), "end_id", -2),
     ],

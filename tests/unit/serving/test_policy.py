@@ -6,9 +6,10 @@ import pytest
 
 from trtspec.serving.completion import EndReason
 from trtspec.serving.executor import Limits, SamplingConfig
-from trtspec.serving.policy import draft_length, may_speculate
+from trtspec.serving.policy import draft_length, may_split
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stop import StopMatcher
+from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
 
 TARGET = Limits(max_batch_size=4, max_input_len=100, max_seq_len=108, max_draft_len=8, vocab_size=300)
@@ -17,13 +18,13 @@ DRAFT = replace(TARGET, max_draft_len=0)
 
 def state(tokenizer: Tokenizer, length: int, remaining: int, num_draft_tokens: int = 5) -> CompletionState:
     return CompletionState(
-        token_ids=[0] * length,
+        text=Text([0] * length),
         num_input_tokens=length,
         max_tokens=remaining,
+        min_tokens=0,
         num_draft_tokens=num_draft_tokens,
         sampling=SamplingConfig(),
-        end_id=None,
-        stop_token_ids=frozenset(),
+        end_ids=(),
         stop=StopMatcher(()),
         detokenizer=tokenizer.detokenizer(),
     )
@@ -72,8 +73,16 @@ def test_no_draft_when_off_or_ended(tokenizer: Tokenizer) -> None:
         (SamplingConfig(repetition_penalty=1.1), False),
         (SamplingConfig(presence_penalty=0.5), False),
         (SamplingConfig(frequency_penalty=-0.5), False),
-        (SamplingConfig(min_tokens=1), False),
+        (SamplingConfig(min_tokens=1), True),
     ],
 )
-def test_penalties_turn_speculation_off(sampling: SamplingConfig, expected: bool) -> None:
-    assert may_speculate(sampling) is expected
+def test_penalties_make_a_completion_one_request(sampling: SamplingConfig, expected: bool) -> None:
+    assert may_split(sampling) is expected
+
+
+def test_a_text_that_the_draft_cannot_read_is_not_drafted(tokenizer: Tokenizer) -> None:
+    smaller = replace(DRAFT, vocab_size=200)
+    text = state(tokenizer, 10, 50)
+    assert draft_length(text, TARGET, smaller) == 5
+    text.text.append(200)
+    assert draft_length(text, TARGET, smaller) == 0

@@ -7,6 +7,7 @@ from trtspec.serving.completion import Delta, EndReason
 from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stop import StopMatcher
+from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
 
 PROMPT = [1, 2, 3]
@@ -15,13 +16,13 @@ PROMPT = [1, 2, 3]
 @pytest.fixture
 def state(tokenizer: Tokenizer) -> CompletionState:
     return CompletionState(
-        token_ids=list(PROMPT),
+        text=Text(PROMPT),
         num_input_tokens=len(PROMPT),
         max_tokens=12,
+        min_tokens=0,
         num_draft_tokens=4,
         sampling=SamplingConfig(temperature=1.0, seed=100),
-        end_id=7,
-        stop_token_ids=frozenset([8]),
+        end_ids=(7, 8),
         stop=StopMatcher(["wo!"]),
         detokenizer=tokenizer.detokenizer(),
     )
@@ -29,13 +30,29 @@ def state(tokenizer: Tokenizer) -> CompletionState:
 
 def test_a_request_continues_what_there_is(state: CompletionState, tokenizer: Tokenizer) -> None:
     said = tokenizer.encode("abc")
-    request = state.request(4)
+    sampling = SamplingConfig(temperature=1.0, seed=100)
+    assert state.request(4) == Request(Text(PROMPT), 4, end_id=7, sampling=sampling)
     state.take(said)
-    assert request == Request((1, 2, 3), 4, end_id=7, sampling=SamplingConfig(temperature=1.0, seed=100))
     sampling = SamplingConfig(temperature=1.0, seed=103)
-    assert state.request(9, streaming=True) == Request(
-        (*PROMPT, *said), 9, end_id=7, sampling=sampling, streaming=True
-    )
+    request = state.request(9, streaming=True)
+    assert request == Request(Text(PROMPT + said), 9, end_id=7, sampling=sampling, streaming=True)
+    assert request.input_token_ids is state.text
+
+
+def test_nothing_ends_a_text_before_min_tokens(state: CompletionState, tokenizer: Tokenizer) -> None:
+    state.min_tokens = 4
+    assert state.num_endless == 4
+    request = state.endless_request(4)
+    assert (request.end_id, request.bad_token_ids, request.max_tokens) == (None, (7, 8), 4)
+    assert state.take([50, 8]).token_ids == [50, 8]
+    assert (state.num_endless, state.end_reason) == (2, None)
+    assert state.take([50, 51, 8, 50]).token_ids == [50, 51]
+    assert state.end_reason is EndReason.END_ID
+
+
+def test_a_text_without_end_tokens_ends_at_its_length_anyway(state: CompletionState) -> None:
+    state.min_tokens, state.end_ids = 4, ()
+    assert state.num_endless == 0
 
 
 def test_a_run_is_taken_up_to_max_tokens(state: CompletionState, tokenizer: Tokenizer) -> None:
@@ -76,14 +93,11 @@ def test_nothing_follows_a_stop_string(
     assert (state.take(said).text, state.end_reason) == ("", EndReason.STOP)
 
 
-@pytest.mark.parametrize("reason", [EndReason.END_ID, EndReason.CANCELLED])
-def test_what_was_held_back_is_shown_at_the_end(
-    state: CompletionState, tokenizer: Tokenizer, reason: EndReason
-) -> None:
+def test_what_was_held_back_is_shown_at_the_end(state: CompletionState, tokenizer: Tokenizer) -> None:
     first_byte = tokenizer.encode("漢")[0]
     delta = state.take([*tokenizer.encode("a wo"), first_byte])
     assert delta.text == "a "
-    delta = state.take([], reason)
+    delta = state.take([], EndReason.END_ID)
     assert (delta.text, delta.token_ids) == ("wo�", [])
     assert delta.completion is not None
-    assert delta.completion.end_reason is reason
+    assert delta.completion.end_reason is EndReason.END_ID

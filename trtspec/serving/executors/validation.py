@@ -45,7 +45,7 @@ def validate(request: Request, limits: Limits) -> Valid:
         raise Refused(
             f"Draft tokens length ({len(draft)}) exceeds maximum draft tokens length ({limits.max_draft_len})"
         )
-    if not isinstance(given, Text):
+    if not isinstance(given, Text) or given.largest >= limits.vocab_size:
         _check_tokens("Input", given, limits.vocab_size)
     _check_tokens("Draft", draft, limits.vocab_size)
     _check_tokens("Bad", request.bad_token_ids, limits.vocab_size)

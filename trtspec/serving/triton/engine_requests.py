@@ -25,7 +25,6 @@ _MISSING = (
     "beam_width",
     "draft_logits",
     "draft_acceptance_threshold",
-    "bad_words_list",
     "embedding_bias",
     "runtime_top_p_min",
     "runtime_top_p_decay",
@@ -82,13 +81,14 @@ def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
         max_tokens=_scalar(arrays, "request_output_len"),
         draft_token_ids=[] if draft is None else draft.reshape(-1).tolist(),
         end_id=_scalar(arrays, "end_id"),
+        bad_token_ids=_bad_tokens(arrays),
         sampling=_sampling(arrays),
         streaming=bool(_scalar(arrays, "streaming")),
     )
     said = _scalar(arrays, "exclude_input_in_output")
     return EngineRequest(
         request,
-        stop_words=read_words(arrays.get("stop_words_list")),
+        stop_words=read_words(arrays.get("stop_words_list"), "stop_words_list"),
         excludes_input=excludes_input if said is None else said,
         perf_metrics=bool(_scalar(arrays, "return_perf_metrics")),
         num_input_tokens=bool(_scalar(arrays, "return_num_input_tokens")),
@@ -125,10 +125,15 @@ def response_arrays(asked: EngineRequest, new: Sequence[int]) -> dict[str, npt.N
 
 
 def _asks_for_nothing(name: str, array: npt.NDArray[Any]) -> bool:
-    if name == "bad_words_list":
-        return not read_words(array)
     nothing = (1,) if name in _ONE else (0, b"")
     return all(item in nothing for item in array.reshape(-1).tolist())
+
+
+def _bad_tokens(arrays: Arrays) -> tuple[int, ...]:
+    words = read_words(arrays.get("bad_words_list"), "bad_words_list")
+    if any(len(word) > 1 for word in words):
+        raise RequestError("bad_words_list", "of several tokens a word", "one token a word")
+    return tuple(token for word in words for token in word)
 
 
 def _scalar(arrays: Arrays, name: str) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from trtspec.serving.calls import answer
+from trtspec.serving.calls import Engine
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Executor, Request, Response
 from trtspec.serving.triton.engine_requests import (
@@ -63,7 +64,7 @@ class EngineService:
         try:
             self._executor = self._loop.call(load)
             # The first use of an engine is slow.
-            self._loop.run(answer(self._executor, Request([0], max_tokens=8)))
+            self._loop.run(Engine(self._executor).answer(Request([0], max_tokens=8), math.inf))
         except BaseException:
             self._loop.end()
             raise

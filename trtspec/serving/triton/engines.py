@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.serving.bounds import Bounds
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
@@ -26,9 +27,10 @@ class Pair:
     tokenizer: Tokenizer
     num_draft_tokens: int | None = None
     in_process: bool = True
+    bounds: Bounds | None = None
 
     def coordinator(self) -> Coordinator:
-        return Coordinator(self.target, self.draft, self.tokenizer, self.num_draft_tokens)
+        return Coordinator(self.target, self.draft, self.tokenizer, self.num_draft_tokens, self.bounds)
 
     def shutdown(self) -> None:
         for executor in (self.draft, self.target):
@@ -49,16 +51,32 @@ def load(values: Mapping[str, str], folder: Path) -> Pair:
     longest = parameters.number("num_draft_tokens") if "num_draft_tokens" in values else None
     tokenizer = Tokenizer.load(parameters.path("tokenizer_dir"))
     target, draft = _LOADERS[backend](parameters)
-    return Pair(target, draft, tokenizer, longest, in_process=backend != "bls")
+    bounds = _bounds(parameters, target, draft)
+    return Pair(target, draft, tokenizer, longest, backend != "bls", bounds)
+
+
+def _bounds(parameters: Parameters, target: Executor, draft: Executor) -> Bounds:
+    """What the plan has chosen, and what the engines say of their caches now that they are loaded."""
+    caches = [executor.kv_tokens for executor in (target, draft) if executor.kv_tokens is not None]
+    return Bounds(
+        max_places=parameters.number("max_places"),
+        kv_tokens=min(caches, default=None),
+        max_queue_size=parameters.number("max_queue_size"),
+        max_queue_delay_s=parameters.seconds("max_queue_delay_microseconds"),
+        default_timeout_s=parameters.seconds("default_timeout_microseconds"),
+        draft_timeout_s=parameters.seconds("draft_timeout_microseconds"),
+        target_timeout_s=parameters.seconds("target_timeout_microseconds"),
+    )
 
 
 def _bls(parameters: Parameters) -> tuple[Executor, Executor]:
-    """Tensors do not say what engines were built for, so their directories do."""
+    """Tensors do not say what engines were built for, so their directories do, and the plan for caches."""
     from trtspec.serving.executors.bls.executor import BlsExecutor
     from trtspec.serving.triton.bls import TritonModel
 
+    kv_tokens = parameters.number("kv_tokens") if "kv_tokens" in parameters.values else None
     target, draft = (
-        BlsExecutor(TritonModel(parameters.text(name)), read_limits(parameters.path(folder)))
+        BlsExecutor(TritonModel(parameters.text(name)), read_limits(parameters.path(folder)), kv_tokens)
         for name, folder in (
             ("tensorrt_llm_model_name", "target_engine_dir"),
             ("tensorrt_llm_draft_model_name", "draft_engine_dir"),

@@ -22,8 +22,12 @@ class Metrics:
         self._per_position = Series(
             "spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted, by their place from 0", counter
         )
-        self._failures = Series("draft_failures", "Completions that lost their draft engine", counter)
-        self._running = Series("num_requests_running", "Requests in flight", gauge)
+        self._failures = Series("draft_failures", "Drafts that failed or took too long", counter)
+        self._refused = Series("num_requests_refused", "Requests that found no place", counter)
+        self._timed_out = Series("num_requests_timed_out", "Requests that were not whole in time", counter)
+        self._available = Series("draft_available", "1 while the draft engine is in use, 0 at rest", gauge)
+        self._running = Series("num_requests_running", "Requests at work", gauge)
+        self._waiting = Series("num_requests_waiting", "Requests that wait for a place", gauge)
         self.update(Stats())
 
     def update(self, stats: Stats) -> None:
@@ -34,7 +38,11 @@ class Metrics:
         for position, accepted in enumerate(speculation.accepted_per_position):
             self._per_position.set(accepted, {**self._labels, "position": str(position)})
         self._failures.set(stats.draft_failures, self._labels)
-        self._running.set(stats.active_requests, self._labels)
+        self._refused.set(stats.refused, self._labels)
+        self._timed_out.set(stats.timed_out, self._labels)
+        self._available.set(int(stats.draft_available), self._labels)
+        self._running.set(stats.running, self._labels)
+        self._waiting.set(stats.waiting, self._labels)
 
 
 class Series:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from trtspec.serving.errors import RequestError, ServingError
 from trtspec.serving.triton import engines
 from trtspec.serving.triton.metrics import Metrics
 from trtspec.serving.triton.requests import Wanted, explain, read
-from trtspec.serving.triton.responses import Chunk, Failure, arrays
+from trtspec.serving.triton.responses import Chunk, Code, Failure, arrays
 from trtspec.serving.triton.service import Service
 
 
@@ -27,7 +28,7 @@ class TritonPythonModel:
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
         metrics = Metrics({"model": args["model_name"], "version": args["model_version"]})
         try:
-            self._service = Service(lambda: self.load(parameters, folder), metrics.update)
+            self._service = Service(lambda: self.load(parameters, folder), metrics.update, _give_up)
         except ServingError as error:
             raise pb_utils.TritonModelException(str(error)) from None
 
@@ -41,10 +42,11 @@ class TritonPythonModel:
                 completion, wanted = read(
                     {tensor.name(): tensor.as_numpy() for tensor in request.inputs()},
                     json.loads(request.parameters() or "{}"),
+                    request.timeout(),
                 )
             except ServingError as error:
                 message = explain(error) if isinstance(error, RequestError) else str(error)
-                self._service.refuse(TritonClient(sender, Wanted()), Failure(message, is_clients=True))
+                self._service.refuse(TritonClient(sender, Wanted()), Failure(message, Code.INVALID_ARG))
             else:
                 self._service.submit(completion, wanted, TritonClient(sender, wanted))
 
@@ -73,6 +75,10 @@ class TritonClient:
         return left
 
 
+def _give_up(failure: str) -> None:
+    """A process that can serve nothing is better gone: others notice, and start another."""
+    os._exit(1)
+
+
 def _error(failure: Failure) -> Any:
-    code = pb_utils.TritonError.INVALID_ARG if failure.is_clients else pb_utils.TritonError.INTERNAL
-    return pb_utils.TritonError(failure.message, code)
+    return pb_utils.TritonError(failure.message, getattr(pb_utils.TritonError, failure.code.value))

@@ -10,7 +10,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from trtspec.serving.triton.responses import Chunk
@@ -71,6 +72,11 @@ class Sender:
         self._open[outbox] = on_leave
         return outbox
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether anybody has not had the last response yet."""
+        return bool(self._open)
+
     def close(self) -> None:
         """Sends what waits and ends the thread."""
         self._ready.put(None)
@@ -94,22 +100,30 @@ class Sender:
     def _send(self, outbox: Outbox) -> None:
         if outbox not in self._open:
             return
-        try:
+        is_over = True
+        with _logged("a response could not be sent", self._open[outbox]):
             is_over = outbox.send()
-        except Exception:
-            # The others must not lose their thread because Triton refused one response.
-            log.exception("a response could not be sent")
-            self._open[outbox]()
-            is_over = True
         if is_over:
             del self._open[outbox]
 
     def _look_around(self) -> None:
         for outbox, on_leave in list(self._open.items()):
-            if outbox.has_left():
-                self._open[outbox] = _nothing
-                on_leave()
-        self._tick()
+            with _logged("a client could not be asked whether it has left"):
+                if outbox.has_left():
+                    self._open[outbox] = _nothing
+                    on_leave()
+        with _logged("the metrics could not be updated"):
+            self._tick()
+
+
+@contextmanager
+def _logged(problem: str, on_error: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """The others must not lose their thread because of one client, or of one number."""
+    try:
+        yield
+    except Exception:
+        log.exception(problem)
+        on_error()
 
 
 def _nothing() -> None:

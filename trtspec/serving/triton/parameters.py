@@ -33,6 +33,10 @@ class Parameters:
             raise _wrong(key, text, "not a number")
         return int(text)
 
+    def seconds(self, key: str) -> float:
+        """Of a number of microseconds."""
+        return self.number(key) / 1e6
+
     def fraction(self, key: str) -> float:
         """More than 0 and less than 1, as `KvCacheConfig` demands."""
         text = self.text(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -43,20 +43,21 @@ class UnknownInput(ServingError):
 
 
 def read(
-    tensors: Mapping[str, npt.NDArray[Any]], parameters: Iterable[str] = ()
+    tensors: Mapping[str, npt.NDArray[Any]], parameters: Mapping[str, Any], timeout_us: int = 0
 ) -> tuple[CompletionRequest, Wanted]:
     """The completion that a request asks for, and in what form.
 
-    `parameters` are the names of the request's parameters: what a `generate` body has besides the inputs
-    arrives as such. Those that begin with `triton_` are Triton's own. Raises `ServingError` for what is not
+    `parameters` are the request's parameters: what a `generate` body has besides the inputs arrives as such.
+    `timeout`, in microseconds, is the one that counts here, and `timeout_us` the same where Triton has read
+    it; those that begin with `triton_` are Triton's own. Raises `ServingError` for what is not
     as the table says; the ranges of values are the coordinator's to check.
 
     `max_tokens` is 16 when left out, as in Triton's OpenAI front end. `exclude_input_in_output` is true when
     left out: that front end's chat route never sends it and shows what it gets; streamed text never repeats
     the prompt in NVIDIA's models, either.
     """
-    for name in [*tensors, *(name for name in parameters if not name.startswith("triton_"))]:
-        if name not in _BY_NAME:
+    for name in [*tensors, *parameters]:
+        if name not in _BY_NAME and name != _TIMEOUT and not name.startswith("triton_"):
             raise UnknownInput(name)
     for name in parameters:
         if name in _BY_NAME:
@@ -72,6 +73,8 @@ def read(
         stop=tuple(word for word in values["stop_words"] or () if word),
         sampling=_sampling(values),
         end_id=values["end_id"],
+        add_special_tokens=values["add_special_tokens"] is not False,
+        timeout_s=_timeout_s(parameters.get(_TIMEOUT), timeout_us),
         **({} if values["max_tokens"] is None else {"max_tokens": values["max_tokens"]}),
     )
     wanted = Wanted(
@@ -90,8 +93,17 @@ def explain(error: RequestError) -> str:
     return f"{name} is {_shortened(str(error.found))}; it must be {error.allowed}"
 
 
+_TIMEOUT = "timeout"
 _BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 _TENSOR_OF_FIELD = {"prompt": "text_input", "stop": "stop_words"}
+
+
+def _timeout_s(parameter: Any, timeout_us: int) -> float | None:
+    """0 stands for no limit of the request's own, as in Triton."""
+    if parameter is not None and (not isinstance(parameter, int) or isinstance(parameter, bool)):
+        raise RequestError(_TIMEOUT, _said(parameter), "a whole number of microseconds")
+    limit_us = timeout_us if parameter is None else parameter
+    return limit_us / 1e6 if limit_us else None
 
 
 def _sampling(values: Values) -> SamplingConfig:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.serving.completion import Completion
+from trtspec.serving.completion import Completion, EndReason
 from trtspec.serving.triton.requests import Wanted
 from trtspec.serving.triton.tensors import OUTPUTS, Datatype
 
 
+class Code(Enum):
+    """Triton's kinds of errors, of which `UNAVAILABLE` alone is worth another try."""
+
+    INVALID_ARG = "INVALID_ARG"
+    UNAVAILABLE = "UNAVAILABLE"
+    CANCELLED = "CANCELLED"
+    INTERNAL = "INTERNAL"
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request has no answer, in one line; `is_clients` tells a bad request from a server's fault."""
+    """Why a request has no answer, in one line."""
 
     message: str
-    is_clients: bool
+    code: Code
 
 
 @dataclass(slots=True)
@@ -39,12 +49,15 @@ class Chunk:
 def arrays(chunk: Chunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
     """The response's tensors by name, each of shape [1, 1].
 
-    Counts come with the last response, for the whole completion; clients that add up what responses count, as
-    Triton's OpenAI front end does, get the same sum.
+    The last one says why the text ended, in the words of OpenAI's API: `stop` or `length`. Counts come with
+    it, for the whole completion; clients that add up what responses count, as Triton's OpenAI front end does,
+    get the same sum.
     """
     values: dict[str, Any] = {"text_output": chunk.text.encode()}
     if chunk.completion is not None:
         speculation = chunk.completion.speculation
+        ended_at_limit = chunk.completion.end_reason is EndReason.LENGTH
+        values["finish_reason"] = b"length" if ended_at_limit else b"stop"
         if wanted.num_input_tokens:
             values["num_input_tokens"] = chunk.completion.num_input_tokens
         if wanted.num_output_tokens:

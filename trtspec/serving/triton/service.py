@@ -4,34 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 
+from trtspec.serving.calls import Engine
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.errors import RequestError, ServingError
+from trtspec.serving.errors import Busy, Cancelled, EngineLoadError, RequestError, ServingError, TimedOut
+from trtspec.serving.executor import Request
 from trtspec.serving.stats import Stats
 from trtspec.serving.triton.engines import Pair
 from trtspec.serving.triton.loop import LoopThread
 from trtspec.serving.triton.outbox import Client, Outbox, Sender
 from trtspec.serving.triton.requests import Wanted, explain
-from trtspec.serving.triton.responses import Chunk, Failure
+from trtspec.serving.triton.responses import Chunk, Code, Failure
 
 log = logging.getLogger(__name__)
 
-_CANCELLED = Failure("the request was cancelled", is_clients=False)
-_DEFECT = Failure("an error of the server; its log has the trace", is_clients=False)
+_CANCELLED = Failure("the request was cancelled", Code.CANCELLED)
+_DEFECT = Failure("an error of the server; its log has the trace", Code.INTERNAL)
+_STOPPING = "the server is stopping"
+_LAST_WORDS_S = 3.0
 
 
 class Service:
     """One asyncio loop in a thread of its own, and the thread that sends what it says.
 
     `load` is called on the loop; what it raises is raised here. `tick` is called on the sending thread every
-    `tick_s` seconds, which is also how often clients are asked whether they have left.
+    `tick_s` seconds, which is also how often clients are asked whether they have left. `on_failure` is called
+    there when the engines will serve nothing any more and every client has been told so.
     """
 
-    def __init__(self, load: Callable[[], Pair], tick: Callable[[Stats], None], tick_s: float = 0.05) -> None:
+    def __init__(
+        self,
+        load: Callable[[], Pair],
+        tick: Callable[[Stats], None],
+        on_failure: Callable[[str], None],
+        tick_s: float = 0.05,
+    ) -> None:
         self._loop = LoopThread("trtspec-loop")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[
+            asyncio.Task[None], Failure
+        ] = {}  # and what the client hears should it be cancelled
+        self._on_failure, self._failed_at = on_failure, 0.0
         try:
             self._pair = self._loop.call(load)
             if self._pair.in_process:
@@ -40,7 +56,8 @@ class Service:
         except BaseException:
             self._loop.end()
             raise
-        self._sender = Sender(lambda: tick(self._coordinator.stats), tick_s)
+        self._tick = tick
+        self._sender = Sender(self._look_around, tick_s)
 
     def submit(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
         """Starts a request and returns at once; `client` hears all that comes of it."""
@@ -49,25 +66,31 @@ class Service:
     def refuse(self, client: Client, failure: Failure) -> None:
         self._sender.open(client, lambda: None).put(Chunk(failure=failure))
 
+    def drain(self, grace_s: float) -> None:
+        """Refuses new requests; those at work have `grace_s` seconds to end, and are cancelled then."""
+        self._loop.run(self._drain(grace_s))
+
     def close(self) -> None:
         """Cancels what still runs, sends the last words, frees the engines."""
-        self._loop.run(self._cancel_all())
+        self.drain(0)
         self._sender.close()
         self._loop.call(self._pair.shutdown)
         self._loop.end()
+
+    # On the loop.
 
     def _begin(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
         # The client may have left already, which the sending thread may notice before there is a task.
         outbox = self._sender.open(client, lambda: self._loop.post(lambda: task.cancel()))
         task = asyncio.get_running_loop().create_task(self._answer(request, wanted, outbox))
-        self._tasks.add(task)
+        self._tasks[task] = _CANCELLED
         task.add_done_callback(lambda _: self._end(task, outbox))
 
     def _end(self, task: asyncio.Task[None], outbox: Outbox) -> None:
-        self._tasks.discard(task)
+        failure = self._tasks.pop(task)
         # Not in `_answer`, of which a task that is cancelled early runs nothing.
         if task.cancelled():
-            outbox.put(Chunk(failure=_CANCELLED))
+            outbox.put(Chunk(failure=failure))
 
     async def _answer(self, request: CompletionRequest, wanted: Wanted, outbox: Outbox) -> None:
         try:
@@ -78,22 +101,54 @@ class Service:
                     if delta.completion is not None or (wanted.stream and text):
                         outbox.put(Chunk(text, delta.completion))
                         text = ""
-        except RequestError as error:
-            outbox.put(Chunk(failure=Failure(explain(error), is_clients=True)))
         except ServingError as error:
-            outbox.put(Chunk(failure=Failure(str(error), is_clients=False)))
+            outbox.put(Chunk(failure=_failure(error)))
         except Exception:
             log.exception("a request failed")
             outbox.put(Chunk(failure=_DEFECT))
 
-    async def _cancel_all(self) -> None:
+    async def _drain(self, grace_s: float) -> None:
+        self._coordinator.close(_STOPPING)
+        if tasks := list(self._tasks):
+            await asyncio.wait(tasks, timeout=grace_s)
+            await self._cancel_all(Failure(f"{_STOPPING}, and the request was cancelled", Code.UNAVAILABLE))
+
+    async def _cancel_all(self, failure: Failure) -> None:
         tasks = list(self._tasks)
         for task in tasks:
+            self._tasks[task] = failure
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    # On the sending thread.
+
+    def _look_around(self) -> None:
+        self._tick(self._coordinator.stats)
+        failure = self._coordinator.failure
+        if failure is None:
+            return
+        if not self._failed_at:
+            self._failed_at = time.monotonic()
+            log.critical("%s", failure)
+            self._loop.post(self._coordinator.close, failure)
+        elif not self._sender.has_clients or time.monotonic() > self._failed_at + _LAST_WORDS_S:
+            self._on_failure(failure)
+
+
+def _failure(error: ServingError) -> Failure:
+    if isinstance(error, RequestError):
+        return Failure(explain(error), Code.INVALID_ARG)
+    if isinstance(error, Cancelled):
+        return Failure(str(error), Code.CANCELLED)
+    return Failure(str(error), Code.UNAVAILABLE if isinstance(error, (Busy, TimedOut)) else Code.INTERNAL)
 
 
 async def _warm_up(pair: Pair) -> None:
     """The first use of an engine is slow; this one counts nowhere, and finds an engine that cannot run."""
-    request = CompletionRequest(prompt_token_ids=[0], max_tokens=8, end_id=NO_END)
-    await pair.coordinator().complete(request)
+    for name, executor in (("draft", pair.draft), ("target", pair.target)):
+        if executor is not None:
+            try:
+                await Engine(executor).answer(Request([0], max_tokens=4), math.inf)
+            except ServingError as error:
+                raise EngineLoadError(f"the {name} engine", f"cannot run: {error}") from error
+    await pair.coordinator().complete(CompletionRequest(prompt_token_ids=[0], max_tokens=8, end_id=NO_END))

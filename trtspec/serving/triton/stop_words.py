@@ -10,8 +10,8 @@ import numpy.typing as npt
 from trtspec.serving.errors import RequestError
 
 
-def read_words(array: npt.NDArray[Any] | None) -> list[list[int]]:
-    """From int32 [1, 2, length]: the tokens of all words, and where each word ends, filled up with -1.
+def read_words(array: npt.NDArray[Any] | None, name: str) -> list[list[int]]:
+    """From int32 [1, 2, length], the tensor `name`: the tokens of all words, and where each ends; then -1.
 
     As `convertWordList` of `inflight_batcher_llm/src/utils.cc` reads it; raises `RequestError`.
     """
@@ -22,7 +22,7 @@ def read_words(array: npt.NDArray[Any] | None) -> list[list[int]]:
     start = 0
     for end in ends[: ends.index(-1)] if -1 in ends else ends:
         if not start < end <= len(tokens):
-            raise RequestError("stop_words_list", f"a list with offsets {ends}", "one with rising offsets")
+            raise RequestError(name, f"a list with offsets {ends}", "one with rising offsets")
         words.append(tokens[start:end])
         start = end
     return words

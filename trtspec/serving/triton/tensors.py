@@ -53,6 +53,7 @@ INPUTS = (
     Input("stop_words", Datatype.STRING, is_list=True),
     Input("exclude_input_in_output", Datatype.BOOL),
     Input("end_id", Datatype.INT32),
+    Input("add_special_tokens", Datatype.BOOL),
     Input("top_k", Datatype.INT32),
     Input("top_p", Datatype.FP32),
     Input("temperature", Datatype.FP32),
@@ -81,6 +82,7 @@ INPUTS = (
 
 OUTPUTS = (
     Output("text_output", Datatype.STRING),
+    Output("finish_reason", Datatype.STRING),
     Output("num_input_tokens", Datatype.INT32),
     Output("num_output_tokens", Datatype.INT32),
     Output("acceptance_rate", Datatype.FP32),

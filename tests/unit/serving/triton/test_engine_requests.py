@@ -85,7 +85,7 @@ def test_what_nvidias_coordinator_always_sends_asks_for_nothing():
         ("return_generation_logits", [True]),
         ("return_log_probs", [True]),
         ("draft_logits", [[[0.5, 1.0]]]),
-        ("bad_words_list", [[[5], [1]]]),
+        ("bad_words_list", [[[5, 6], [2, -1]]]),
         ("embedding_bias", [[0.5]]),
         ("lora_task_id", [3]),
         ("guided_decoding_guide", [b"{}"]),

@@ -31,12 +31,12 @@ def tensors(**values):
 
 def refusal(**values) -> str:
     with pytest.raises(RequestError) as caught:
-        read(tensors(**values))
+        read(tensors(**values), {})
     return explain(caught.value)
 
 
 def test_a_prompt_alone_has_defaults():
-    assert read(tensors(text_input="é".encode())) == (CompletionRequest("é"), Wanted())
+    assert read(tensors(text_input="é".encode()), {}) == (CompletionRequest("é"), Wanted())
 
 
 def test_every_input_reaches_its_place():
@@ -60,18 +60,22 @@ def test_every_input_reaches_its_place():
             return_perf_metrics=True,
             return_num_input_tokens=True,
             return_num_output_tokens=True,
+            add_special_tokens=False,
             pad_id=3,
             length_penalty=9.0,
-        )
+        ),
+        {},
     )
 
     sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4)
-    assert completion == CompletionRequest("a", None, 7, 0, ("x", "é"), sampling, -1)
+    assert completion == CompletionRequest("a", None, 7, 0, ("x", "é"), sampling, -1, False)
     assert wanted == Wanted(True, "a", True, True, True)
 
 
 def test_values_are_plain_python():
-    completion, wanted = read(tensors(text_input=b"a", max_tokens=7, temperature=0.5, seed=1, stream=True))
+    completion, wanted = read(
+        tensors(text_input=b"a", max_tokens=7, temperature=0.5, seed=1, stream=True), {}
+    )
 
     kinds = [type(value) for value in (completion.max_tokens, completion.sampling.temperature, wanted.stream)]
     assert kinds == [int, float, bool]
@@ -81,7 +85,8 @@ def test_what_asks_for_nothing_is_accepted():
     neutral = {tensor.name: tensor.only[0] for tensor in INPUTS if tensor.only}
     neutral = {name: value.encode() if isinstance(value, str) else value for name, value in neutral.items()}
 
-    assert read(tensors(text_input=b"a", stop_words=[b""], **neutral)) == (CompletionRequest("a"), Wanted())
+    given = tensors(text_input=b"a", stop_words=[b""], **neutral)
+    assert read(given, {}) == (CompletionRequest("a"), Wanted())
 
 
 def test_what_is_not_implemented_is_refused():
@@ -105,27 +110,44 @@ def test_bytes_that_are_not_utf8_are_placed():
 
 def test_a_shape_that_is_not_a_scalar_is_named():
     with pytest.raises(RequestError) as caught:
-        read({"text_input": np.empty((1, 0), dtype=np.object_)})
+        read({"text_input": np.empty((1, 0), dtype=np.object_)}, {})
     assert explain(caught.value) == "text_input is of shape [1, 0]; it must be of shape [1, 1]"
 
 
 @pytest.mark.parametrize("where", ["tensor", "parameter"])
 def test_an_unknown_name_has_its_nearest(where):
     given = tensors(text_input=b"a")
-    sent = ({**given, "max_token": given["text_input"]}, []) if where == "tensor" else (given, ["max_token"])
+    sent = (
+        ({**given, "max_token": given["text_input"]}, {}) if where == "tensor" else (given, {"max_token": 1})
+    )
     with pytest.raises(ServingError) as caught:
         read(*sent)
     assert str(caught.value) == "max_token is not an input of this model; did you mean max_tokens?"
 
 
 def test_tritons_own_parameters_are_let_through():
-    assert read(tensors(text_input=b"a"), ["triton_enable_empty_final_response"])[0] == CompletionRequest("a")
+    completion, _ = read(tensors(text_input=b"a"), {"triton_enable_empty_final_response": True})
+    assert completion == CompletionRequest("a")
 
 
 def test_an_input_sent_as_a_parameter_is_refused():
     with pytest.raises(RequestError) as caught:
-        read(tensors(text_input=b"a"), ["max_tokens"])
+        read(tensors(text_input=b"a"), {"max_tokens": 3})
     assert explain(caught.value) == "max_tokens is a parameter; it must be an input of type INT32"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "timeout_us", "seconds"),
+    [({}, 0, None), ({}, 1_500_000, 1.5), ({"timeout": 250_000}, 0, 0.25), ({"timeout": 0}, 0, None)],
+)
+def test_a_time_limit_is_tritons_timeout(parameters, timeout_us, seconds):
+    assert read(tensors(text_input=b"a"), parameters, timeout_us)[0].timeout_s == seconds
+
+
+@pytest.mark.parametrize("wrong", ["5 s", 1.5, True])
+def test_a_time_limit_that_is_no_number_of_microseconds_is_refused(wrong):
+    with pytest.raises(RequestError, match="whole number of microseconds"):
+        read(tensors(text_input=b"a"), {"timeout": wrong})
 
 
 def test_the_coordinators_names_become_the_clients():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from trtspec.serving.completion import Completion, EndReason
 from trtspec.serving.speculation import Speculation
@@ -26,6 +27,7 @@ def test_the_last_has_the_counts_that_are_wanted():
 
     assert {name: array[0, 0] for name, array in made.items()} == {
         "text_output": b"",
+        "finish_reason": b"length",
         "num_input_tokens": 5,
         "num_output_tokens": 9,
         "acceptance_rate": 0.75,
@@ -37,4 +39,11 @@ def test_the_last_has_the_counts_that_are_wanted():
 
 
 def test_nothing_comes_that_was_not_asked_for():
-    assert arrays(Chunk("a", DONE), Wanted()).keys() == {"text_output"}
+    assert arrays(Chunk("a", DONE), Wanted()).keys() == {"text_output", "finish_reason"}
+
+
+@pytest.mark.parametrize(("reason", "said"), [("END_ID", b"stop"), ("STOP", b"stop"), ("LENGTH", b"length")])
+def test_the_last_says_why_the_text_ended(reason, said):
+    done = Completion(EndReason[reason], 5, 9, Speculation())
+
+    assert arrays(Chunk("a", done), Wanted())["finish_reason"][0, 0] == said

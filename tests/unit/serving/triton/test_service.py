@@ -10,12 +10,12 @@ import pytest
 
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.errors import EngineFailure, EngineLoadError
+from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
 from trtspec.serving.stats import Stats
 from trtspec.serving.triton.engines import Pair
 from trtspec.serving.triton.requests import Wanted
-from trtspec.serving.triton.responses import Chunk, Failure
+from trtspec.serving.triton.responses import Chunk, Code, Failure
 from trtspec.serving.triton.service import Service
 
 LIMITS = Limits(max_batch_size=8, max_input_len=256, max_seq_len=600, max_draft_len=4, vocab_size=300)
@@ -51,12 +51,13 @@ class ListeningClient:
 def serve(tokenizer):
     """Starts services over scripted engines, `delay` seconds a step, and closes them."""
     started: list[Service] = []
+    failures: list[str] = []
 
-    def start(delay: float = 0.0, tick=lambda stats: None, fails=lambda request: None):
+    def start(delay: float = 0.0, tick=lambda stats: None, fails=lambda request: None, bounds=None):
         language = babble(LIMITS.vocab_size)
         target = ScriptedExecutor(LIMITS, language, delay, fails)
         draft = ScriptedExecutor(LIMITS, agreeing(language, LIMITS.vocab_size, 0.7), delay)
-        service = Service(lambda: Pair(target, draft, tokenizer), tick, tick_s=0.01)
+        service = Service(lambda: Pair(target, draft, tokenizer, bounds=bounds), tick, failures.append, 0.01)
         started.append(service)
         return service, target
 
@@ -106,7 +107,7 @@ def test_a_bad_request_is_the_clients(serve):
     service, _ = serve()
 
     assert ask(service, CompletionRequest("hello", max_tokens=0)).failure() == Failure(
-        "max_tokens is 0; it must be at least 1", is_clients=True
+        "max_tokens is 0; it must be at least 1", Code.INVALID_ARG
     )
     assert ask(service, CompletionRequest("hello", max_tokens=3, end_id=NO_END)).failure() is None
 
@@ -116,7 +117,7 @@ def test_an_engines_failure_is_the_servers(serve):
 
     failed = ask(service, CompletionRequest("wrong", max_tokens=4, end_id=NO_END))
 
-    assert failed.failure() == Failure("out of memory", is_clients=False)
+    assert failed.failure() == Failure("out of memory", Code.INTERNAL)
     assert ask(service, CompletionRequest("rightly", max_tokens=4, end_id=NO_END)).failure() is None
 
 
@@ -129,7 +130,7 @@ def test_a_defect_is_one_line_and_a_trace_in_the_log(serve, caplog):
     with caplog.at_level(logging.ERROR):
         failure = ask(service, CompletionRequest("wrong", max_tokens=4, end_id=NO_END)).failure()
 
-    assert not failure.is_clients
+    assert failure.code is Code.INTERNAL
     assert "secret" not in failure.message
     assert "ZeroDivisionError" in caplog.text
     assert ask(service, CompletionRequest("rightly", max_tokens=4, end_id=NO_END)).failure() is None
@@ -140,8 +141,8 @@ def test_a_client_that_leaves_frees_the_engines(serve):
     idle = threading.Event()
 
     def watch(stats: Stats) -> None:
-        seen.append(stats.active_requests)
-        if 1 in seen and not stats.active_requests:
+        seen.append(stats.running)
+        if 1 in seen and not stats.running:
             idle.set()
 
     service, target = serve(delay=0.01, tick=watch)
@@ -150,7 +151,7 @@ def test_a_client_that_leaves_frees_the_engines(serve):
 
     client.left = True
 
-    assert client.failure() == Failure("the request was cancelled", is_clients=False)
+    assert client.failure() == Failure("the request was cancelled", Code.CANCELLED)
     assert idle.wait(SECONDS)
     assert len(target.requests) < 100
 
@@ -167,20 +168,21 @@ def test_a_client_that_leaves_before_anything_runs_is_told_and_ends_nothing_else
     monkeypatch.setattr(service._sender, "open", open_and_leave)
     client = ask(service, ENDLESS)
 
-    assert client.failure() == Failure("the request was cancelled", is_clients=False)
+    assert client.failure() == Failure("the request was cancelled", Code.CANCELLED)
     monkeypatch.undo()
     assert ask(service, CompletionRequest("others", max_tokens=4, end_id=NO_END)).failure() is None
 
 
 def test_closing_tells_those_who_wait(serve, tokenizer):
     target = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), delay=0.01)
-    service = Service(lambda: Pair(target, None, tokenizer), lambda stats: None)
+    service = Service(lambda: Pair(target, None, tokenizer), lambda stats: None, print)
     client = ask(service, ENDLESS, Wanted(stream=True))
     assert client.is_streaming.wait(SECONDS)
 
     service.close()
 
-    assert client.failure() == Failure("the request was cancelled", is_clients=False)
+    stopped = Failure("the server is stopping, and the request was cancelled", Code.UNAVAILABLE)
+    assert client.failure() == stopped
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]
 
 
@@ -198,8 +200,10 @@ def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer):
         raise EngineLoadError("config.json", "no such file")
 
     with pytest.raises(EngineLoadError, match="no such file"):
-        Service(missing, lambda stats: None)
+        Service(missing, lambda stats: None, print)
     broken = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), fails=lambda request: "no kernel")
-    with pytest.raises(EngineFailure, match="no kernel"):
-        Service(lambda: Pair(broken, None, tokenizer), lambda stats: None)
+    whole = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size))
+    for pair in (Pair(broken, None, tokenizer), Pair(whole, broken, tokenizer)):
+        with pytest.raises(EngineLoadError, match="cannot run: no kernel"):
+            Service(lambda pair=pair: pair, lambda stats: None, print)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]

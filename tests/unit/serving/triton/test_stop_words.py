@@ -19,17 +19,17 @@ from trtspec.serving.triton.stop_words import StopWords, read_words
     ],
 )
 def test_a_list_is_read(rows, words):
-    assert read_words(np.array([rows], np.int32).reshape(1, 2, -1)) == words
+    assert read_words(np.array([rows], np.int32).reshape(1, 2, -1), "stop_words_list") == words
 
 
 def test_no_list_is_no_words():
-    assert read_words(None) == []
+    assert read_words(None, "stop_words_list") == []
 
 
 @pytest.mark.parametrize("ends", [[2, 1, -1], [4, -1, -1], [0, 1, -1], [1, 1, 2]])
 def test_offsets_that_make_no_sense_are_refused(ends):
     with pytest.raises(RequestError, match="stop_words_list"):
-        read_words(np.array([[[5, 6, 7], ends]], np.int32))
+        read_words(np.array([[[5, 6, 7], ends]], np.int32), "stop_words_list")
 
 
 def test_the_word_stays_in_the_text_and_nothing_after_it():

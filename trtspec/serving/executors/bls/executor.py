@@ -6,16 +6,17 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.bls.tensors import Arrays, new_tokens, request_arrays, stop_arrays
+from trtspec.serving.executors.bls.threads import Job, Threads
 from trtspec.serving.executors.validation import Refused, Valid, validate
-from trtspec.serving.policy import may_speculate
+from trtspec.serving.policy import may_split
 from trtspec.serving.seeds import at_token
 from trtspec.serving.text import Text
 
@@ -41,7 +42,7 @@ class Call:
     valid: Valid
     listener: Listener
     num_tokens: int = 0
-    future: Future[None] | None = None
+    job: Job | None = None
 
 
 class BlsExecutor:
@@ -55,78 +56,74 @@ class BlsExecutor:
     Every call blocks, so each request in flight has a thread, of which there are as many as the engine takes
     requests at once. Requests are validated here: the model's own refusals would cost a hop, and differ
     between backends. The tensors do not say why a request ended, which follows from the number of tokens.
+    `kv_tokens` is what the deployment says, since the tensors do not tell that either.
     """
 
-    def __init__(self, model: Model, limits: Limits) -> None:
-        self._model, self._limits = model, limits
+    # A model whose process is gone takes the server with it, and one that hangs shows no progress.
+    failure: str | None = None
+
+    def __init__(self, model: Model, limits: Limits, kv_tokens: int | None = None) -> None:
+        self.limits, self.kv_tokens, self.progress = limits, kv_tokens, 0
+        self._model = model
         self._calls: dict[int, Call] = {}
         self._ids, self._prefix = itertools.count(1), uuid.uuid4().hex
-        self._pool = ThreadPoolExecutor(limits.max_batch_size, "bls")
-        self._stops = ThreadPoolExecutor(1, "bls-stop")  # A stop must not wait behind what it is to stop.
+        self._threads = Threads(limits.max_batch_size, "bls")
+        self._stops = Threads(1, "bls-stop")  # A stop must not wait behind what it is to stop.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_shut_down, self._progress = False, 0
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
-
-    @property
-    def kv_tokens(self) -> int | None:
-        return None
-
-    @property
-    def progress(self) -> int:
-        return self._progress
-
-    @property
-    def failure(self) -> str | None:
-        return None
+        self._is_shut_down = False
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         self._loop, request_id = asyncio.get_running_loop(), next(self._ids)
         try:
             if self._is_shut_down:
                 raise Refused("The engine is shut down")
-            call = Call(request, validate(request, self._limits), listener)
+            call = Call(request, validate(request, self.limits), listener)
         except Refused as refused:
             refusal = Response(request_id, [], is_final=True, error=str(refused))
             self._loop.call_soon(listener, refusal)
             return request_id
         self._calls[request_id] = call
-        call.future = self._pool.submit(self._run, request_id, call)
+        # The text may grow while the request runs, so what there is of it is packed now.
+        first = request_arrays(request, replace(call.valid, max_tokens=next(pieces(call))))
+        call.job = self._threads.submit(partial(self._run, request_id, call, first))
         return request_id
 
     def cancel_request(self, request_id: int) -> None:
         call = self._calls.pop(request_id, None)
         if call is None:
             return
-        cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
-        asyncio.get_running_loop().call_soon(call.listener, cancelled)
-        if call.future is None or not call.future.cancel():
-            self._stops.submit(self._stop, request_id)
+        asyncio.get_running_loop().call_soon(call.listener, _cancelled(request_id))
+        if call.job is not None and not self._threads.give_up(call.job):
+            self._stops.submit(partial(self._stop, request_id))
 
     def shutdown(self) -> None:
         """The model itself is Triton's to unload."""
         for request_id in reversed(list(self._calls)):  # Before a thread that gets free takes one up.
             self.cancel_request(request_id)
         self._is_shut_down = True
-        self._pool.shutdown(wait=False)
-        self._stops.shutdown(wait=False)
+        self._threads.close()
+        self._stops.submit(self._stops.close)
 
-    # On a thread of the pool.
+    # On a thread.
 
-    def _run(self, request_id: int, call: Call) -> None:
-        text: list[int] = []
+    def _run(self, request_id: int, call: Call, arrays: Arrays) -> None:
+        valid, text = call.valid, Text(())
         try:
             for size in pieces(call):
                 if request_id not in self._calls:
                     return
-                arrays = request_arrays(*_continued(call, text, size))
-                tokens = new_tokens(self._model.infer(arrays, self._name(request_id)))
-                text += tokens
+                if text:
+                    arrays = request_arrays(*_continued(call, text, size))
+                found = self._model.infer(arrays, self._name(request_id))
+                if not found:
+                    self._post(self._drop, request_id)
+                    return
+                tokens = new_tokens(found)
                 self._post(self._take, request_id, tokens)
                 if len(tokens) < size:
                     break
+                if size < valid.max_tokens:
+                    text = Text((text or valid.text[: valid.prompt_len]) + tokens)
         except Exception as error:  # Whatever it is, nothing more will be heard of this request.
             self._post(self._fail, request_id, str(error))
         else:
@@ -148,7 +145,7 @@ class BlsExecutor:
     # On the loop again.
 
     def _take(self, request_id: int, tokens: list[int]) -> None:
-        self._progress += 1
+        self.progress += 1
         call = self._calls.get(request_id)
         if call is None:
             return
@@ -169,14 +166,21 @@ class BlsExecutor:
         if call is not None:
             self._finish(request_id, call, [])
 
+    def _drop(self, request_id: int) -> None:
+        """The model has ended it without an answer, which is how it cancels."""
+        call = self._calls.pop(request_id, None)
+        if call is not None:
+            call.listener(_cancelled(request_id))
+
     def _fail(self, request_id: int, error: str) -> None:
+        self.progress += 1
         call = self._calls.pop(request_id, None)
         if call is not None:
             call.listener(Response(request_id, [], is_final=True, error=error))
 
     def _finish(self, request_id: int, call: Call, tokens: list[int]) -> None:
         del self._calls[request_id]
-        reason = finish_reason(call.valid, call.num_tokens + len(tokens), tokens)
+        reason = finish_reason(call.valid, call.num_tokens + len(tokens))
         call.listener(Response(request_id, tokens, is_final=True, finish_reason=reason))
 
 
@@ -188,30 +192,32 @@ def pieces(call: Call) -> Iterator[int]:
     be one request.
     """
     left, size = call.valid.max_tokens, 1
-    if not call.request.streaming or call.valid.draft or not may_speculate(call.request.sampling):
+    sampling = call.request.sampling
+    if not call.request.streaming or call.valid.draft or not may_split(sampling) or sampling.min_tokens:
         size = left
     while left:
         yield min(size, left)
         left, size = left - min(size, left), min(2 * size, _LONGEST_PIECE)
 
 
-def finish_reason(valid: Valid, num_tokens: int, last: list[int]) -> FinishReason:
-    """Why a request ended that returned `num_tokens` in all, the `last` of them in its final response.
+def finish_reason(valid: Valid, num_tokens: int) -> FinishReason:
+    """Why a request ended that returned `num_tokens` in all.
 
-    One that was not stopped by its length has met the end token, which is never in the output. A verification
-    ends anywhere; that which stops within the draft, without a token of the target's own, has met it there.
+    Ordinary decoding that was not stopped by its length has met the end token, which is never in the output.
+    A verification that has met it looks like one of a draft that was cut short, unless it has no token at
+    all.
     """
-    if num_tokens >= valid.max_tokens:
-        return FinishReason.LENGTH
-    if valid.draft and last != valid.draft[: len(last)]:
-        return FinishReason.LENGTH
-    return FinishReason.END_ID
+    if num_tokens < (1 if valid.draft else valid.max_tokens):
+        return FinishReason.END_ID
+    return FinishReason.LENGTH
 
 
-def _continued(call: Call, text: list[int], max_tokens: int) -> tuple[Request, Valid]:
+def _continued(call: Call, text: Text, max_tokens: int) -> tuple[Request, Valid]:
     """The request for what comes after `text`."""
-    request, valid = replace(call.request, sampling=at_token(call.request.sampling, len(text))), call.valid
-    longer = Text(valid.text[: valid.prompt_len] + text) if text else valid.text
-    return request, replace(
-        valid, text=longer, prompt_len=valid.prompt_len + len(text), max_tokens=max_tokens
-    )
+    sampling = at_token(call.request.sampling, len(text) - call.valid.prompt_len)
+    valid = replace(call.valid, text=text, prompt_len=len(text), max_tokens=max_tokens)
+    return replace(call.request, sampling=sampling), valid
+
+
+def _cancelled(request_id: int) -> Response:
+    return Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)

@@ -33,6 +33,9 @@ def request_arrays(request: Request, valid: Valid) -> dict[str, npt.NDArray[Any]
         arrays["draft_input_ids"] = np.array([valid.draft], np.int32)
     if request.end_id is not None:
         arrays["end_id"] = np.array([[request.end_id]], np.int32)
+    if bad := request.bad_token_ids:
+        # The tokens of all words, and where each word ends.
+        arrays["bad_words_list"] = np.array([[bad, range(1, len(bad) + 1)]], np.int32)
     for name, value, dtype in _sampling(request.sampling):
         if value is not None:
             arrays[name] = np.array([[value]], dtype)

@@ -8,7 +8,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
@@ -18,17 +17,9 @@ from trtspec.serving.executors.tensorrt_llm.engine import Engine
 from trtspec.serving.executors.tensorrt_llm.listener import ResponseThread
 from trtspec.serving.executors.tensorrt_llm.translation import from_bindings, to_bindings
 from trtspec.serving.executors.tensorrt_llm.trouble import one_line
-from trtspec.serving.executors.validation import Refused, Valid, validate
+from trtspec.serving.executors.validation import Refused, validate
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A request that has not had its final response."""
-
-    valid: Valid
-    listener: Listener
 
 
 class TrtLlmExecutor:
@@ -51,7 +42,7 @@ class TrtLlmExecutor:
         except Exception as error:
             raise EngineLoadError(engine.folder, one_line(error)) from error
         self._runtime: Any = runtime
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, Listener] = {}  # of requests that have not had their final response
         self._refused_ids = itertools.count(-1, -1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: str | None = None
@@ -86,7 +77,7 @@ class TrtLlmExecutor:
             refusal = Response(request_id, [], is_final=True, error=one_line(error))
             self._loop.call_soon(listener, refusal)
             return request_id
-        self._waiting[request_id] = Waiting(valid, listener)
+        self._waiting[request_id] = listener
         return request_id
 
     def cancel_request(self, request_id: int) -> None:
@@ -94,13 +85,13 @@ class TrtLlmExecutor:
 
         It would keep an id that it does not know and cancel the request that gets it one day.
         """
-        waiting = self._waiting.pop(request_id, None)
-        if waiting is None:
+        listener = self._waiting.pop(request_id, None)
+        if listener is None:
             return
         if self._ended is None:
             self._runtime.cancel_request(request_id)
         cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
-        asyncio.get_running_loop().call_soon(waiting.listener, cancelled)
+        asyncio.get_running_loop().call_soon(listener, cancelled)
 
     def shutdown(self) -> None:
         """The engine's own shutdown runs what is in flight to its end, so all of it is cancelled first."""
@@ -137,19 +128,19 @@ class TrtLlmExecutor:
                 self._loop.call_soon(self._deliver, left)
 
     def _tell(self, response: Any) -> None:
-        waiting = self._waiting.get(response.request_id)
-        if waiting is None:
+        listener = self._waiting.get(response.request_id)
+        if listener is None:
             return
-        translated = from_bindings(response, waiting.valid)
+        translated = from_bindings(response)
         if translated.is_final:
             del self._waiting[translated.request_id]
-        waiting.listener(translated)
+        listener(translated)
 
     def _fail_all(self) -> None:
         assert self._loop is not None
-        for request_id, waiting in self._waiting.items():
+        for request_id, listener in self._waiting.items():
             failure = Response(request_id, [], is_final=True, error=self._ended)
-            self._loop.call_soon(waiting.listener, failure)
+            self._loop.call_soon(listener, failure)
         self._waiting.clear()
 
 

@@ -5,7 +5,6 @@ Arguments are those that every release from 1.0 to 1.2 has (`cpp/tensorrt_llm/na
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
@@ -33,18 +32,17 @@ def to_bindings(trtllm: Any, request: Request, valid: Valid) -> Any:
         sampling_config=_sampling(trtllm, request.sampling),
         output_config=trtllm.OutputConfig(exclude_input_from_output=True),
         end_id=request.end_id,
+        bad_words=[[token_id] for token_id in request.bad_token_ids] or None,
         external_draft_tokens_config=draft,
     )
 
 
-def from_bindings(response: Any, valid: Valid) -> Response:
-    """A response of the one beam to a request that was validated so."""
+def from_bindings(response: Any) -> Response:
+    """A response of the one beam."""
     if response.has_error():
         return Response(response.request_id, [], is_final=True, error=one_line(response.error_msg))
     result = response.result
     tokens, reason = list(result.output_token_ids[0]), _REASONS[result.finish_reasons[0].name]
-    if valid.draft and reason is not FinishReason.CANCELLED:
-        reason = _verified(tokens, valid)
     return Response(response.request_id, tokens, result.is_final, reason)
 
 
@@ -68,13 +66,3 @@ def _sampling(trtllm: Any, sampling: SamplingConfig) -> Any:
         min_tokens=sampling.min_tokens,
         **choice,
     )
-
-
-def _verified(tokens: Sequence[int], valid: Valid) -> FinishReason:
-    """What ended a verification, from its tokens: NVIDIA does not say which reason such a response carries.
-
-    One that stops within the draft without a token of the target's own has met the end token there.
-    """
-    room = min(valid.max_tokens, len(valid.draft) + 1)
-    ended = len(tokens) < room and list(tokens) == valid.draft[: len(tokens)]
-    return FinishReason.END_ID if ended else FinishReason.LENGTH

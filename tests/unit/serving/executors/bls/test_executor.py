@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 
 import numpy as np
 import pytest
 
-from trtspec.serving.calls import answer, answers
-from trtspec.serving.errors import EngineFailure
+from trtspec.serving.calls import Engine
+from trtspec.serving.errors import Cancelled, EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
 from trtspec.serving.executors.bls.executor import BlsExecutor
 from trtspec.serving.executors.bls.tensors import Arrays
@@ -48,7 +49,7 @@ def ask(model: Model, request: Request):
     async def main():
         executor = BlsExecutor(model, LIMITS)
         try:
-            return await answer(executor, request)
+            return await Engine(executor).answer(request, math.inf)
         finally:
             executor.shutdown()
 
@@ -93,9 +94,9 @@ def test_sampling_from_all_tokens_says_so():
 @pytest.mark.parametrize(
     ("draft", "new", "reason"),
     [
-        ([5, 6], [5, 6], FinishReason.END_ID),
+        ([5, 6], [5, 6], FinishReason.LENGTH),  # or it was cut short: another round will tell
         ([5, 6], [], FinishReason.END_ID),
-        ([5, 6], [5], FinishReason.END_ID),
+        ([5, 6], [5], FinishReason.LENGTH),
         ([5, 6], [7], FinishReason.LENGTH),
         ([5, 6], [5, 7], FinishReason.LENGTH),
         ([5, 6], [5, 6, 7], FinishReason.LENGTH),
@@ -114,6 +115,19 @@ def test_the_models_error_is_the_requests():
         ask(Model(EngineFailure("tensorrt_llm: out of blocks")), Request(PROMPT, 3))
 
 
+def test_an_answer_without_tensors_is_a_cancellation():
+    with pytest.raises(Cancelled):
+        ask(Model({}), Request(PROMPT, 3))
+
+
+def test_bad_tokens_are_words_of_one_token():
+    model = Model(said(5))
+
+    ask(model, Request(PROMPT, 1, bad_token_ids=(7, 8, 9)))
+
+    assert heard_by(model)["bad_words_list"] == [[[7, 8, 9], [1, 2, 3]]]
+
+
 def test_a_defect_is_an_error_too():
     with pytest.raises(EngineFailure, match="sequence_length"):
         ask(Model({"output_ids": np.zeros([1, 1, 1], np.int32)}), Request(PROMPT, 3))
@@ -122,7 +136,7 @@ def test_a_defect_is_an_error_too():
 def stream(model: Model, request: Request) -> tuple[list[list[int]], FinishReason]:
     async def main():
         executor = BlsExecutor(model, LIMITS)
-        heard = [response async for response in answers(executor, request)]
+        heard = [response async for response in Engine(executor).answers(request, math.inf)]
         executor.shutdown()
         return [response.token_ids for response in heard], heard[-1].finish_reason
 
@@ -172,7 +186,7 @@ def test_a_cancelled_request_is_stopped_by_its_id():
     async def main():
         model = Model(said(5))
         executor = BlsExecutor(model, LIMITS)
-        stream = answers(executor, Request(PROMPT, 100, streaming=True))
+        stream = Engine(executor).answers(Request(PROMPT, 100, streaming=True), math.inf)
         assert (await anext(stream)).token_ids == [5]
         asked = [await asyncio.to_thread(model.heard.get, timeout=20) for _ in range(2)]
         await stream.aclose()

@@ -7,6 +7,7 @@ import datetime
 import itertools
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,9 +29,13 @@ REASONS = {
 
 
 class Executor:
-    """Runs in leader mode, one rank. `MADE` are all that were made in this process."""
+    """Runs in leader mode, one rank. `MADE` are all that were made in this process.
+
+    `KEEP` says how much the scheduler leaves of a draft (`fitDraftTokens` of microBatchScheduler.cpp).
+    """
 
     MADE: ClassVar[list[Executor]] = []
+    KEEP: ClassVar[Callable[[int], int]] = staticmethod(lambda length: length)
 
     def __init__(self, model_path: Path, model_type: ModelType, executor_config: ExecutorConfig) -> None:
         if not isinstance(model_path, (str, os.PathLike)):
@@ -139,8 +144,9 @@ class Executor:
         ours = torch_side.Request(
             input_token_ids=request.input_token_ids,
             max_tokens=request.max_tokens,
-            draft_token_ids=draft.tokens if draft else (),
+            draft_token_ids=draft.tokens[: self.KEEP(len(draft.tokens))] if draft else (),
             end_id=request.end_id,
+            bad_token_ids=_bad_tokens(request.bad_words or []),
             sampling=_sampling(request.sampling_config),
             streaming=request.streaming,
         )
@@ -225,6 +231,12 @@ class Executor:
         if any(response.has_error() or response.result.is_final for response in found):
             self._terminated.add(request_id)
         return found
+
+
+def _bad_tokens(words: list[list[int]]) -> list[int]:
+    if any(len(word) != 1 for word in words):
+        raise NotImplementedError("bad_words: the stand-in cannot do words of several tokens")
+    return [token for word in words for token in word]
 
 
 def _overload(*args: Any, **kwargs: Any) -> tuple[int | list[int] | None, datetime.timedelta | None]:

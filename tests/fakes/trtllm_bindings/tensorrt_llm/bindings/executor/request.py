@@ -100,7 +100,7 @@ class Request(Bound):
     end_id: Int32 | None = None
     pad_id: Int32 | None = None
     position_ids: Unsupported | None = None
-    bad_words: Unsupported | None = None
+    bad_words: list[list[Int32]] | None = None
     stop_words: Unsupported | None = None
     embedding_bias: Unsupported | None = None
     external_draft_tokens_config: ExternalDraftTokensConfig | None = None

@@ -1,0 +1,44 @@
+"""An engine that discards the end of drafts, as TensorRT-LLM does when they do not fit a step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from trtspec.serving.executor import Executor, Listener, Request
+
+Keep = Callable[[int], int]
+"""How much is left of a draft of so many tokens."""
+
+
+def keep_all(length: int) -> int:
+    return length
+
+
+def sometimes(seed: int, share: float = 0.3) -> Keep:
+    """Cuts that share of all drafts anywhere, also to nothing."""
+    dice = random.Random(seed)
+    return lambda length: dice.randrange(length) if dice.random() < share else length
+
+
+class Trimming:
+    """Honours the contract with another executor, which gets what is left of each draft."""
+
+    def __init__(self, executor: Executor, keep: Keep) -> None:
+        self._executor, self._keep = executor, keep
+        self.limits, self.kv_tokens = executor.limits, executor.kv_tokens
+        self.cancel_request, self.shutdown = executor.cancel_request, executor.shutdown
+
+    @property
+    def progress(self) -> int:
+        return self._executor.progress
+
+    @property
+    def failure(self) -> str | None:
+        return self._executor.failure
+
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
+        if draft := request.draft_token_ids:
+            request = replace(request, draft_token_ids=draft[: self._keep(len(draft))])
+        return self._executor.enqueue_request(request, listener)

@@ -1,0 +1,48 @@
+"""Whether the draft is worth asking, after it has failed; pure."""
+
+from __future__ import annotations
+
+MAX_FAILURES = 3
+FIRST_REST_S, LONGEST_REST_S = 1.0, 60.0
+
+
+class Breaker:
+    """Leaves the draft out for a while once it has failed `MAX_FAILURES` times in a row, then tries it again.
+
+    After a rest one attempt is made; it ends the rest or doubles it, up to `LONGEST_REST_S`. `now` is in
+    seconds of any one clock.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._rest_s = FIRST_REST_S
+        self._until = 0.0
+        self._is_trying = False
+
+    def is_closed(self) -> bool:
+        """Whether the draft is in use; not while it rests, nor during the attempt that follows."""
+        return self._failures < MAX_FAILURES
+
+    def may_try(self, now: float) -> bool:
+        """Whether to ask the draft now; what comes of it must be told by one of the methods below."""
+        if self._failures < MAX_FAILURES:
+            return True
+        if self._is_trying or now < self._until:
+            return False
+        self._is_trying = True
+        return True
+
+    def succeeded(self) -> None:
+        self._failures, self._rest_s, self._is_trying = 0, FIRST_REST_S, False
+
+    def failed(self, now: float) -> None:
+        was_trying, self._is_trying = self._is_trying, False
+        self._failures += 1
+        if was_trying:
+            self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
+        if self._failures >= MAX_FAILURES:
+            self._until = now + self._rest_s
+
+    def left(self) -> None:
+        """The attempt came to nothing for a reason that is not the draft's: the client left."""
+        self._is_trying = False

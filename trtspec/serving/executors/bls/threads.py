@@ -1,0 +1,85 @@
+"""Threads for calls that block and may never return."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+
+class Job:
+    """One call; `is_given_up` once nobody waits for it any more."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+        self.is_running = self.is_given_up = False
+
+
+class Threads:
+    """Runs up to `size` jobs at once, first come, first served.
+
+    A thread whose job was given up is replaced by another, so that a call that never returns takes nobody's
+    place; of such threads there are at most `size` too, and then jobs wait. They are daemons: a call that
+    hangs does not keep the process.
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size, self._name = size, name
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._threads = self._idle = self._lost = 0
+        self._is_closed = False
+
+    def submit(self, work: Callable[[], None]) -> Job:
+        """`work` raises nothing."""
+        job = Job(work)
+        with self._changed:
+            self._waiting.append(job)
+            self._go_on()
+        return job
+
+    def give_up(self, job: Job) -> bool:
+        """True when the job had not begun, and never will."""
+        with self._changed:
+            job.is_given_up = True
+            if not job.is_running:
+                self._waiting = deque(other for other in self._waiting if other is not job)
+                return True
+            self._lost += 1
+            self._go_on()
+            return False
+
+    def close(self) -> None:
+        """Nothing that waits is begun any more; threads end with what they do."""
+        with self._changed:
+            self._is_closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _go_on(self) -> None:
+        if self._idle >= len(self._waiting):
+            self._changed.notify()
+        elif self._threads - self._lost < self._size and self._threads < 2 * self._size:
+            self._threads += 1
+            threading.Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            job.work()
+            with self._changed:
+                job.is_running = False
+                self._lost -= job.is_given_up
+        with self._changed:
+            self._threads -= 1
+
+    def _next(self) -> Job | None:
+        with self._changed:
+            while not self._waiting and not self._is_closed and self._threads - self._lost <= self._size:
+                self._idle += 1
+                self._changed.wait()
+                self._idle -= 1
+            if self._is_closed or self._threads - self._lost > self._size:
+                return None
+            job = self._waiting.popleft()
+            job.is_running = True
+            return job

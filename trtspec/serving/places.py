@@ -1,0 +1,92 @@
+"""The admission as something to await."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from trtspec.serving.admission import Admission, Ticket
+from trtspec.serving.bounds import Bounds
+from trtspec.serving.errors import Busy, TimedOut
+
+
+class Places:
+    """Lets completions in, one by one, as `Admission` says; used on the thread of one loop.
+
+    `reap` is to be called now and then; it turns away those that have waited for too long.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._admission = Admission(bounds.max_places, bounds.kv_tokens, bounds.max_queue_size)
+        self._waiting: dict[Ticket, tuple[float, asyncio.Future[None]]] = {}
+        self._closed: str | None = None
+
+    @property
+    def working(self) -> int:
+        return self._admission.working
+
+    @property
+    def waiting(self) -> int:
+        return self._admission.waiting
+
+    def check(self) -> None:
+        """Raises `Busy` for one that would be turned away, before any work is done for it."""
+        if self._closed is not None:
+            raise Busy(self._closed)
+        if self._admission.is_full:
+            raise self._full()
+
+    @asynccontextmanager
+    async def place(self, tokens: int, deadline: float) -> AsyncGenerator[None, None]:
+        """A place for a text of so many tokens, held for the block.
+
+        `deadline` is on the loop's clock. Raises `Busy` where the queue is full or the wait is too long, and
+        `TimedOut` when the deadline passes first.
+        """
+        self.check()
+        ticket = Ticket(tokens)
+        answer = self._admission.arrive(ticket)
+        if answer is None:
+            raise self._full()
+        try:
+            if not answer:
+                await self._wait(ticket, deadline)
+            yield
+        finally:
+            for other in self._admission.leave(ticket):
+                _, turn = self._waiting.pop(other)
+                if not turn.done():
+                    turn.set_result(None)
+
+    def close(self, why: str) -> None:
+        """Lets nobody in any more, those included who wait: they can go elsewhere, and are told so."""
+        self._closed = why
+        for _, turn in self._waiting.values():
+            if not turn.done():
+                turn.set_exception(Busy(why))
+
+    def reap(self, now: float) -> None:
+        for until, turn in self._waiting.values():
+            if until <= now and not turn.done():
+                turn.set_exception(TimeoutError())
+
+    async def _wait(self, ticket: Ticket, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        delay = self._bounds.max_queue_delay_s
+        until = min(deadline, loop.time() + delay)
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting[ticket] = until, turn
+        try:
+            await turn
+        except TimeoutError:
+            if until == deadline:
+                raise TimedOut("in the queue") from None
+            raise Busy(f"no place became free in {delay:g} s") from None
+        finally:
+            self._waiting.pop(ticket, None)
+
+    def _full(self) -> Busy:
+        bounds = self._bounds
+        return Busy(f"{bounds.max_places} completions are at work and {bounds.max_queue_size} wait already")
