@@ -72,7 +72,11 @@ def _tensorrt_llm(parameters: Parameters) -> tuple[Executor, Executor]:
     from trtspec.serving.executors.tensorrt_llm.pair import Place, load_pair
 
     target, draft = (
-        Place(parameters.path(f"{role}_engine_dir"), parameters.number(f"{role}_gpu_device_id"))
+        Place(
+            parameters.path(f"{role}_engine_dir"),
+            parameters.number(f"{role}_gpu_device_id"),
+            parameters.flag(f"{role}_enable_chunked_context"),
+        )
         for role in ("target", "draft")
     )
     fraction = parameters.fraction("kv_cache_free_gpu_mem_fraction")

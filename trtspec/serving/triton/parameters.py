@@ -33,6 +33,12 @@ class Parameters:
             raise _wrong(key, text, "not a number")
         return int(text)
 
+    def flag(self, key: str) -> bool:
+        text = self.text(key)
+        if text not in ("true", "false"):
+            raise _wrong(key, text, "not true or false")
+        return text == "true"
+
     def fraction(self, key: str) -> float:
         """More than 0 and less than 1, as `KvCacheConfig` demands."""
         text = self.text(key)
