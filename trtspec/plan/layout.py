@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from trtspec.plan.memory import KV_FRACTION, budget
-from trtspec.plan.resolve import EnginePlan, Resolved
+from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.repository.spec import DRAFT, TARGET, EngineModel, RepositorySpec, TensorRtLlm
 
 
 def repository_spec(resolved: Resolved) -> RepositorySpec:
     engines: tuple[EngineModel, ...] = ()
     in_process = None
+    admission = resolved.admission
     if resolved.layout == "bls":
         placement = resolved.placement
         engines = (
             _engine(resolved, TARGET, "target/engine", resolved.target, placement.target),
             _engine(resolved, DRAFT, "draft/engine", resolved.draft, placement.draft),
         )
+        admission = replace(admission, kv_tokens=_kv_tokens(resolved))
     elif resolved.release:
-        in_process = TensorRtLlm(resolved.release.image, resolved.placement, KV_FRACTION)
+        in_process = TensorRtLlm(
+            resolved.release.image,
+            resolved.placement,
+            KV_FRACTION,
+            resolved.target.enable_chunked_context,
+            resolved.draft.enable_chunked_context,
+        )
     return RepositorySpec(
         model_name=resolved.model_name,
         num_draft_tokens=resolved.num_draft_tokens,
         tensorrt_llm=in_process,
+        admission=admission,
         engines=engines,
     )
 
@@ -34,7 +44,24 @@ def _engine(
     backend, batch = resolved.backend, engine.options.max_batch_size
     if resolved.release is None:
         return EngineModel(name, backend, str(PurePosixPath("../..", folder)), batch)
-    return EngineModel(name, backend, folder, batch, _kv_tokens(resolved), gpus)
+    return EngineModel(
+        name,
+        backend,
+        folder,
+        batch,
+        _kv_tokens(resolved),
+        gpus,
+        engine.enable_chunked_context,
+        _window(engine),
+    )
+
+
+def _window(engine: EnginePlan) -> int | None:
+    """The engine itself knows of none, so its model says what `trtspec.serving` tells it in process."""
+    source, options = engine.model.source, engine.options
+    window = source.sliding_window if source.sliding_layers else None
+    longest = options.max_seq_len + options.max_draft_len
+    return None if window is None or window >= longest else window
 
 
 def _kv_tokens(resolved: Resolved) -> int | None:

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.checkpoint.tensors import ITEM_SIZE
-from trtspec.plan.resolve import EnginePlan, Resolved
+from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.recipe import gpus
+from trtspec.repository.placement import place
 
 GIB = 1 << 30
 KV_FRACTION = 0.9
 _RUNTIME = 3 * GIB // 2  # CUDA context and libraries, TensorRT's own, NCCL; for each engine
 _LOGIT_COPIES = 3  # the engine's output, the decoder's copy of it, the probabilities of a verification
 _LOGIT_SIZE = 4  # float32
+_TENSOR = 1 << 31  # trtllm-build warns of it (`check_max_num_tokens`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +93,23 @@ class Budget:
 
 def budget(resolved: Resolved) -> Budget | None:
     """None for the `torch` backend, which takes memory as it needs it."""
-    gpu = gpus.GPUS.get(resolved.loaded.recipe.hardware.gpu)
+    hardware = resolved.loaded.recipe.hardware
+    gpu = gpus.GPUS.get(hardware.gpu)
     if resolved.release is None or gpu is None:
         return None
-    options = resolved.target.options
+    return budget_of(gpu, resolved.target, resolved.draft, hardware.count)
+
+
+def budget_of(gpu: gpus.Gpu, target: EnginePlan, draft: EnginePlan, count: int) -> Budget:
+    """Of two engines on a server with `count` such GPUs."""
+    options = target.options
+    target_ranks, draft_ranks = (engine.checkpoint.mapping.world_size for engine in (target, draft))
+    is_shared = place(target_ranks, draft_ranks, count).is_shared
     return Budget(
         gpu=gpu.label,
         total=int(gpu.memory_gib * GIB),
-        target=engine_memory(resolved.target),
-        draft=engine_memory(resolved.draft) if resolved.placement.is_shared else EngineMemory(0, 0, 0),
+        target=engine_memory(target),
+        draft=engine_memory(draft) if is_shared else EngineMemory(0, 0, 0),
         tokens_per_request=options.max_seq_len + options.max_draft_len,
         max_batch_size=options.max_batch_size,
     )
@@ -121,3 +131,10 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
         workspace=_RUNTIME + options.max_num_tokens * width * ITEM_SIZE[dtype] + logits,
         kv_per_token=2 * layers * heads * source.head_size * kv_item,
     )
+
+
+def fits_a_tensor(engine: EnginePlan, tokens: int) -> bool:
+    """Whether the widest tensor of an iteration, gate and up in one, has no more numbers than TensorRT
+    counts."""
+    wide = 2 * engine.model.source.intermediate_size // engine.checkpoint.mapping.tp_size
+    return tokens * wide < _TENSOR

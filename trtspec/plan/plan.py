@@ -15,7 +15,8 @@ from trtspec.plan.host import find_host
 from trtspec.plan.obstacles import recipe_obstacle
 from trtspec.plan.outline import is_outline
 from trtspec.plan.records import FOLDER, has_records
-from trtspec.plan.resolve import Resolved, backend_of, build_folder, resolve
+from trtspec.plan.resolve import backend_of, build_folder, resolve
+from trtspec.plan.resolved import Resolved
 from trtspec.plan.runner import pending
 from trtspec.plan.step import Step
 from trtspec.plan.steps import make_steps, weights_read

@@ -6,9 +6,8 @@ What a flag says counts before the environment, that before the recipe, and the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.mapping import Mapping as RankMapping
@@ -17,82 +16,29 @@ from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import Source
 from trtspec.engine.defaults import EngineKind, defaults
 from trtspec.engine.options import BuildOptions
-from trtspec.errors import RecipeError
-from trtspec.plan.facts import DatasetFacts, Facts, ModelFacts
+from trtspec.plan.choices import Choice, Chooser
+from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
+from trtspec.plan.memory import budget_of, fits_a_tensor
+from trtspec.plan.resolved import CalibrationPlan, EnginePlan, Resolved
+from trtspec.plan.serving import choose_admission, choose_layout, choose_num_draft_tokens
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import Value, is_on
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
-from trtspec.repository.placement import Placement, place
 
-Origin = Literal["flag", "environment", "recipe", "model", "default"]
-Layout = Literal["in_process", "bls"]
-ENVIRONMENT = {"output": "TRTSPEC_OUTPUT", "engine.backend": "TRTSPEC_BACKEND"}
 BACKENDS = ("tensorrt_llm", "torch")
 
 MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU = 8, 4
 MAX_SEQ_LEN = 8192
-MAX_NUM_TOKENS = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One value of the plan, by its key in the recipe."""
-
-    key: str
-    value: bool | int | float | str
-    origin: Origin
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationPlan:
-    """What a model is calibrated with, and how."""
-
-    dataset: DatasetFacts
-    options: CalibrateOptions
-
-
-@dataclass(frozen=True, slots=True)
-class EnginePlan:
-    """One of the two engines: how its checkpoint is made, and what it is built for.
-
-    `calibration` is None for what needs none; what it finds becomes part of `checkpoint` when it is known.
-    """
-
-    model: ModelFacts
-    calibration: CalibrationPlan | None
-    checkpoint: ConvertOptions
-    options: BuildOptions
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """Everything that the steps are made from; `release` is None for the torch backend."""
-
-    loaded: LoadedRecipe
-    output: Path
-    backend: str
-    release: releases.Release | None
-    model_name: str
-    layout: Layout
-    num_draft_tokens: int
-    target: EnginePlan
-    draft: EnginePlan
-    choices: tuple[Choice, ...]
-
-    @property
-    def placement(self) -> Placement:
-        """The GPUs of the server that the engines run on."""
-        target, draft = (engine.checkpoint.mapping.world_size for engine in (self.target, self.draft))
-        return place(target, draft, self.loaded.recipe.hardware.count)
+_PRICE = 0.1  # of the KV cache, at most, for iterations that hold more texts
 
 
 def resolve(
     loaded: LoadedRecipe, facts: Facts, flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Resolved:
     """Pure; raises RecipeError for what the recipe asks and this pair, or trtspec, cannot give."""
-    choose = _Chooser(loaded, flags, environment)
+    choose = Chooser(loaded, flags, environment)
     recipe = loaded.recipe
     output = _choose_output(choose)
     suits = "what serves in production" if recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
@@ -110,9 +56,11 @@ def resolve(
     options = _options(choose, facts, backend)
     target = _engine(choose, "target", backend, facts.target, options)
     draft = _engine(choose, "draft", backend, facts.draft, replace(options, max_draft_len=0))
-    num_draft_tokens = _num_draft_tokens(choose, options.max_draft_len)
+    target, draft = _iterations(choose, target, draft, release is not None)
+    num_draft_tokens = choose_num_draft_tokens(choose, options.max_draft_len)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
-    layout = _layout(choose, target, draft)
+    layout = choose_layout(choose, target, draft)
+    admission = choose_admission(choose, target, draft)
     return Resolved(
         loaded,
         output,
@@ -123,6 +71,7 @@ def resolve(
         num_draft_tokens,
         target,
         draft,
+        admission,
         tuple(choose.choices),
     )
 
@@ -131,65 +80,21 @@ def build_folder(
     loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Path:
     """The build directory, which is known before the facts are."""
-    return _choose_output(_Chooser(loaded, flags, environment))
+    return _choose_output(Chooser(loaded, flags, environment))
 
 
 def backend_of(loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]) -> str:
     """What builds the engines, which is known before the facts are too; it may be none of `BACKENDS`."""
-    backend: str = _Chooser(loaded, flags, environment)("engine.backend", loaded.recipe.backend, "")
+    backend: str = Chooser(loaded, flags, environment)("engine.backend", loaded.recipe.backend, "")
     return backend
 
 
-class _Chooser:
-    """Picks a value for a key and remembers the choice."""
-
-    def __init__(
-        self, loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]
-    ) -> None:
-        self.loaded, self._flags, self._environment = loaded, flags, environment
-        self.choices: list[Choice] = []
-
-    def __call__(self, key: str, default: Any, reason: str, origin: Origin = "default") -> Any:
-        """The value of the first that has one; `origin` and `reason` are those of the default."""
-        flag, variable, written = self._flags.get(key), ENVIRONMENT.get(key, ""), self._written(key)
-        if flag is not None:
-            choice = Choice(key, flag, "flag", "as asked for")
-        elif self._environment.get(variable):
-            choice = Choice(key, self._environment[variable], "environment", f"{variable} is set")
-        elif written is not None:
-            choice = Choice(key, written, "recipe", "as written")
-        else:
-            choice = Choice(key, default, origin, reason)
-        self.choices.append(choice)
-        return choice.value
-
-    def error(self, key: str, problem: str, repair: str | None = None) -> RecipeError:
-        return RecipeError(self.loaded.path, [self.loaded.problem(key, problem, repair)])
-
-    def _written(self, key: str) -> Any:
-        """The recipe's own value; None where the recipe has none, or has one by default only."""
-        value: Any = self.loaded.recipe
-        for name in key.split("."):
-            if name not in getattr(value, "model_fields_set", ()):
-                return None
-            value = getattr(value, name)
-        return value
-
-
-def _choose_output(choose: _Chooser) -> Path:
+def _choose_output(choose: Chooser) -> Path:
     name = choose.loaded.recipe.name
     return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))
 
 
-def _layout(choose: _Chooser, target: EnginePlan, draft: EnginePlan) -> Layout:
-    parallel = max(engine.checkpoint.mapping.world_size for engine in (target, draft)) > 1
-    default: Layout = "bls" if parallel else "in_process"
-    reason = "an engine of several ranks is a model of its own" if parallel else "no hop between the models"
-    layout: Layout = choose("serving.layout", default, reason)
-    return layout
-
-
-def _options(choose: _Chooser, facts: Facts, backend: str) -> BuildOptions:
+def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
     """The sizes that both engines share. The coordinator sends both the whole text in every round."""
     on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
     drafts = choose(
@@ -218,30 +123,38 @@ def _options(choose: _Chooser, facts: Facts, backend: str) -> BuildOptions:
     if prompt >= length:
         problem = f"{prompt} leaves no room for an answer: max_seq_len is {length}"
         raise choose.error("engine.max_input_len", problem, f"at most {length - 1}")
-    return BuildOptions(batch, prompt, length, _num_tokens(choose, batch, drafts), drafts)
+    options = BuildOptions(batch, prompt, length, 0, drafts)
+    return replace(options, max_num_tokens=least_num_tokens(options))
 
 
-def _num_draft_tokens(choose: _Chooser, longest: int) -> int:
-    asked: int = choose("speculation.num_draft_tokens", longest, "as many as the target verifies")
-    if asked > longest:
-        problem = f"{asked} is more than the target verifies: max_draft_len is {longest}"
-        raise choose.error("speculation.num_draft_tokens", problem, f"at most {longest}")
-    return asked
+def _iterations(
+    choose: Chooser, target: EnginePlan, draft: EnginePlan, on_tensorrt: bool
+) -> tuple[EnginePlan, EnginePlan]:
+    """Both engines with the size of their iterations. The draft keeps chunked context: it has no drafts that
+    could be discarded."""
+    hardware = choose.loaded.recipe.hardware
+    gpu = gpus.GPUS.get(hardware.gpu) if on_tensorrt else None
+
+    def sized(engine: EnginePlan, tokens: int) -> EnginePlan:
+        return replace(engine, options=replace(engine.options, max_num_tokens=tokens))
+
+    def kv_memory(tokens: int) -> int:
+        assert gpu is not None
+        return budget_of(gpu, sized(target, tokens), sized(draft, tokens), hardware.count).left
+
+    def affordable(tokens: int) -> bool:
+        plain = kv_memory(target.options.max_num_tokens)
+        return fits_a_tensor(target, tokens) and plain - kv_memory(tokens) <= _PRICE * plain
+
+    tokens = choose_num_tokens(choose, target.options, affordable if gpu else None)
+    target, draft = sized(target, tokens), sized(draft, tokens)
+    if on_tensorrt:
+        chunked = choose_chunked_context(choose, target.options)
+        target = replace(target, enable_chunked_context=chunked)
+    return target, draft
 
 
-def _num_tokens(choose: _Chooser, batch: int, drafts: int) -> int:
-    needed = batch * (drafts + 1)
-    reason = "trtllm-build's default" if needed <= MAX_NUM_TOKENS else "one verification of every request"
-    tokens: int = choose("engine.max_num_tokens", max(MAX_NUM_TOKENS, needed), reason)
-    if tokens < needed:
-        problem = f"{tokens} is too few: {batch} requests of {drafts} draft tokens and one more are {needed}"
-        raise choose.error("engine.max_num_tokens", problem, f"at least {needed}, or leave it out")
-    return tokens
-
-
-def _engine(
-    choose: _Chooser, role: str, backend: str, facts: ModelFacts, options: BuildOptions
-) -> EnginePlan:
+def _engine(choose: Chooser, role: str, backend: str, facts: ModelFacts, options: BuildOptions) -> EnginePlan:
     dtype = choose(f"{role}.dtype", facts.source.dtype, "what the model is stored in", "model")
     if dtype == "auto":
         dtype = facts.source.dtype
@@ -258,7 +171,7 @@ def _engine(
 
 
 def _build_options(
-    choose: _Chooser, role: str, backend: str, architecture: str, checkpoint: ConvertOptions
+    choose: Chooser, role: str, backend: str, architecture: str, checkpoint: ConvertOptions
 ) -> dict[str, Value]:
     """The options of `trtllm-build` beside the sizes: an expert's, and the recipe's in their place."""
     recipe = choose.loaded.recipe
@@ -283,7 +196,7 @@ def _build_options(
     return {name: choice.value for name, choice in choices.items()}
 
 
-def _adapter(choose: _Chooser, key: str, written: str) -> str:
+def _adapter(choose: Chooser, key: str, written: str) -> str:
     """The folder of a LoRA adapter, whole: trtllm-build runs in another one than the recipe's."""
     folder = (choose.loaded.path.parent / written).absolute()
     if not folder.is_dir():
@@ -291,7 +204,7 @@ def _adapter(choose: _Chooser, key: str, written: str) -> str:
     return str(folder)
 
 
-def _checkpoint(choose: _Chooser, role: str, dtype: str, source: Source) -> ConvertOptions:
+def _checkpoint(choose: Chooser, role: str, dtype: str, source: Source) -> ConvertOptions:
     weights = choose(f"{role}.quantization.weights", "none", "as the model is")
     cache = choose(f"{role}.quantization.kv_cache", "none", "as the model is")
     tensor = choose(f"{role}.parallel.tensor", 1, "one GPU has every layer whole")
@@ -307,7 +220,7 @@ def _checkpoint(choose: _Chooser, role: str, dtype: str, source: Source) -> Conv
 
 
 def _calibration(
-    choose: _Chooser, role: str, checkpoint: ConvertOptions, facts: ModelFacts
+    choose: Chooser, role: str, checkpoint: ConvertOptions, facts: ModelFacts
 ) -> CalibrationPlan | None:
     model: Model = getattr(choose.loaded.recipe, role)
     key, own = f"{role}.quantization.calibration", model.quantization.calibration

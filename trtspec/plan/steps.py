@@ -17,13 +17,14 @@ from trtspec.engine import manifest, torch_builder, trtllm
 from trtspec.engine.options import BuildOptions
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.plan import actions
+from trtspec.plan.choices import Choice
 from trtspec.plan.devices import apart
 from trtspec.plan.digests import digest_of
 from trtspec.plan.facts import TOKENIZER_FILES, Facts, ModelFacts
 from trtspec.plan.layout import repository_spec
 from trtspec.plan.obstacles import build_obstacle, calibrate_obstacle
 from trtspec.plan.places import build_place
-from trtspec.plan.resolve import CalibrationPlan, Choice, EnginePlan, Resolved
+from trtspec.plan.resolved import CalibrationPlan, EnginePlan, Resolved
 from trtspec.plan.step import Step
 from trtspec.plan.stored import Stored, provenance, recorded, with_stored
 

@@ -16,7 +16,7 @@ from trtspec.engine.store.entry import Entry, Role
 from trtspec.engine.store.platform import Platform, base_version
 from trtspec.engine.store.store import Store
 from trtspec.plan.digests import digest_of
-from trtspec.plan.resolve import Resolved
+from trtspec.plan.resolved import Resolved
 from trtspec.plan.step import Step
 from trtspec.recipe.gpus import GPUS
 from trtspec.recipe.releases import Release

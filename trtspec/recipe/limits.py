@@ -21,6 +21,7 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     yield from _hardware(recipe)
     yield from _lengths(recipe)
     yield from _serving(recipe)
+    yield from _times(recipe)
     yield from _overlap(recipe)
     for role, model in (("target", recipe.target), ("draft", recipe.draft)):
         yield from _parallel(role, model, recipe)
@@ -82,6 +83,21 @@ def _serving(recipe: Recipe) -> Iterator[Finding]:
     if layout == "in_process" and several:
         problem = f"in_process needs one rank for each engine, and the {several[0]} has {ranks[several[0]]}"
         yield "serving.layout", problem, "write layout: bls, or leave it out"
+
+
+def _times(recipe: Recipe) -> Iterator[Finding]:
+    serving = recipe.serving
+    limit, delay, draft = (
+        serving.default_timeout_microseconds,
+        serving.max_queue_delay_microseconds,
+        serving.draft_timeout_microseconds,
+    )
+    if delay and delay > limit:
+        problem = f"{delay} is longer than a completion may take: default_timeout_microseconds is {limit}"
+        yield "serving.max_queue_delay_microseconds", problem, f"at most {limit}"
+    if draft and draft >= limit:
+        problem = f"{draft} leaves the target no time: default_timeout_microseconds is {limit}"
+        yield "serving.draft_timeout_microseconds", problem, f"at most {limit - 1}"
 
 
 def _overlap(recipe: Recipe) -> Iterator[Finding]:

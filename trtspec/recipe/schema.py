@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from trtspec.recipe import gpus, releases
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 BuildOption = bool | int | float | Text
 Backend = Literal["tensorrt_llm", "torch"]
@@ -131,6 +132,11 @@ class Engine(Section):
     max_num_tokens: Positive | None = Field(
         default=None, description="Tokens that one iteration of an engine may process."
     )
+    enable_chunked_context: bool | None = Field(
+        default=None,
+        description="Whether TensorRT-LLM may read a text in several iterations; the target then discards "
+        "drafts that do not fit one.",
+    )
 
 
 class Hardware(Section):
@@ -151,6 +157,27 @@ class Serving(Section):
     layout: Literal["in_process", "bls"] | None = Field(
         default=None,
         description="in_process: one Triton model owns both engines; bls: each engine is a model of its own.",
+    )
+    max_queue_size: Positive | None = Field(
+        default=None,
+        description="Completions that wait for a place beyond max_batch_size; a full queue refuses at once.",
+    )
+    max_queue_delay_microseconds: Microseconds | None = Field(
+        default=None,
+        description="How long a completion may wait for a place before it is refused, to be tried again.",
+    )
+    default_timeout_microseconds: Microseconds = Field(
+        default=600 * 10**6,
+        description="Time limit of a completion whose request names none, from arrival to its last token.",
+    )
+    draft_timeout_microseconds: Microseconds | None = Field(
+        default=None,
+        description="How long a round waits for its draft before the target goes on alone.",
+    )
+    target_timeout_microseconds: Microseconds = Field(
+        default=120 * 10**6,
+        description="How long a target that has requests may make no progress; then they fail, and the "
+        "model goes out of service.",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
 
@@ -42,6 +44,9 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
     }
     if spec.num_draft_tokens is not None:
         parameters["num_draft_tokens"] = str(spec.num_draft_tokens)
+    if spec.admission is not None:
+        known = asdict(spec.admission).items()
+        parameters |= {name: str(value) for name, value in known if value is not None}
     if spec.engines:
         names = ("tensorrt_llm_model_name", "tensorrt_llm_draft_model_name")
         parameters |= dict(zip(names, (engine.name for engine in spec.engines), strict=True))
@@ -52,6 +57,8 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
             "kv_cache_free_gpu_mem_fraction": str(engines.kv_cache_free_gpu_mem_fraction),
             "target_gpu_device_id": str(target),
             "draft_gpu_device_id": str(draft),
+            "target_enable_chunked_context": str(engines.target_enable_chunked_context).lower(),
+            "draft_enable_chunked_context": str(engines.draft_enable_chunked_context).lower(),
         }
     return parameters
 

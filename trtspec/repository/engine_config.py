@@ -78,7 +78,7 @@ def _tensorrtllm(model: EngineModel) -> dict[str, str]:
         "batch_scheduler_policy": "guaranteed_no_evict",
         "max_beam_width": "1",
         "enable_kv_cache_reuse": "true",
-        "enable_chunked_context": "true",
+        "enable_chunked_context": str(model.enable_chunked_context).lower(),
         "kv_cache_free_gpu_mem_fraction": _KV_FRACTION,
         "kv_cache_host_memory_bytes": "0",
         "gpu_device_ids": ",".join(map(str, model.gpu_device_ids)),
@@ -89,4 +89,6 @@ def _tensorrtllm(model: EngineModel) -> dict[str, str]:
     }
     if model.kv_tokens is not None:
         parameters["max_tokens_in_paged_kv_cache"] = str(model.kv_tokens)
+    if model.max_attention_window is not None:
+        parameters["max_attention_window_size"] = str(model.max_attention_window)
     return parameters

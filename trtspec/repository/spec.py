@@ -16,7 +16,9 @@ class EngineModel:
     `backend` runs it: torch in Triton's Python backend, tensorrt_llm in NVIDIA's C++ backend. The latter
     takes `engine_dir` relative to the folder that the server runs in, the build directory; the former
     relative to the model's. `kv_tokens` is how many tokens its KV cache may hold, `gpu_device_ids` has the
-    GPU of each rank; both are the C++ backend's alone.
+    GPU of each rank; `enable_chunked_context` lets a text be read in several iterations;
+    `max_attention_window` is how many tokens a token sees, None where that is the whole text. All four are
+    the C++ backend's alone.
     """
 
     name: str
@@ -25,6 +27,8 @@ class EngineModel:
     max_batch_size: int
     kv_tokens: int | None = None
     gpu_device_ids: tuple[int, ...] = ()
+    enable_chunked_context: bool = True
+    max_attention_window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,36 @@ class TensorRtLlm:
     """What serving TensorRT-LLM's engines in one process takes beside their folders.
 
     `image` is the one that has the release which built them. Both KV caches together take
-    `kv_cache_free_gpu_mem_fraction` of the memory that the engines leave free.
+    `kv_cache_free_gpu_mem_fraction` of the memory that the engines leave free. An engine with chunked context
+    may read a text in several iterations.
     """
 
     image: str
     placement: Placement
     kv_cache_free_gpu_mem_fraction: float
+    target_enable_chunked_context: bool = True
+    draft_enable_chunked_context: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who is served, and for how long: the fields are parameters of `config.pbtxt` under these names.
+
+    `max_places` completions are at work at once, and `max_queue_size` more wait, each up to
+    `max_queue_delay_microseconds`. A completion whose request names no time limit has
+    `default_timeout_microseconds` from its arrival to its last token. A draft that takes longer than
+    `draft_timeout_microseconds` is left out of its round; a target that has requests and makes no progress
+    for `target_timeout_microseconds` fails them. `kv_tokens` is how many tokens of text each KV cache holds,
+    None where only the loaded engines know.
+    """
+
+    max_places: int
+    max_queue_size: int
+    max_queue_delay_microseconds: int
+    default_timeout_microseconds: int
+    draft_timeout_microseconds: int
+    target_timeout_microseconds: int
+    kv_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +76,9 @@ class RepositorySpec:
     build directory can be mounted anywhere; the defaults are the layout of a build directory. The engines'
     limits are not here: each engine's own `config.json` holds them. `num_draft_tokens` is the K of a request
     that names none; None stands for the target's `max_draft_len`. `tensorrt_llm` is None for engines of the
-    `torch` backend. `engines` are the models `TARGET` and `DRAFT` of the bls layout, and empty where the
-    coordinator runs both engines in its own process.
+    `torch` backend. `admission` is None where the serving side's own defaults hold. `engines` are the models
+    `TARGET` and `DRAFT` of the bls layout, and empty where the coordinator runs both engines in its own
+    process.
     """
 
     model_name: str = "speculative_llm"
@@ -58,4 +87,5 @@ class RepositorySpec:
     tokenizer_dir: str = "../../tokenizer"
     num_draft_tokens: int | None = None
     tensorrt_llm: TensorRtLlm | None = None
+    admission: Admission | None = None
     engines: tuple[EngineModel, ...] = ()

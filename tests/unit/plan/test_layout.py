@@ -69,6 +69,33 @@ def test_kv_caches_on_one_gpu_have_a_number_of_tokens_each(
     assert [target.engine_dir, draft.engine_dir] == ["target/engine", "draft/engine"]
 
 
+@pytest.mark.parametrize(("window", "told"), [(None, None), (64, 64), (263, 263), (264, None), (4096, None)])
+def test_a_sliding_window_is_one_that_a_text_can_leave(
+    pair_recipe: Path, window: int | None, told: int | None
+) -> None:
+    """As in process; a text and its longest draft have 264 tokens."""
+    file = pair_recipe.parent / "target/config.json"
+    kind = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
+    file.write_text(json.dumps(json.loads(file.read_text()) | kind))
+    changes = {**ON_GPUS, "engine: {backend: torch}": "engine: {max_seq_len: 256}", "gpu: none": "gpu: h200"}
+    target, draft = spec(pair_recipe, changes | {"hardware": "serving: {layout: bls}\nhardware"}).engines
+    assert (target.max_attention_window, draft.max_attention_window) == (told, None)
+
+
+def test_chunked_context_is_for_texts_that_outgrow_an_iteration(h200_recipe: Path) -> None:
+    """In both layouts, and for the target alone: the draft has no drafts to lose."""
+    sizes = {"release: 1.2.1": "max_seq_len: 200, max_batch_size: 1, max_num_tokens: 64"}
+    in_process = spec(h200_recipe, sizes).tensorrt_llm
+    assert in_process
+    assert in_process.target_enable_chunked_context
+    in_process = spec(h200_recipe, {"max_num_tokens: 64": "max_num_tokens: 208"}).tensorrt_llm
+    assert in_process
+    assert not in_process.target_enable_chunked_context
+    assert in_process.draft_enable_chunked_context
+    target, draft = spec(h200_recipe, {"hardware": "serving: {layout: bls}\nhardware"}).engines
+    assert (target.enable_chunked_context, draft.enable_chunked_context) == (False, True)
+
+
 def test_a_parallel_pair_is_built_for_nvidias_backend(pair_recipe: Path, tmp_path: Path) -> None:
     spec(
         pair_recipe,

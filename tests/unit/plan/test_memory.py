@@ -15,7 +15,7 @@ from trtspec.cli.app import app
 from trtspec.engine.options import BuildOptions
 from trtspec.plan.facts import ModelFacts
 from trtspec.plan.memory import GIB, Budget, EngineMemory, engine_memory
-from trtspec.plan.resolve import EnginePlan
+from trtspec.plan.resolved import EnginePlan
 
 
 @pytest.fixture

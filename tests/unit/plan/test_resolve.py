@@ -9,9 +9,11 @@ import pytest
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.source import read_source
 from trtspec.errors import RecipeError
+from trtspec.plan.choices import Choice
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.host import Host
-from trtspec.plan.resolve import Choice, Resolved, resolve
+from trtspec.plan.resolve import resolve
+from trtspec.plan.resolved import Resolved
 from trtspec.recipe.loader import load
 
 Resolve = Callable[..., Resolved]
@@ -57,7 +59,8 @@ def test_defaults_for_a_gpu(resolved: Resolve) -> None:
     options = found.target.options
     assert (found.backend, found.release and found.release.version) == ("tensorrt_llm", "1.2.1")
     assert (options.max_batch_size, options.max_draft_len) == (16, 8)
-    assert (options.max_seq_len, options.max_input_len, options.max_num_tokens) == (8192, 8191, 8192)
+    assert (found.target.enable_chunked_context, found.draft.enable_chunked_context) == (False, True)
+    assert (options.max_seq_len, options.max_input_len, options.max_num_tokens) == (8192, 8191, 16384)
     assert found.draft.options.max_draft_len == 0
     assert str(found.output) == "build/x"
     assert (found.target.checkpoint.dtype, choice(found, "target.dtype").origin) == ("bfloat16", "model")
@@ -85,6 +88,37 @@ def test_flag_before_environment_before_recipe_before_default(resolved: Resolve)
     assert (found.value, found.origin) == ("tensorrt_llm", "flag")
     found = choice(resolved(environment={"TRTSPEC_OUTPUT": "/x"}, flags={"output": "y"}), "output")
     assert (found.value, found.origin) == ("y", "flag")
+
+
+def test_an_iteration_is_as_wide_as_the_gpu_can_spare(resolved: Resolve) -> None:
+    """With short texts all of them; where memory is scarce, or no GPU is, `trtllm-build`'s default."""
+    found = resolved("engine: {max_seq_len: 1000}")
+    assert found.target.options.max_num_tokens == found.draft.options.max_num_tokens == 16 * (1000 + 8)
+    assert choice(found, "engine.max_num_tokens").reason == "every request at its longest"
+    narrow = resolved("engine: {max_batch_size: 170000}", "speculation: {max_draft_len: 1}", gpu="l4")
+    assert narrow.target.options.max_num_tokens == 170000 * 2
+    laptop = resolved("engine: {backend: torch}", gpu="none")
+    assert laptop.target.options.max_num_tokens == 8192
+    assert "engine.enable_chunked_context" not in [choice.key for choice in laptop.choices]
+
+
+def test_drafts_are_discarded_only_where_a_text_outgrows_an_iteration(resolved: Resolve) -> None:
+    found = resolved("engine: {max_num_tokens: 8192}")
+    assert found.target.enable_chunked_context
+    assert choice(found, "engine.enable_chunked_context").reason == (
+        "texts outgrow an iteration; 16 requests lose drafts from 504 tokens each"
+    )
+    assert not resolved("engine: {max_num_tokens: 8200}").target.enable_chunked_context
+    asked = resolved("engine: {enable_chunked_context: true}")
+    assert asked.target.enable_chunked_context
+    assert choice(asked, "engine.enable_chunked_context").origin == "recipe"
+
+
+def test_without_chunked_context_each_text_must_fit_an_iteration(resolved: Resolve) -> None:
+    with pytest.raises(RecipeError, match="max_num_tokens 8199 must hold the longest text") as caught:
+        resolved("engine: {max_num_tokens: 8199, enable_chunked_context: false}")
+    assert caught.value.problems[0].key == "engine.enable_chunked_context"
+    assert caught.value.problems[0].repair == "write true, or max_num_tokens: 8200"
 
 
 def test_max_num_tokens_covers_a_verification_of_every_request(resolved: Resolve) -> None:

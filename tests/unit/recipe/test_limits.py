@@ -38,6 +38,8 @@ FP8 = {"weights": "fp8", "kv_cache": "fp8"}
         {"hardware": {"gpu": "l40s"}, "target": {"quantization": FP8}, "draft": {"quantization": FP8}},
         {"serving": {"layout": "bls"}, "hardware": {"count": 2}, "target": {"parallel": {"tensor": 2}}},
         {"serving": {"layout": "in_process", "model_name": "tensorrt_llm"}},
+        {"serving": {"max_queue_delay_microseconds": 600_000_000}},
+        {"serving": {"default_timeout_microseconds": 2_000, "draft_timeout_microseconds": 1_999}},
         {"target": {"build": {"gemm_plugin": "auto", "use_paged_context_fmha": "enable", "workers": 2}}},
     ],
 )
@@ -118,6 +120,18 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
             "target.quantization.weights",
             "has no FP8",
             "none",
+        ),
+        (
+            {"serving": {"max_queue_delay_microseconds": 600_000_001}},
+            "serving.max_queue_delay_microseconds",
+            "default_timeout_microseconds is 600000000",
+            "at most 600000000",
+        ),
+        (
+            {"serving": {"default_timeout_microseconds": 2_000, "draft_timeout_microseconds": 2_000}},
+            "serving.draft_timeout_microseconds",
+            "leaves the target no time",
+            "at most 1999",
         ),
         (
             {"serving": {"model_name": "tensorrt_llm_draft"}},

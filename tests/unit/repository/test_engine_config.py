@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -41,7 +42,7 @@ def test_what_nvidias_backend_demands_is_there():
     assert found["gpt_model_type"] == "inflight_fused_batching"
     assert found["gpt_model_path"] == "target/engine"
     assert {"tokenizer_dir", "guided_decoding_backend", "xgrammar_tokenizer_info_path"} <= found.keys()
-    assert found["enable_kv_cache_reuse"] == found["enable_chunked_context"] == "true"
+    assert found["enable_kv_cache_reuse"] == "true"
     assert found["exclude_input_in_output"] == "false"
     assert (found["max_tokens_in_paged_kv_cache"], found["gpu_device_ids"]) == ("5000", "0,1")
     assert 0 < float(found["kv_cache_free_gpu_mem_fraction"]) < 1
@@ -58,6 +59,16 @@ def test_single_numbers_have_the_batchs_shape_alone():
     assert not shapes["input_ids"].HasField("reshape")
     assert shapes["input_ids"].allow_ragged_batch
     assert list(shapes["stop_words_list"].dims) == [2, -1]
+
+
+def test_what_the_plan_knows_of_a_models_texts():
+    """NVIDIA's backend reads the window as a list of whole numbers with commas between them."""
+    model = replace(NVIDIAS, enable_chunked_context=False, max_attention_window=4096)
+
+    assert parameters(read(NVIDIAS))["enable_chunked_context"] == "true"
+    assert "max_attention_window_size" not in parameters(read(NVIDIAS))
+    assert parameters(read(model))["enable_chunked_context"] == "false"
+    assert parameters(read(model))["max_attention_window_size"] == "4096"
 
 
 def test_a_cache_without_a_neighbour_is_bounded_by_memory_alone():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,11 +14,13 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from trtspec.recipe.loader import load
+from trtspec.plan.layout import repository_spec
+from trtspec.plan.plan import make_plan
 from trtspec.repository import RepositorySpec, write_repository
 from trtspec.repository.config import config_text
 from trtspec.repository.placement import place
-from trtspec.repository.spec import TensorRtLlm
+from trtspec.repository.spec import Admission, TensorRtLlm
+from trtspec.watch import unwatched
 
 ROOT = Path(__file__).parents[3]
 CHECKED_IN = ROOT / "model_repository" / "speculative_llm"
@@ -45,7 +50,7 @@ def test_triton_reads_the_config():
 
 
 def test_engines_of_tensorrt_llm_are_told_of_their_gpus_and_their_image():
-    engines = TensorRtLlm("nvcr.io/image", place(1, 1, 2), 0.8)
+    engines = TensorRtLlm("nvcr.io/image", place(1, 1, 2), 0.8, target_enable_chunked_context=False)
     config = text_format.Parse(config_text(RepositorySpec(tensorrt_llm=engines)), pb.ModelConfig())
 
     assert {key: value.string_value for key, value in config.parameters.items()} == {
@@ -57,7 +62,32 @@ def test_engines_of_tensorrt_llm_are_told_of_their_gpus_and_their_image():
         "kv_cache_free_gpu_mem_fraction": "0.8",
         "target_gpu_device_id": "0",
         "draft_gpu_device_id": "1",
+        "target_enable_chunked_context": "false",
+        "draft_enable_chunked_context": "true",
     }
+
+
+def test_who_is_served_and_for_how_long():
+    """What is not known is left out."""
+    spec = RepositorySpec(admission=Admission(16, 256, 300, 600, 5, 120))
+    config = text_format.Parse(config_text(spec), pb.ModelConfig())
+    found = {key: value.string_value for key, value in config.parameters.items()}
+
+    assert (
+        found
+        | {
+            "max_places": "16",
+            "max_queue_size": "256",
+            "max_queue_delay_microseconds": "300",
+            "default_timeout_microseconds": "600",
+            "draft_timeout_microseconds": "5",
+            "target_timeout_microseconds": "120",
+        }
+        == found
+    )
+    assert "kv_tokens" not in found
+    known = replace(spec, admission=Admission(16, 256, 300, 600, 5, 120, kv_tokens=4096))
+    assert 'key: "kv_tokens"\n  value {\n    string_value: "4096"' in config_text(known)
 
 
 def test_tensors_are_nvidias():
@@ -68,7 +98,7 @@ def test_tensors_are_nvidias():
         for tensor in [*config.input, *config.output]
     }
     nvidias = {
-        "STRING [1]": "text_input guided_decoding_guide guided_decoding_guide_type text_output",
+        "STRING [1]": "text_input guided_decoding_guide guided_decoding_guide_type text_output finish_reason",
         "STRING [-1]": "stop_words bad_words",
         "INT32 [1]": "max_tokens num_draft_tokens end_id pad_id top_k min_tokens beam_width "
         "num_return_sequences num_input_tokens num_output_tokens total_accepted_draft_tokens "
@@ -76,7 +106,7 @@ def test_tensors_are_nvidias():
         "FP32 [1]": "top_p temperature length_penalty repetition_penalty presence_penalty frequency_penalty "
         "acceptance_rate",
         "UINT64 [1]": "seed",
-        "BOOL [1]": "stream exclude_input_in_output use_draft_logits return_log_probs return_context_logits "
+        "BOOL [1]": "stream exclude_input_in_output add_special_tokens use_draft_logits return_log_probs return_context_logits "
         "return_generation_logits return_perf_metrics return_num_input_tokens return_num_output_tokens",
     }
     expected = {name: kind for kind, names in nvidias.items() for name in names.split()}
@@ -85,11 +115,12 @@ def test_tensors_are_nvidias():
 
 
 def test_the_checked_in_repository_is_in_step(tmp_path: Path) -> None:
-    """It is what the tiny recipe generates."""
-    tiny = load(CHECKED_IN.parents[1] / "recipes/tiny/recipe.yaml").recipe
-    spec = RepositorySpec(tiny.serving.model_name, num_draft_tokens=tiny.speculation.num_draft_tokens)
+    """It is what the tiny recipe generates; UPDATE_GOLDEN=1 writes it anew."""
+    spec = repository_spec(make_plan(ROOT / "recipes/tiny/recipe.yaml", {}, False, unwatched).resolved)
     write_repository(tmp_path / "repository", spec)
-    model = tmp_path / "repository" / tiny.serving.model_name
+    model = tmp_path / "repository" / spec.model_name
+    if os.environ.get("UPDATE_GOLDEN"):
+        shutil.copyfile(model / "config.pbtxt", CHECKED_IN / "config.pbtxt")
     assert (model / "config.pbtxt").read_bytes() == (CHECKED_IN / "config.pbtxt").read_bytes()
     assert (model / "1" / "model.py").read_bytes() == (CHECKED_IN / "1" / "model.py").read_bytes()
 

@@ -20,7 +20,8 @@ def read_limits(engine_dir: Path) -> Limits:
         external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
         return Limits(
             max_batch_size=int(build["max_batch_size"]),
-            # With chunked context the runtime takes any prompt that leaves room for one token.
+            # A plan has chunked context wherever an iteration does not hold any prompt that leaves room for
+            # one token.
             max_input_len=int(build["max_seq_len"]) - 1,
             max_seq_len=int(build["max_seq_len"]),
             max_draft_len=int(build["max_draft_len"]) if external else 0,

@@ -57,15 +57,18 @@ def load(values: Mapping[str, str], folder: Path) -> Pair:
 
 def _bounds(parameters: Parameters, target: Executor, draft: Executor) -> Bounds:
     """What the plan has chosen, and what the engines say of their caches now that they are loaded."""
-    caches = [executor.kv_tokens for executor in (target, draft) if executor.kv_tokens is not None]
+    engines = (target, draft)
+    caches = [executor.kv_tokens for executor in engines if executor.kv_tokens is not None]
+    usual = Bounds(min(executor.limits.max_batch_size for executor in engines))
+    has, number = parameters.values.keys(), parameters.number
     return Bounds(
-        max_places=parameters.number("max_places"),
+        max_places=number("max_places") if "max_places" in has else usual.max_places,
         kv_tokens=min(caches, default=None),
-        max_queue_size=parameters.number("max_queue_size"),
-        max_queue_delay_s=parameters.seconds("max_queue_delay_microseconds"),
-        default_timeout_s=parameters.seconds("default_timeout_microseconds"),
-        draft_timeout_s=parameters.seconds("draft_timeout_microseconds"),
-        target_timeout_s=parameters.seconds("target_timeout_microseconds"),
+        max_queue_size=number("max_queue_size") if "max_queue_size" in has else usual.max_queue_size,
+        max_queue_delay_s=parameters.seconds("max_queue_delay_microseconds", usual.max_queue_delay_s),
+        default_timeout_s=parameters.seconds("default_timeout_microseconds", usual.default_timeout_s),
+        draft_timeout_s=parameters.seconds("draft_timeout_microseconds", usual.draft_timeout_s),
+        target_timeout_s=parameters.seconds("target_timeout_microseconds", usual.target_timeout_s),
     )
 
 
@@ -90,7 +93,11 @@ def _tensorrt_llm(parameters: Parameters) -> tuple[Executor, Executor]:
     from trtspec.serving.executors.tensorrt_llm.pair import Place, load_pair
 
     target, draft = (
-        Place(parameters.path(f"{role}_engine_dir"), parameters.number(f"{role}_gpu_device_id"))
+        Place(
+            parameters.path(f"{role}_engine_dir"),
+            parameters.number(f"{role}_gpu_device_id"),
+            parameters.flag(f"{role}_enable_chunked_context"),
+        )
         for role in ("target", "draft")
     )
     fraction = parameters.fraction("kv_cache_free_gpu_mem_fraction")

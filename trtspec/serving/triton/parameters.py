@@ -33,9 +33,15 @@ class Parameters:
             raise _wrong(key, text, "not a number")
         return int(text)
 
-    def seconds(self, key: str) -> float:
-        """Of a number of microseconds."""
-        return self.number(key) / 1e6
+    def seconds(self, key: str, default: float) -> float:
+        """Of a number of microseconds; `default` where the key is missing."""
+        return self.number(key) / 1e6 if key in self.values else default
+
+    def flag(self, key: str) -> bool:
+        text = self.text(key)
+        if text not in ("true", "false"):
+            raise _wrong(key, text, "not true or false")
+        return text == "true"
 
     def fraction(self, key: str) -> float:
         """More than 0 and less than 1, as `KvCacheConfig` demands."""

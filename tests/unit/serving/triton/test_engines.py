@@ -42,3 +42,10 @@ def test_a_fraction_lies_between_0_and_1(text):
     with pytest.raises(EngineLoadError, match=rf"fraction: '{text}' .* is not a number between 0 and 1$"):
         Parameters({"fraction": text}, Path()).fraction("fraction")
     assert Parameters({"fraction": "0.85"}, Path()).fraction("fraction") == 0.85
+
+
+def test_a_flag_is_true_or_false() -> None:
+    parameters = Parameters({"yes": "true", "no": "false", "maybe": "1"}, Path())
+    assert (parameters.flag("yes"), parameters.flag("no")) == (True, False)
+    with pytest.raises(EngineLoadError, match=r"maybe: '1' .* is not true or false$"):
+        parameters.flag("maybe")

@@ -22,6 +22,8 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 class Engine:
     """`weight_bytes` is the size of what is loaded, `kv_bytes` what the KV cache takes for a token.
 
+    With `enable_chunked_context` a text may take several iterations.
+
     `max_attention_window` is how many tokens a token sees, None where it sees the whole text.
     """
 
@@ -30,9 +32,10 @@ class Engine:
     max_attention_window: int | None
     weight_bytes: int
     kv_bytes: int
+    enable_chunked_context: bool = True
 
 
-def read_engine(folder: Path, release: str) -> Engine:
+def read_engine(folder: Path, release: str, enable_chunked_context: bool = True) -> Engine:
     """Raises `EngineLoadError` for what the runtime of this release cannot load, or not in one process."""
     path = folder / "config.json"
     try:
@@ -44,9 +47,7 @@ def read_engine(folder: Path, release: str) -> Engine:
             folder=folder,
             limits=Limits(
                 max_batch_size=int(build["max_batch_size"]),
-                # With chunked context the runtime takes any prompt that leaves room for one token and does
-                # not look at the build's max_input_len (`batch_manager/trtGptModel.h`).
-                max_input_len=int(build["max_seq_len"]) - 1,
+                max_input_len=_longest_prompt(build, enable_chunked_context),
                 max_seq_len=int(build["max_seq_len"]),
                 max_draft_len=int(build["max_draft_len"]) if external else 0,
                 vocab_size=int(model["vocab_size"]),
@@ -54,6 +55,7 @@ def read_engine(folder: Path, release: str) -> Engine:
             max_attention_window=_window(model.get("sliding_window"), int(build["max_seq_len"])),
             weight_bytes=sum(file.stat().st_size for file in folder.glob("rank0*")),
             kv_bytes=_kv_bytes(model),
+            enable_chunked_context=enable_chunked_context,
         )
     except FileNotFoundError:
         raise EngineLoadError(path, "no such file; is this an engine directory?") from None
@@ -77,6 +79,13 @@ def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
     if not plugins["use_paged_context_fmha"]:
         problem = "was built without use_paged_context_fmha, so no round could reuse the KV cache of the last"
         raise EngineLoadError(folder, f"{problem}; build it again")
+
+
+def _longest_prompt(build: dict[str, Any], enable_chunked_context: bool) -> int:
+    """Room for one token is left, and a prompt that is read at once fits an iteration; the runtime does not
+    look at the build's max_input_len (`batch_manager/trtGptModel.h`)."""
+    longest = int(build["max_seq_len"]) - 1
+    return longest if enable_chunked_context else min(longest, int(build["max_num_tokens"]))
 
 
 def _window(size: int | None, max_seq_len: int) -> int | None:

@@ -147,8 +147,9 @@ class TrtLlmExecutor:
 def _config(trtllm: Any, engine: Engine, device_id: int, kv_budget: KvBudget) -> Any:
     """An `ExecutorConfig` with arguments that every release from 1.0 to 1.2 has.
 
-    Block reuse is what makes rounds cheap, and chunked context what lets prompts be longer than an iteration;
-    1.0 has the latter off by default. Nobody reads statistics of iterations, so none are kept.
+    Block reuse is what makes rounds cheap. Chunked context lets a text be longer than an iteration, at the
+    price of drafts (`microBatchScheduler.cpp`, fitDraftTokens), so that is the plan's to decide; 1.0 has it
+    off by default. Nobody reads statistics of iterations, so none are kept.
     """
     window = engine.max_attention_window
     config = trtllm.ExecutorConfig(
@@ -158,7 +159,7 @@ def _config(trtllm: Any, engine: Engine, device_id: int, kv_budget: KvBudget) ->
             max_attention_window=None if window is None else [window],
             free_gpu_memory_fraction=kv_budget.free_gpu_memory_fraction,
         ),
-        enable_chunked_context=True,
+        enable_chunked_context=engine.enable_chunked_context,
         iter_stats_max_iterations=0,
         parallel_config=trtllm.ParallelConfig(device_ids=[device_id]),
     )

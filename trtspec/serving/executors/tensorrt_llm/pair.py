@@ -17,10 +17,14 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An engine directory and the GPU that is to run it, by CUDA's number of it."""
+    """An engine directory and the GPU that is to run it, by CUDA's number of it.
+
+    With `enable_chunked_context` a text may take several iterations.
+    """
 
     folder: Path
     device_id: int
+    enable_chunked_context: bool = True
 
 
 def load_pair(
@@ -31,7 +35,10 @@ def load_pair(
     `trtllm` is `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, before anything is loaded where
     that can be known.
     """
-    ours, theirs = (read_engine(place.folder, trtllm.__version__) for place in (target, draft))
+    ours, theirs = (
+        read_engine(place.folder, trtllm.__version__, place.enable_chunked_context)
+        for place in (target, draft)
+    )
     if not ours.limits.max_draft_len:
         problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
         raise EngineLoadError(target.folder, problem)

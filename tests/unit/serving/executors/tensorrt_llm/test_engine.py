@@ -20,6 +20,12 @@ def test_limits_are_those_of_the_runtime(write: Any) -> None:
     assert read_engine(write("draft", speculative_decoding_mode=1), "1.2.1").limits.max_draft_len == 0
 
 
+def test_a_prompt_that_is_read_at_once_fits_an_iteration(write: Any) -> None:
+    folder = write(max_num_tokens=100)
+    assert read_engine(folder, "1.2.1", enable_chunked_context=False).limits.max_input_len == 100
+    assert read_engine(folder, "1.2.1", enable_chunked_context=True).limits.max_input_len == 127
+
+
 def test_memory(write: Any) -> None:
     """2 layers of 2 heads of 8 numbers, keys and values; the file, and weights that lie beside it."""
     folder = write()

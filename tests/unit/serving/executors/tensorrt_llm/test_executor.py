@@ -55,6 +55,13 @@ class TestConfig:
         assert config.gather_generation_logits is False
         assert (config.spec_dec_config, config.decoding_config) == (None, None)
 
+    def test_chunked_context_is_the_plans_to_decide(self, load: Load, write: Any, trtllm: Any) -> None:
+        engine = read_engine(write(max_num_tokens=100), "1.2.1", enable_chunked_context=False)
+        limits = load(engine).limits
+        runtime = trtllm.Executor.MADE[0]
+        assert not runtime.config.enable_chunked_context
+        assert limits.max_input_len == 100
+
     def test_a_cache_too_small_for_one_text_is_an_error(self, load: Load) -> None:
         with pytest.raises(EngineLoadError, match="window size 128 exceeds upper bound 3 for available"):
             load(fraction=1e-8)

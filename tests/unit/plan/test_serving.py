@@ -1,0 +1,67 @@
+"""What the server is told about waiting and giving up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trtspec.plan.choices import Choice
+from trtspec.plan.layout import repository_spec
+from trtspec.plan.plan import make_plan
+from trtspec.plan.resolved import Resolved
+from trtspec.repository.spec import Admission
+from trtspec.watch import unwatched
+
+SECOND = 10**6
+
+
+def resolved(recipe: Path, serving: str = "{}", engine: str = "backend: torch") -> Resolved:
+    text = (
+        recipe.read_text()
+        .partition("serving:")[0]
+        .replace("engine: {backend: torch}", f"engine: {{{engine}}}")
+    )
+    recipe.write_text(f"{text}\nserving: {serving}\n")
+    return make_plan(recipe, {}, False, unwatched).resolved
+
+
+def choice(found: Resolved, key: str) -> Choice:
+    return next(choice for choice in found.choices if choice.key == f"serving.{key}")
+
+
+def test_defaults(pair_recipe: Path) -> None:
+    found = resolved(pair_recipe)
+    assert found.admission == Admission(
+        max_places=16,
+        max_queue_size=256,
+        max_queue_delay_microseconds=300 * SECOND,
+        default_timeout_microseconds=600 * SECOND,
+        draft_timeout_microseconds=5 * SECOND,
+        target_timeout_microseconds=120 * SECOND,
+    )
+    assert choice(found, "draft_timeout_microseconds").reason == "five seconds for what takes milliseconds"
+
+
+@pytest.mark.parametrize(("places", "queue"), [(1, 256), (16, 256), (17, 272), (64, 1024)])
+def test_a_queue_for_every_place(pair_recipe: Path, places: int, queue: int) -> None:
+    admission = resolved(pair_recipe, engine=f"backend: torch, max_batch_size: {places}").admission
+    assert (admission.max_places, admission.max_queue_size) == (places, queue)
+
+
+def test_what_is_left_out_keeps_within_what_is_written(pair_recipe: Path) -> None:
+    found = resolved(pair_recipe, "{default_timeout_microseconds: 4000000, max_queue_size: 3}")
+    assert (found.admission.max_queue_size, choice(found, "max_queue_size").origin) == (3, "recipe")
+    assert found.admission.max_queue_delay_microseconds == 4 * SECOND
+    assert found.admission.draft_timeout_microseconds == 2 * SECOND
+    assert choice(found, "draft_timeout_microseconds").reason == "half the time limit"
+
+
+def test_the_plan_knows_what_kv_caches_hold_where_it_says_so(h200_recipe: Path) -> None:
+    in_process = repository_spec(resolved(h200_recipe)).admission
+    assert in_process
+    assert in_process.kv_tokens is None
+    apart = repository_spec(resolved(h200_recipe, "{layout: bls}"))
+    assert apart.admission
+    assert apart.admission.kv_tokens == apart.engines[0].kv_tokens
+    assert apart.admission.kv_tokens

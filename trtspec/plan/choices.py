@@ -1,0 +1,62 @@
+"""Where each value of a plan came from, and why.
+
+What a flag says counts before the environment, that before the recipe, and the recipe before a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trtspec.errors import RecipeError
+from trtspec.recipe.loader import LoadedRecipe
+
+Origin = Literal["flag", "environment", "recipe", "model", "default"]
+ENVIRONMENT = {"output": "TRTSPEC_OUTPUT", "engine.backend": "TRTSPEC_BACKEND"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One value of the plan, by its key in the recipe."""
+
+    key: str
+    value: bool | int | float | str
+    origin: Origin
+    reason: str
+
+
+class Chooser:
+    """Picks a value for a key and remembers the choice."""
+
+    def __init__(
+        self, loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]
+    ) -> None:
+        self.loaded, self._flags, self._environment = loaded, flags, environment
+        self.choices: list[Choice] = []
+
+    def __call__(self, key: str, default: Any, reason: str, origin: Origin = "default") -> Any:
+        """The value of the first that has one; `origin` and `reason` are those of the default."""
+        flag, variable, written = self._flags.get(key), ENVIRONMENT.get(key, ""), self._written(key)
+        if flag is not None:
+            choice = Choice(key, flag, "flag", "as asked for")
+        elif self._environment.get(variable):
+            choice = Choice(key, self._environment[variable], "environment", f"{variable} is set")
+        elif written is not None:
+            choice = Choice(key, written, "recipe", "as written")
+        else:
+            choice = Choice(key, default, origin, reason)
+        self.choices.append(choice)
+        return choice.value
+
+    def error(self, key: str, problem: str, repair: str | None = None) -> RecipeError:
+        return RecipeError(self.loaded.path, [self.loaded.problem(key, problem, repair)])
+
+    def _written(self, key: str) -> Any:
+        """The recipe's own value; None where the recipe has none, or has one by default only."""
+        value: Any = self.loaded.recipe
+        for name in key.split("."):
+            if name not in getattr(value, "model_fields_set", ()):
+                return None
+            value = getattr(value, name)
+        return value

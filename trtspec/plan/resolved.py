@@ -1,0 +1,68 @@
+"""A recipe and the facts, with every default filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.engine.options import BuildOptions
+from trtspec.plan.choices import Choice
+from trtspec.plan.facts import DatasetFacts, ModelFacts
+from trtspec.recipe import releases
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.repository.placement import Placement, place
+from trtspec.repository.spec import Admission
+
+Layout = Literal["in_process", "bls"]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationPlan:
+    """What a model is calibrated with, and how."""
+
+    dataset: DatasetFacts
+    options: CalibrateOptions
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """One of the two engines: how its checkpoint is made, and what it is built for.
+
+    `calibration` is None for what needs none; what it finds becomes part of `checkpoint` when it is known.
+    With `enable_chunked_context` TensorRT-LLM may read a text in several iterations.
+    """
+
+    model: ModelFacts
+    calibration: CalibrationPlan | None
+    checkpoint: ConvertOptions
+    options: BuildOptions
+    enable_chunked_context: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Everything that the steps are made from; `release` is None for the torch backend.
+
+    `admission` is without the tokens that the KV caches hold.
+    """
+
+    loaded: LoadedRecipe
+    output: Path
+    backend: str
+    release: releases.Release | None
+    model_name: str
+    layout: Layout
+    num_draft_tokens: int
+    target: EnginePlan
+    draft: EnginePlan
+    admission: Admission
+    choices: tuple[Choice, ...]
+
+    @property
+    def placement(self) -> Placement:
+        """The GPUs of the server that the engines run on."""
+        target, draft = (engine.checkpoint.mapping.world_size for engine in (self.target, self.draft))
+        return place(target, draft, self.loaded.recipe.hardware.count)

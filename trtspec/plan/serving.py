@@ -1,0 +1,67 @@
+"""How the Triton model in front of a pair is called, laid out and kept from being overrun; pure."""
+
+from __future__ import annotations
+
+from trtspec.plan.choices import Chooser
+from trtspec.plan.resolved import EnginePlan, Layout
+from trtspec.repository.spec import Admission
+
+_QUEUED_FOR_A_PLACE, _LEAST_QUEUE = 16, 256
+_SECOND = 10**6
+_QUEUE_DELAY, _DRAFT_TIMEOUT = 300 * _SECOND, 5 * _SECOND
+
+
+def choose_num_draft_tokens(choose: Chooser, longest: int) -> int:
+    asked: int = choose("speculation.num_draft_tokens", longest, "as many as the target verifies")
+    if asked > longest:
+        problem = f"{asked} is more than the target verifies: max_draft_len is {longest}"
+        raise choose.error("speculation.num_draft_tokens", problem, f"at most {longest}")
+    return asked
+
+
+def choose_layout(choose: Chooser, target: EnginePlan, draft: EnginePlan) -> Layout:
+    parallel = max(engine.checkpoint.mapping.world_size for engine in (target, draft)) > 1
+    default: Layout = "bls" if parallel else "in_process"
+    reason = "an engine of several ranks is a model of its own" if parallel else "no hop between the models"
+    layout: Layout = choose("serving.layout", default, reason)
+    return layout
+
+
+def choose_admission(choose: Chooser, target: EnginePlan, draft: EnginePlan) -> Admission:
+    """Whatever the recipe leaves out keeps within what it names."""
+    serving = choose.loaded.recipe.serving
+    places = min(engine.options.max_batch_size for engine in (target, draft))
+    per_place = _QUEUED_FOR_A_PLACE * places
+    size = choose(
+        "serving.max_queue_size",
+        max(per_place, _LEAST_QUEUE),
+        "16 for each place" if per_place >= _LEAST_QUEUE else "room for a burst of 256 clients",
+    )
+    limit = choose(
+        "serving.default_timeout_microseconds",
+        serving.default_timeout_microseconds,
+        "ten minutes for a request that names no timeout",
+    )
+    delay = choose(
+        "serving.max_queue_delay_microseconds",
+        min(_QUEUE_DELAY, limit),
+        "five minutes; who comes later is better off elsewhere" if limit > _QUEUE_DELAY else "the time limit",
+    )
+    draft_timeout = choose(
+        "serving.draft_timeout_microseconds",
+        min(_DRAFT_TIMEOUT, limit // 2),
+        "five seconds for what takes milliseconds" if limit >= 2 * _DRAFT_TIMEOUT else "half the time limit",
+    )
+    target_timeout = choose(
+        "serving.target_timeout_microseconds",
+        serving.target_timeout_microseconds,
+        "two minutes for an iteration that takes seconds at most",
+    )
+    return Admission(
+        max_places=places,
+        max_queue_size=size,
+        max_queue_delay_microseconds=delay,
+        default_timeout_microseconds=limit,
+        draft_timeout_microseconds=draft_timeout,
+        target_timeout_microseconds=target_timeout,
+    )
