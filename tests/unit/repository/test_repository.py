@@ -107,7 +107,8 @@ def test_tensors_are_nvidias():
         "acceptance_rate",
         "UINT64 [1]": "seed",
         "BOOL [1]": "stream exclude_input_in_output add_special_tokens use_draft_logits return_log_probs "
-        "return_context_logits return_generation_logits return_perf_metrics return_num_input_tokens return_num_output_tokens",
+        "return_context_logits return_generation_logits return_perf_metrics return_num_input_tokens "
+        "return_num_output_tokens",
     }
     expected = {name: kind for kind, names in nvidias.items() for name in names.split()}
 
