@@ -21,6 +21,7 @@ from trtspec.serving.triton.engine_requests import (
 )
 from trtspec.serving.triton.loop import LoopThread
 from trtspec.serving.triton.stop_words import StopWords
+from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,13 @@ class EngineService:
     left.
     """
 
-    def __init__(self, load: Callable[[], Executor], excludes_input: bool, check_s: float) -> None:
+    def __init__(
+        self,
+        load: Callable[[], Executor],
+        excludes_input: bool,
+        check_s: float,
+        watchdog: Watchdog | None = None,
+    ) -> None:
         self._excludes_input, self._check_s = excludes_input, check_s
         self._jobs: dict[int, Job] = {}
         self._loop = LoopThread("trtspec-engine")
@@ -69,6 +76,8 @@ class EngineService:
             raise
         self._sends = ThreadPoolExecutor(1, "trtspec-sender")
         self._loop.post(self._look_around)
+        if watchdog:
+            self._loop.every(BEAT_S, watchdog.beat)
 
     def submit(self, arrays: Arrays, request_id: str, client: EngineClient) -> None:
         """Starts a request, or stops those with its id, and returns at once."""

@@ -15,6 +15,7 @@ from trtspec.serving.triton.metrics import Metrics
 from trtspec.serving.triton.requests import Wanted, explain, read
 from trtspec.serving.triton.responses import Chunk, Failure, arrays
 from trtspec.serving.triton.service import Service
+from trtspec.serving.triton.watchdog import Watchdog
 
 
 class TritonPythonModel:
@@ -26,10 +27,14 @@ class TritonPythonModel:
         config, folder = json.loads(args["model_config"]), Path(args["model_repository"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
         metrics = Metrics({"model": args["model_name"], "version": args["model_version"]})
+        self._watchdog = Watchdog(args["model_name"])
         try:
-            self._service = Service(lambda: self.load(parameters, folder), metrics.update)
-        except ServingError as error:
-            raise pb_utils.TritonModelException(str(error)) from None
+            self._service = Service(lambda: self.load(parameters, folder), metrics.update, self._watchdog)
+        except BaseException as error:
+            self._watchdog.close()
+            if isinstance(error, ServingError):
+                raise pb_utils.TritonModelException(str(error)) from None
+            raise
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Hands the requests on and returns, so that Triton never waits for a completion to take the next
@@ -49,6 +54,7 @@ class TritonPythonModel:
                 self._service.submit(completion, wanted, TritonClient(sender, wanted))
 
     def finalize(self) -> None:
+        self._watchdog.close()
         self._service.close()
 
 

@@ -15,6 +15,7 @@ from trtspec.serving.triton.loop import LoopThread
 from trtspec.serving.triton.outbox import Client, Outbox, Sender
 from trtspec.serving.triton.requests import Wanted, explain
 from trtspec.serving.triton.responses import Chunk, Failure
+from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,13 @@ class Service:
     `tick_s` seconds, which is also how often clients are asked whether they have left.
     """
 
-    def __init__(self, load: Callable[[], Pair], tick: Callable[[Stats], None], tick_s: float = 0.05) -> None:
+    def __init__(
+        self,
+        load: Callable[[], Pair],
+        tick: Callable[[Stats], None],
+        watchdog: Watchdog | None = None,
+        tick_s: float = 0.05,
+    ) -> None:
         self._loop = LoopThread("trtspec-loop")
         self._tasks: set[asyncio.Task[None]] = set()
         try:
@@ -41,6 +48,8 @@ class Service:
             self._loop.end()
             raise
         self._sender = Sender(lambda: tick(self._coordinator.stats), tick_s)
+        if watchdog:
+            self._loop.every(BEAT_S, watchdog.beat)
 
     def submit(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
         """Starts a request and returns at once; `client` hears all that comes of it."""
