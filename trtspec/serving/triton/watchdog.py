@@ -44,7 +44,7 @@ class Watchdog:
         self._say("beat")
 
     def give_up(self, reason: str) -> None:
-        """Ends the server in a second, in which the last responses leave; `reason` is one line for its log."""
+        """Ends the server in a second, in which the last responses leave; `reason` is for its log."""
         self._say(f"failed {reason}")
 
     def close(self) -> None:

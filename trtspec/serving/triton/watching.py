@@ -1,7 +1,7 @@
 """`python watching.py MODEL PROCESS SERVER`: the child process of a `Watchdog`, which talks to its stdin.
 
-Ends with PROCESS or with SERVER, and ends SERVER when PROCESS cannot serve any more. It is started alone, so it
-imports nothing of the package.
+Ends with PROCESS or with SERVER, and ends SERVER when PROCESS cannot serve any more. It is started alone, so
+it imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAST_RESPONSES_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What the kernel says of a process: `state` is its letter, `born` when it began, `status` as of wait(2)."""
+    """What the kernel says: `state` is a letter, `born` when the process began, `status` as of wait(2)."""
 
     state: str
     born: str
@@ -92,7 +92,7 @@ def main(model: str, process: int, server: int) -> None:
         if not failed:
             watch.look(stat(process), time.monotonic())
         if watch.problem is not None:
-            print(f"trtspec: {model} {watch.problem}, so this server ends", file=sys.stderr, flush=True)
+            os.write(2, f"trtspec: {model} {watch.problem}, so this server ends\n".encode())
             time.sleep(_LAST_RESPONSES_S if failed else 0)
             break
     _end(server, born)
