@@ -34,5 +34,3 @@ def test_a_time_limit_that_is_none_is_refused(server, timeout):
 
     assert status == 400
     assert "timeout" in answer["error"]
-
-

@@ -48,24 +48,36 @@ class ListeningClient:
         return self.heard[-1].failure
 
 
+class Dog:
+    """Hears what a watchdog hears."""
+
+    def __init__(self) -> None:
+        self.has_beaten, self.has_given_up = threading.Event(), threading.Event()
+        self.reason = ""
+
+    def beat(self) -> None:
+        self.has_beaten.set()
+
+    def give_up(self, reason: str) -> None:
+        self.reason = reason
+        self.has_given_up.set()
+
+
 @pytest.fixture
 def serve(tokenizer):
     """Starts services over scripted engines, `delay` seconds a step, and closes them."""
     started: list[Service] = []
-
-    def fail(failure: str) -> None:
-        start.failures.append(failure)
-        start.failed.set()
+    watchdog = Dog()
 
     def start(delay: float = 0.0, tick=lambda stats: None, fails=lambda request: None, bounds=None):
         language = babble(LIMITS.vocab_size)
         target = ScriptedExecutor(LIMITS, language, delay, fails)
         draft = ScriptedExecutor(LIMITS, agreeing(language, LIMITS.vocab_size, 0.7), delay)
-        service = Service(lambda: Pair(target, draft, tokenizer, bounds=bounds), tick, fail, 0.01)
+        service = Service(lambda: Pair(target, draft, tokenizer, bounds=bounds), tick, watchdog, 0.01)
         started.append(service)
         return service, target
 
-    start.failures, start.failed = [], threading.Event()
+    start.watchdog = watchdog
     yield start
     for service in started:
         service.close()
@@ -180,7 +192,7 @@ def test_a_client_that_leaves_before_anything_runs_is_told_and_ends_nothing_else
 
 def test_closing_tells_those_who_wait(serve, tokenizer):
     target = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), delay=0.01)
-    service = Service(lambda: Pair(target, None, tokenizer), lambda stats: None, print)
+    service = Service(lambda: Pair(target, None, tokenizer), lambda stats: None)
     client = ask(service, ENDLESS, Wanted(stream=True))
     assert client.is_streaming.wait(SECONDS)
 
@@ -230,8 +242,13 @@ def test_engines_that_are_gone_end_the_process_when_all_have_been_told(serve):
     for client in clients:
         assert client.failure() == Failure(target.failure, Code.INTERNAL)
     assert ask(service, ENDLESS).failure().code is Code.UNAVAILABLE
-    assert serve.failed.wait(SECONDS)
-    assert serve.failures[0] == target.failure
+    assert serve.watchdog.has_given_up.wait(SECONDS)
+    assert serve.watchdog.reason == target.failure
+
+
+def test_the_watchdog_hears_that_the_loop_turns(serve):
+    serve()
+    assert serve.watchdog.has_beaten.wait(SECONDS)
 
 
 def test_a_full_queue_is_worth_another_try(serve):
@@ -259,10 +276,10 @@ def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer):
         raise EngineLoadError("config.json", "no such file")
 
     with pytest.raises(EngineLoadError, match="no such file"):
-        Service(missing, lambda stats: None, print)
+        Service(missing, lambda stats: None)
     broken = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), fails=lambda request: "no kernel")
     whole = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size))
     for pair in (Pair(broken, None, tokenizer), Pair(whole, broken, tokenizer)):
         with pytest.raises(EngineLoadError, match="cannot run: no kernel"):
-            Service(lambda pair=pair: pair, lambda stats: None, print)
+            Service(lambda pair=pair: pair, lambda stats: None)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]
