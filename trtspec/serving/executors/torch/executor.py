@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,7 +19,6 @@ from trtspec.serving.executors.torch.runner import Runner
 from trtspec.serving.executors.torch.scheduler import MAX_ROWS, Scheduler
 from trtspec.serving.executors.torch.sequence import Sequence
 from trtspec.serving.executors.torch.slots import Slots
-from trtspec.serving.executors.torch.threads import usable_threads
 from trtspec.serving.executors.torch.turns import Turns
 from trtspec.serving.executors.torch.weights import read_tensors
 from trtspec.serving.executors.validation import Refused, validate
@@ -43,17 +43,13 @@ class TorchExecutor:
         turns: Turns | None = None,
         kv_tokens: int | None = None,
     ) -> None:
-        config, place = read_config(engine_dir), torch.device(device)
+        config, self._turns = read_config(engine_dir), turns or Turns()
         self._limits, self._kv_tokens = config.limits, kv_tokens or kv_tokens_of([config], device)
-        cache = Cache(config, place)
-        model = Decoder(config, read_tensors(engine_dir, config, place), cache, place)
-        scheduler, threads = _scheduler(config, place.type), usable_threads() if place.type == "cpu" else 1
-        self._runner: Runner | None = Runner(
-            config.limits, scheduler, model, cache, Slots(self._kv_tokens), self._say, threads
+        self._runner: Runner | None = self._turns.call(
+            lambda: _load(engine_dir, config, torch.device(device), self._kv_tokens, self._say)
         )
         self._listeners: dict[int, Listener] = {}
         self._ids = itertools.count(1)
-        self._turns = turns or Turns()
         self._turns.join(self._runner)
         self.stats = self._runner.stats
 
@@ -115,7 +111,16 @@ class TorchExecutor:
             listener(response)
 
 
-def _scheduler(config: EngineConfig, device: str) -> Scheduler:
+def _load(
+    engine_dir: Path,
+    config: EngineConfig,
+    device: torch.device,
+    kv_tokens: int,
+    say: Callable[[Response], None],
+) -> Runner:
+    limits, cache = config.limits, Cache(config, device)
+    model = Decoder(config, read_tensors(engine_dir, config, device), cache, device)
     # What goes on from round to round lacks a draft, and a token or two before it.
-    short = config.limits.max_draft_len + 2
-    return Scheduler(max(min(MAX_ROWS[device], config.max_num_tokens), 4 * short), short)
+    short = limits.max_draft_len + 2
+    scheduler = Scheduler(max(min(MAX_ROWS[device.type], config.max_num_tokens), 4 * short), short)
+    return Runner(limits, scheduler, model, cache, Slots(kv_tokens), say)

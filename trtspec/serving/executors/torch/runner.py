@@ -36,8 +36,7 @@ class Stats:
 class Runner:
     """All but `stats` and `failure` is used on the thread of the device.
 
-    `say` takes each response on its way, and `threads` is what a step may take of the CPU. `failure` is why
-    nothing runs any more, in one line.
+    `say` takes each response on its way. `failure` is why nothing runs any more, in one line.
     """
 
     def __init__(
@@ -48,9 +47,8 @@ class Runner:
         cache: Cache,
         slots: Slots,
         say: Callable[[Response], None],
-        threads: int,
     ) -> None:
-        self.longest_draft, self.threads = limits.max_draft_len, threads
+        self.longest_draft = limits.max_draft_len
         self.stats = Stats()
         self.failure: str | None = None
         self._max_batch_size, self._scheduler = limits.max_batch_size, scheduler

@@ -52,7 +52,8 @@ def usable_threads() -> int:
 class Threads:
     """At most `most`; fewer for what others take of the processors, and more again when those are gone.
 
-    `set_threads` and `clock` (in seconds) are those of the process.
+    Used on the thread that makes the steps alone. `set_threads` and `clock` (in seconds) are those of the
+    process.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class Threads:
         self._wall = self._cpu = 0.0
         self._pause, self._next_try, self._is_try = _PAUSE_S, 0.0, False
 
-    def begin(self) -> None:
-        """To be called on the thread that makes the steps, before the first."""
-        self._set_threads(self.now)
+        set_threads(most)
+
+    def reset(self) -> None:
+        """Leaves the process as it was found."""
+        self._set_threads(self.most)
 
     def note(self, wall_s: float, cpu_s: float) -> None:
         """A step took `wall_s`, and the process `cpu_s` of all processors meanwhile."""

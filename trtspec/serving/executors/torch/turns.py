@@ -7,28 +7,26 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from trtspec.serving.executor import Response
 from trtspec.serving.executors.torch.order import Order
-from trtspec.serving.executors.torch.threads import Threads
+from trtspec.serving.executors.torch.threads import Threads, usable_threads
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Work = Callable[[], object]
 Hear = Callable[[Response], None]
 
 
 class Player(Protocol):
-    """An engine, seen as something that has work or not.
-
-    `longest_draft` is what it verifies at once, `threads` how many threads of the CPU its steps may take.
-    """
+    """An engine, seen as something that has work or not; `longest_draft` is what it verifies at once."""
 
     longest_draft: int
-    threads: int
 
     @property
     def has_work(self) -> bool: ...
@@ -43,12 +41,16 @@ class Turns:
 
     What the loop has for the engines goes as one parcel for each of its iterations, so that requests which
     are made together run together; it is read between two steps. What a step says goes to the loop as one
-    parcel as well. Answers often lead to new requests: after a step that ended one, the next waits until the
-    loop has had its say, at most as long as the step took.
+    parcel as well. After such a step the next waits until the loop has had its say, at most as long as the
+    step took: answers lead to new requests, which run with those that wait, and what the loop does with them
+    would take a processor from a step that uses them all.
+
+    What an engine multiplies, from its loading on, it multiplies on this thread: each thread that does so
+    has helpers of its own, and OpenMP lets them all sleep between two products once they are more than there
+    are processors.
     """
 
     def __init__(self) -> None:
-        self._threads = Threads(1)
         self._players: list[Player] = []
         self._order = Order(patience=1)
         self._thread: threading.Thread | None = None
@@ -62,32 +64,44 @@ class Turns:
 
     def join(self, player: Player) -> None:
         """Before the player has work."""
-        self._players = [*self._players, player]
+        self._players.append(player)
         self._order.patience = max(player.longest_draft for player in self._players) or 1
-        self._threads = Threads(max(player.threads for player in self._players))
 
     def leave(self, player: Player) -> None:
         """Returns when no step of the player runs any more; the thread ends with the last player."""
-        is_last = self._players == [player]
-        left = threading.Event()
-        if self._thread is None:
-            self._left(player, left)
-            return
-        self._flush(partial(self._left, player, left))
-        left.wait()
-        if is_last:
-            self._thread.join()
-            self._thread, self._is_over = None, False
+        self.call(lambda: self._players.remove(player))
+        self._end_if_alone()
+
+    def call(self, work: Callable[[], T]) -> T:
+        """What `work` returns or raises on the engines' thread, between two steps; waits for it."""
+        done: Future[T] = Future()
+        self._begin()
+        self._flush(partial(_settle, done, work))
+        try:
+            return done.result()
+        except BaseException:
+            self._end_if_alone()
+            raise
 
     def post(self, work: Callable[..., object], *arguments: object) -> None:
         """Has something done on the engines' thread, between two steps."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="trtspec-steps", daemon=True)
-            self._thread.start()
+        self._begin()
         if not self._outgoing:
             self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self._flush)
         self._outgoing.append(partial(work, *arguments))
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._is_over = False
+            self._thread = threading.Thread(target=self._run, name="trtspec-steps", daemon=True)
+            self._thread.start()
+
+    def _end_if_alone(self) -> None:
+        if self._thread is not None and not self._players:
+            self._flush(self._end)
+            self._thread.join()
+            self._thread = None
 
     def _flush(self, *more: Work) -> None:
         parcel, self._outgoing = [*self._outgoing, *more], []
@@ -111,23 +125,20 @@ class Turns:
         self._said.append((hear, response))
 
     def _run(self) -> None:
-        self._threads.begin()
+        threads = Threads(usable_threads())
         while not self._is_over:
             has_work = [player.has_work for player in self._players]
             self._read(wait=not any(has_work))
             turn = self._order.next([player.has_work for player in self._players])
             took = 0.0
             if turn is not None:
-                took = self._step(self._players[turn])
+                start, cpu = time.perf_counter(), time.process_time()
+                self._players[turn].step()
+                took = time.perf_counter() - start
+                threads.note(took, time.process_time() - cpu)
             if self._said:
                 self._send(took)
-
-    def _step(self, player: Player) -> float:
-        start, cpu = time.perf_counter(), time.process_time()
-        player.step()
-        took = time.perf_counter() - start
-        self._threads.note(took, time.process_time() - cpu)
-        return took
+        threads.reset()
 
     def _read(self, wait: bool) -> None:
         """All that has come; `wait` for something to come."""
@@ -152,8 +163,6 @@ class Turns:
             self._loop.call_soon_threadsafe(self._deliver, said)
         except RuntimeError:  # The loop is closed, and nobody listens.
             return
-        if not any(response.is_final for _, response in said):
-            return
         self._awaits_echo, until = True, time.perf_counter() + took
         while self._awaits_echo and (left := until - time.perf_counter()) > 0:
             try:
@@ -164,7 +173,12 @@ class Turns:
     def _echo(self) -> None:
         self._awaits_echo = False
 
-    def _left(self, player: Player, left: threading.Event) -> None:
-        self._players = [other for other in self._players if other is not player]
-        self._is_over = not self._players
-        left.set()
+    def _end(self) -> None:
+        self._is_over = True
+
+
+def _settle(done: Future[T], work: Callable[[], T]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:
+        done.set_exception(error)

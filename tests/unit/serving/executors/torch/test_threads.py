@@ -28,7 +28,6 @@ class Machine:
     def __init__(self, processors: int) -> None:
         self.processors, self.taken, self.now, self.set = processors, 0.0, 0.0, 0
         self.threads = Threads(processors, lambda threads: setattr(self, "set", threads), lambda: self.now)
-        self.threads.begin()
 
     def run(self, seconds: float) -> list[int]:
         """The threads of each step."""

@@ -14,7 +14,7 @@ from trtspec.serving.executors.torch.turns import Turns
 class Engine:
     """Each of its steps takes one of its works and says what that says."""
 
-    threads, longest_draft = 1, 4
+    longest_draft = 4
 
     def __init__(self, turns: Turns, log: list[str], name: str = "step") -> None:
         self.works: list[Callable[[], object]] = []
