@@ -19,6 +19,7 @@ class Failure:
 
     message: str
     is_clients: bool
+    is_retryable: bool = False
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
 log = logging.getLogger(__name__)
 
 _CANCELLED = Failure("the request was cancelled", is_clients=False)
+_STOPPING = Failure("the server is stopping", is_clients=False, is_retryable=True)
 _DEFECT = Failure("an error of the server; its log has the trace", is_clients=False)
 
 
@@ -39,6 +40,7 @@ class Service:
     ) -> None:
         self._loop = LoopThread("trtspec-loop")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
         try:
             self._pair = self._loop.call(load)
             if self._pair.in_process:
@@ -53,10 +55,22 @@ class Service:
 
     def submit(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
         """Starts a request and returns at once; `client` hears all that comes of it."""
+        if self._is_stopping:
+            self.refuse(client, _STOPPING)
+            return
         self._loop.post(self._begin, request, wanted, client)
 
     def refuse(self, client: Client, failure: Failure) -> None:
         self._sender.open(client, lambda: None).put(Chunk(failure=failure))
+
+    def every(self, seconds: float, work: Callable[[], object]) -> None:
+        """Has it called on the loop, so often."""
+        self._loop.every(seconds, work)
+
+    def drain(self, grace_s: float) -> None:
+        """Takes in nothing more, and cancels in so many seconds what still runs; called on the loop."""
+        self._is_stopping = True
+        asyncio.get_running_loop().call_later(grace_s, self._stop_all)
 
     def close(self) -> None:
         """Cancels what still runs, sends the last words, frees the engines."""
@@ -76,7 +90,7 @@ class Service:
         self._tasks.discard(task)
         # Not in `_answer`, of which a task that is cancelled early runs nothing.
         if task.cancelled():
-            outbox.put(Chunk(failure=_CANCELLED))
+            outbox.put(Chunk(failure=_STOPPING if self._is_stopping else _CANCELLED))
 
     async def _answer(self, request: CompletionRequest, wanted: Wanted, outbox: Outbox) -> None:
         try:
@@ -94,6 +108,10 @@ class Service:
         except Exception:
             log.exception("a request failed")
             outbox.put(Chunk(failure=_DEFECT))
+
+    def _stop_all(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
     async def _cancel_all(self) -> None:
         tasks = list(self._tasks)
