@@ -17,9 +17,9 @@ from tests.fakes.scripted_executor import ScriptedExecutor, echo
 from trtspec.serving.bounds import Bounds
 from trtspec.serving.breaker import FIRST_REST_S
 from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.coordinator import CHECK_S, Coordinator
+from trtspec.serving.coordinator import CHECK_S, MAX_FAILURES, Coordinator
 from trtspec.serving.errors import Busy, Cancelled, EngineFailure, TimedOut
-from trtspec.serving.executor import FinishReason, Request
+from trtspec.serving.executor import FinishReason, Request, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 
 BOUNDS = Bounds(max_places=256)
@@ -269,6 +269,41 @@ class TestTarget:
             assert "no progress for 10 s" in coordinator.failure
             with pytest.raises(Busy):
                 await coordinator.complete(request)
+
+        run(main())
+
+    def test_fails_whatever_it_is_asked(self, run: Run, tokenizer: Tokenizer) -> None:
+        async def main() -> None:
+            is_broken = True
+            target = ScriptedExecutor(
+                TARGET, echo(range(50, 90), 5), fails=lambda _: "CUDA error" if is_broken else None
+            )
+            coordinator = Coordinator(target, None, tokenizer)
+            request = CompletionRequest(prompt_token_ids=[1])
+            for _ in range(MAX_FAILURES):
+                with pytest.raises(EngineFailure):
+                    await coordinator.complete(request)
+            await until(lambda: coordinator.failure)
+            assert coordinator.failure == "the target fails every request: CUDA error"
+
+        run(main())
+
+    def test_requests_that_fail_by_their_own_fault_end_nothing(self, run: Run, tokenizer: Tokenizer) -> None:
+        async def main() -> None:
+            target = ScriptedExecutor(
+                TARGET,
+                echo(range(50, 90), 5),
+                fails=lambda request: "top_k is too large" if request.sampling.top_k == 9999 else None,
+            )
+            coordinator = Coordinator(target, None, tokenizer)
+            bad = CompletionRequest(prompt_token_ids=[1], sampling=SamplingConfig(top_k=9999))
+            for _ in range(2 * MAX_FAILURES):
+                with pytest.raises(EngineFailure):
+                    await coordinator.complete(bad)
+                await asyncio.sleep(0)
+            await until(lambda: len(target.requests) > 2 * MAX_FAILURES)  # the proof
+            assert coordinator.failure is None
+            assert await coordinator.complete(CompletionRequest(prompt_token_ids=[1]))
 
         run(main())
 
