@@ -133,11 +133,14 @@ class Coordinator:
                 continue
             else:
                 alone = state.request(min(BURST, state.num_remaining), streaming=True)
+            before = len(state.text)
             async with aclosing(self._target.answers(alone, deadline)) as responses:
                 async for response in responses:
                     yield state.take(response.token_ids, _end_reason(response))
                     if state.end_reason is not None:
-                        break
+                        return
+            if len(state.text) == before:
+                yield state.take((), EndReason.END_ID)
 
     async def _round(
         self, drafter: EngineDrafter, state: CompletionState, length: int, deadline: float

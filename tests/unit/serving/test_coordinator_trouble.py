@@ -16,7 +16,7 @@ from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatte
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
 from trtspec.serving.bounds import Bounds
 from trtspec.serving.breaker import FIRST_REST_S
-from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.completion import CompletionRequest, EndReason
 from trtspec.serving.coordinator import CHECK_S, MAX_FAILURES, Coordinator
 from trtspec.serving.errors import Busy, Cancelled, EngineFailure, TimedOut
 from trtspec.serving.executor import FinishReason, Request, SamplingConfig
@@ -220,6 +220,22 @@ class TestTarget:
             delta = await Coordinator(Target(TARGET), draft, tokenizer).complete(request)
             assert delta.token_ids == [7] * 9
             assert delta.completion.speculation.num_spec_steps == 0
+
+        run(main())
+
+    @pytest.mark.parametrize("num_draft_tokens", [0, 4])
+    def test_says_nothing_more_and_not_why(
+        self, run: Run, tokenizer: Tokenizer, num_draft_tokens: int
+    ) -> None:
+        class Target(OneShot):
+            def say(self, request: Request) -> tuple[list[int], FinishReason]:
+                return ([7] if len(request.input_token_ids) < 4 else []), FinishReason.NOT_FINISHED
+
+        async def main() -> None:
+            draft = ScriptedExecutor(DRAFT, echo(range(50, 90), 5))
+            request = CompletionRequest(prompt_token_ids=[1], max_tokens=9, num_draft_tokens=num_draft_tokens)
+            delta = await Coordinator(Target(TARGET), draft, tokenizer).complete(request)
+            assert (delta.token_ids, delta.completion.end_reason) == ([7, 7, 7], EndReason.END_ID)
 
         run(main())
 
