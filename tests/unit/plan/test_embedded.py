@@ -23,7 +23,8 @@ def plan(
         monkeypatch.setattr(host, "look", lambda: machine)
         model, recipe = llama_folder(), tmp_path / "recipe.yaml"
         recipe.write_text(
-            f"name: pair\ntarget: {{model: {model}, dtype: float32}}\ndraft: {{model: {model}, dtype: float32}}\n"
+            f"name: pair\ntarget: {{model: {model}, dtype: float32}}\n"
+            f"draft: {{model: {model}, dtype: float32}}\n"
             "engine: {max_batch_size: 4, max_seq_len: 100}\nhardware: {gpu: none}\n"
         )
         return CliRunner().invoke(app, ["plan", str(recipe), *flags]).output
