@@ -26,7 +26,6 @@ from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.host import look
 from trtspec.serving.executors.torch.pair import load_pair
-from trtspec.serving.executors.torch.threads import most_threads
 from trtspec.serving.tokenizer import Tokenizer
 
 TOKENS = 64
@@ -61,7 +60,7 @@ async def measure(build: Path, rounds: int, seconds: float) -> dict[str, object]
                 found.setdefault(f"{way}, {name}", []).append(value)
     target.shutdown()
     draft.shutdown()
-    threads, reason = most_threads(look())
+    threads, reason = look().threads
     medians = {name: round(statistics.median(values), 2) for name, values in found.items()}
     return {"threads": threads, "because": reason, "tokens_per_second": medians}
 

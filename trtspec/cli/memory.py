@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trtspec.cli.output import out
 
 if TYPE_CHECKING:
+    from trtspec.plan.embedded import Embedded
     from trtspec.plan.memory import Budget
 
 
@@ -38,6 +39,26 @@ def memory_as_json(budget: Budget) -> dict[str, Any]:
     """In bytes, tokens and requests."""
     found = {name: getattr(budget, name) for name in ("left", "tokens", "requests", "problem")}
     return {**asdict(budget), **found}
+
+
+def print_embedded(embedded: Embedded) -> None:
+    """The same of a pair that runs on a CPU, as this machine has it."""
+    enough = "all" if embedded.tokens == embedded.asked else "of"
+    rows = [
+        ("weights", _gib(embedded.weights), "of both models"),
+        ("a token", f"{embedded.kv_per_token:,} B", "of KV cache, in both"),
+        (
+            "KV cache",
+            f"{embedded.tokens:,} tokens",
+            f"in each of the two, {enough} {embedded.asked:,} that requests can ask for",
+        ),
+        ("threads", str(embedded.threads), f"{embedded.because}; fewer while others are busy on them"),
+    ]
+    out.table(rows, header=("memory", _gib(embedded.free), "free on this machine, for its CPU"))
+
+
+def embedded_as_json(embedded: Embedded) -> dict[str, Any]:
+    return {**asdict(embedded), "problem": embedded.problem}
 
 
 def _gib(size: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtspec.cli.memory import memory_as_json, print_memory
+from trtspec.cli.memory import embedded_as_json, memory_as_json, print_embedded, print_memory
 from trtspec.cli.options import BackendOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.output import out
 
@@ -29,14 +29,17 @@ def plan(
     json: JsonOption = False,
 ) -> None:
     """Show every value of a build, its reason, and the steps."""
+    from trtspec.plan.embedded import embedded
     from trtspec.plan.memory import budget
     from trtspec.plan.plan import make_plan
+    from trtspec.serving.executors.torch.host import look
 
     made = make_plan(recipe, {"output": output, "engine.backend": backend}, False, watch)
-    memory = budget(made.resolved)
+    memory, on_cpu = budget(made.resolved), embedded(made.resolved, look())
     if json:
         values = [asdict(choice) for choice in made.resolved.choices]
-        out.json({"values": values, "memory": memory and memory_as_json(memory), **steps_as_json(made)})
+        found = memory_as_json(memory) if memory else on_cpu and embedded_as_json(on_cpu)
+        out.json({"values": values, "memory": found, **steps_as_json(made)})
     elif commands:
         for step in made.steps:
             out.result(shlex.join(step.command) if step.command else f"# {step.name}: {step.summary}")
@@ -48,9 +51,14 @@ def plan(
         if memory:
             print_memory(memory)
             out.result()
+        if on_cpu:
+            print_embedded(on_cpu)
+            out.result()
         print_steps(made)
     if memory and memory.problem:
         out.warning(f"{memory.problem}: fewer or shorter requests, fp8, more ranks or another GPU help")
+    if on_cpu and on_cpu.problem:
+        out.warning(f"{on_cpu.problem}: a smaller max_seq_len or more memory help")
 
 
 def _as_yaml(value: bool | int | float | str) -> str:

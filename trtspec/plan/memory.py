@@ -92,7 +92,7 @@ class Budget:
 
 
 def budget(resolved: Resolved) -> Budget | None:
-    """None for the `torch` backend, which takes memory as it needs it."""
+    """None for the `torch` backend, of which `embedded` has the numbers."""
     hardware = resolved.loaded.recipe.hardware
     gpu = gpus.GPUS.get(hardware.gpu)
     if resolved.release is None or gpu is None:

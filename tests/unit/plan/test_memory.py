@@ -115,8 +115,3 @@ class TestCommand:
         result = self.plan(tmp_path, hardware="{gpu: l4}")
         assert "warning" not in result.stderr
         assert "memory     22.5 GiB" in result.stdout
-
-    def test_the_torch_backend_has_no_budget(self, source: Source, tmp_path: Path) -> None:
-        assert "memory  " not in self.plan(tmp_path, hardware="{gpu: none}").stdout
-        found = json.loads(self.plan(tmp_path, "--json", hardware="{gpu: none}").stdout)
-        assert found["memory"] is None

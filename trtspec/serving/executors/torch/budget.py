@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 KV_FRACTION = {"cpu": 0.5, "cuda": 0.9}
 
+# Texts for each request of a batch: its own, and one between two rounds or that others may begin like.
+TEXTS = 2
+
 # A slot counts as so many tokens at least, and takes memory for more than it has: see `capacity`.
 LEAST = 64
 AHEAD = 1.5

@@ -26,6 +26,16 @@ class Host:
     memory: int
     omp_num_threads: str | None = None
 
+    @property
+    def threads(self) -> tuple[int, str]:
+        """How many threads a step may take, and why."""
+        asked, *_ = (self.omp_num_threads or "").split(",")  # of nested regions, the outermost
+        if asked.strip().isdigit() and int(asked):
+            return int(asked), "OMP_NUM_THREADS"
+        if self.quota is not None and self.quota < self.cpus:
+            return max(int(self.quota), 1), f"the control group allows {self.quota:g} processors"
+        return self.cpus, "one for each processor that the process may run on"
+
 
 def look(root: Path = Path("/")) -> Host:
     """This process's machine; `root` has its `proc` and `sys`."""

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 import torch
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.torch.budget import AHEAD, KvNeed, kv_tokens
+from trtspec.serving.executors.torch.budget import AHEAD, TEXTS, KvNeed, kv_tokens
 from trtspec.serving.executors.torch.engine import EngineConfig
 from trtspec.serving.executors.torch.host import look
 from trtspec.serving.executors.torch.weights import forms
 
-# The texts of a batch, and as many that lie between two rounds or began like others to come.
-TEXTS = 2
 GIB = 1 << 30
 
 

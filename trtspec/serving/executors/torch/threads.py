@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 
-from trtspec.serving.executors.torch.host import Host, look
+from trtspec.serving.executors.torch.host import look
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +29,9 @@ _MISSING = 0.3
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 16.0
 
 
-def most_threads(host: Host) -> tuple[int, str]:
-    """How many threads, and why."""
-    asked, *_ = (host.omp_num_threads or "").split(",")  # of nested regions, the outermost
-    if asked.strip().isdigit() and int(asked):
-        return int(asked), "OMP_NUM_THREADS"
-    if host.quota is not None and host.quota < host.cpus:
-        return max(math.floor(host.quota), 1), f"the control group allows {host.quota:g} processors"
-    return host.cpus, "a thread for each processor that the process may run on"
-
-
 def usable_threads() -> int:
     """How many threads a step may take in this process, where a program may have asked torch for fewer."""
-    most, reason = most_threads(look())
+    most, reason = look().threads
     asked = torch.get_num_threads()
     if asked < most:
         most, reason = asked, "torch.set_num_threads"

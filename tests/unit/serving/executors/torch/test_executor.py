@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,20 +189,22 @@ def test_an_engine_that_is_shut_down_says_so(engine: Path) -> None:
 
 
 def test_shutdown_ends_the_thread_and_frees_the_weights(engine: Path) -> None:
-    async def main() -> None:
+    async def main() -> list[weakref.ref[Decoder]]:
         turns = Turns()
         executors = [TorchExecutor(engine, turns=turns) for _ in range(2)]
+        models = [weakref.ref(executor._runner._model) for executor in executors]
         for executor in executors:
             await ask(executor, Request([1, 2, 3], 50, streaming=False))
             executor.enqueue_request(Request([1, 2, 3], 50), lambda response: None)
         for executor in executors:
             executor.shutdown()
+        return models
 
     before = threading.active_count()
-    asyncio.run(main())
+    models = asyncio.run(main())
     assert threading.active_count() == before
     gc.collect()
-    assert not [thing for thing in gc.get_objects() if type(thing) is Decoder]
+    assert [model() for model in models] == [None, None]
 
 
 def test_requests_that_do_not_fit_the_cache_together_wait(engine: Path) -> None:

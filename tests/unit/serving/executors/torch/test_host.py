@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.serving.executors.torch.host import look
+from trtspec.serving.executors.torch.host import Host, look
 
 MEMINFO = "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:    2000000 kB\n"
 
@@ -87,3 +87,19 @@ def test_this_machine():
     host = look()
     assert host.cpus >= 1
     assert host.memory > 0
+
+
+@pytest.mark.parametrize(
+    ("host", "threads"),
+    [
+        (Host(8, None, 0), 8),
+        (Host(8, 2.5, 0), 2),
+        (Host(8, 0.5, 0), 1),
+        (Host(2, 4.0, 0), 2),
+        (Host(8, 2.5, 0, "3"), 3),
+        (Host(8, None, 0, "4,2"), 4),
+        (Host(8, None, 0, "many"), 8),
+    ],
+)
+def test_as_many_as_there_are_processors_for(host: Host, threads: int):
+    assert host.threads[0] == threads

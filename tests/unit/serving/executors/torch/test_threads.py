@@ -1,25 +1,6 @@
 from __future__ import annotations
 
-import pytest
-
-from trtspec.serving.executors.torch.host import Host
-from trtspec.serving.executors.torch.threads import Threads, most_threads
-
-
-@pytest.mark.parametrize(
-    ("host", "threads"),
-    [
-        (Host(8, None, 0), 8),
-        (Host(8, 2.5, 0), 2),
-        (Host(8, 0.5, 0), 1),
-        (Host(2, 4.0, 0), 2),
-        (Host(8, 2.5, 0, "3"), 3),
-        (Host(8, None, 0, "4,2"), 4),
-        (Host(8, None, 0, "many"), 8),
-    ],
-)
-def test_as_many_as_there_are_processors_for(host: Host, threads: int):
-    assert most_threads(host)[0] == threads
+from trtspec.serving.executors.torch.threads import Threads
 
 
 class Machine:
