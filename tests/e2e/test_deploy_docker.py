@@ -201,6 +201,7 @@ def test_an_inspect_that_fails_is_no_death(docker, deploy, until):
     docker.daemon.info(INFO)
     assert docker.names() == [name]
     assert deployed.generate("import ", max_tokens=2)
+    assert docker.trtspec("deploy", "stop", name).returncode == 0
 
 
 def test_a_container_of_the_same_name_that_is_not_ours_is_left_alone(docker, deploy, build_copy):
