@@ -1,15 +1,19 @@
 # Each target sets up what it needs: a virtual environment in .venv with the versions of constraints.txt.
-PYTHON ?= python3
+# The Python backend of the embedded Triton is built for numpy 1, which there is up to Python 3.12.
+PYTHONS := 3.12 3.11 3.10
+PYTHON ?= $(firstword $(foreach name,$(PYTHONS:%=python%) python3,$(shell $(name) -c \
+	'import sys; (3, 10) <= sys.version_info[:2] <= (3, 12) and print("$(name)")' 2>/dev/null)))
 BIN := .venv/bin
 RECIPE ?= recipes/tiny/recipe.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-gpu check format bench clean
+.PHONY: help demo test test-sweep test-pythons test-gpu check format bench clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.10 to 3.12 on PATH; name one: make PYTHON=... $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
 # Of the pytriton wheel only its tritonserver is used, so what its Python API needs is not installed.
@@ -30,6 +34,9 @@ test: .venv/.dev ## The test suite; no GPU, under 10 minutes on 2 cores
 
 test-sweep: .venv/.dev ## Every draft length over 200 prompts, through Triton in both layouts
 	$(BIN)/python -m pytest -m sweep
+
+test-pythons: ## The demo and the tests of deploy with each Python that the README names, as far as PATH has it
+	tests/pythons.sh $(PYTHONS)
 
 test-gpu: .venv/.dev ## What needs an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu

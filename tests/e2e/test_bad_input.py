@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 import queue
+import re
+import select
+import socket
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +27,7 @@ REFUSED = {
     "max_tokens 0": ({"text_input": PROMPT, "max_tokens": 0}, ["max_tokens is 0", "at least 1"]),
     "max_tokens below 0": ({"text_input": PROMPT, "max_tokens": -5}, ["max_tokens is -5"]),
     "prompt over the limit": ({"text_input": "x = 1\n" * 2000}, ["text_input is", "tokens"]),
-    "megabytes of prompt": ({"text_input": "x" * 20_000_000}, ["text_input is 20000000 characters"]),
+    "megabytes of prompt": ({"text_input": "x" * 15_000_000}, ["text_input is 15000000 characters"]),
     "temperature NaN": ({"text_input": PROMPT, "temperature": math.nan}, ["temperature is nan"]),
     "temperature below 0": ({"text_input": PROMPT, "temperature": -1.0}, ["temperature is -1.0"]),
     "top_p over 1": ({"text_input": PROMPT, "top_p": 1.5}, ["top_p is 1.5"]),
@@ -78,9 +83,108 @@ def test_invalid_utf8_is_named_with_its_place(server):
 def test_what_is_no_json_of_the_right_types_is_tritons_to_refuse(server, body):
     status, answer = server.post(body)
 
-    assert status >= 400
+    assert status == 400
     assert "\n" not in answer["error"]
     assert server.generate(PROMPT, max_tokens=2)
+
+
+MIB = 1 << 20
+PIECE = bytes(MIB)
+
+
+def post_zeros(server, size: int, kind: str, is_chunked: bool) -> tuple[bytes, int]:
+    """The head of the answer to a body that is never whole in memory, and how much of it could be sent."""
+    length = "Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {size}"
+    start = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\n"
+    head = f"{start}Content-Type: {kind}\r\n{length}\r\n\r\n"
+    piece = b"%x\r\n%s\r\n" % (MIB, PIECE) if is_chunked else PIECE
+    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=30) as line:
+        line.sendall(head.encode())
+        sent = 0
+        try:
+            while sent < size and not select.select([line], [], [], 0)[0]:
+                line.sendall(piece)
+                sent += MIB
+        except ConnectionError:
+            pass
+        return line.recv(4096), sent
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize(
+    "kind", ["application/x-www-form-urlencoded", "application/json", "text/plain", "x/y"]
+)
+@pytest.mark.parametrize("mebibytes", [32, 200, 1024])
+def test_a_large_body_is_refused_before_it_is_here(server, mebibytes, kind, is_chunked):
+    head, sent = post_zeros(server, mebibytes * MIB, kind, is_chunked)
+
+    assert head.startswith(b"HTTP/1.1 413 ")
+    assert b'{"error": "the body has more than 16777216 bytes"}' in head
+    assert sent < 100 * MIB
+    assert server.generate(PROMPT, max_tokens=2)
+
+
+def test_curl_sees_why(server, tmp_path):
+    body = tmp_path / "body"
+    with body.open("wb") as file:
+        file.truncate(200 * MIB)
+    url = f"http://127.0.0.1:{server.ports[0]}/v2/models/{server.model}/generate"
+    for options in ([], ["-H", "Expect:"], ["-H", "Transfer-Encoding: chunked"]):
+        command = ["curl", "-s", "-w", "%{http_code}", *options, "-X", "POST", "-T", body, url]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        assert said == '{"error": "the body has more than 16777216 bytes"}413'
+
+
+def test_many_large_bodies_at_once_take_no_memory(server):
+    deploy = Path(f"/proc/{server.process.pid}/status")
+    before = memory(deploy)
+
+    with ThreadPoolExecutor(16) as pool:
+        heads = pool.map(lambda _: post_zeros(server, 1024 * MIB, "x/y", True)[0], range(32))
+        assert {head[:12] for head in heads} == {b"HTTP/1.1 413"}
+
+    assert memory(deploy) - before < 400 * MIB
+    assert server.generate(PROMPT, max_tokens=2)
+
+
+def memory(status: Path) -> int:
+    """The most that a process has had in memory, in bytes."""
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 8 * MIB, b'{"text_input":' * MIB, b'{"text_input": ["\\"", ' + b"[" * 10**6]
+)
+def test_brackets_in_brackets_are_refused(server, body):
+    status, answer = server.post(body)
+
+    assert (status, answer) == (400, {"error": "the JSON has too many brackets in brackets"})
+    assert server.generate(PROMPT, max_tokens=2)
+
+
+def test_brackets_in_texts_are_not(server):
+    status, answer = server.post({"text_input": '"[\\' * 10_000, "max_tokens": 2})
+
+    assert status == 400
+    assert "text_input is" in answer["error"]
+
+
+def test_small_chunks_are_no_body_of_many_parts(server):
+    """Triton itself puts one in its stack for each."""
+    head = (
+        f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=60) as line:
+        line.sendall(head.encode() + b"1\r\nx\r\n" * 10**6 + b"0\r\n\r\n")
+        assert line.recv(4096).startswith(b"HTTP/1.1 400 ")
+    assert server.generate(PROMPT, max_tokens=2)
+
+
+def test_a_stream_that_is_asked_of_generate_is_an_error(server):
+    status, answer = server.post({"text_input": PROMPT, "max_tokens": 40, "end_id": -1, "stream": True})
+
+    assert status == 400
+    assert "generate_stream" in answer["error"]
 
 
 def test_a_huge_max_tokens_ends_where_the_engine_does(server):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 
+import pytest
+
 # Two tokens a round at most: 450 rounds or more for a client that stays.
 LONG = {
     "text_input": "class Long:\n",
@@ -32,13 +34,17 @@ def test_closing_a_grpc_stream_ends_the_request(server, until):
     client.close()
 
 
-def test_hanging_up_on_generate_stream_ends_the_request(server, until):
+@pytest.mark.parametrize(
+    ("verb", "stream"), [("generate_stream", True), ("generate_stream", False), ("generate", False)]
+)
+def test_hanging_up_ends_the_request(server, until, verb, stream):
     rounds = server.metric("spec_decode_num_drafts")
-    body = json.dumps(LONG)
-    head = f"POST /v2/models/{server.model}/generate_stream HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    body = json.dumps({**LONG, "stream": stream})
+    head = f"POST /v2/models/{server.model}/{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     line = socket.create_connection(("127.0.0.1", server.ports[0]), timeout=30)
     line.sendall((head + body).encode())
-    assert b"200" in line.recv(4096)
+    if stream:
+        assert b"200" in line.recv(4096)
     until(lambda: server.metric("num_requests_running") == 1, "one request running")
 
     line.close()

@@ -8,20 +8,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.e2e.conftest import TINY, free_ports
+from tests.e2e.conftest import TINY, Deploy, free_ports, wait_until
 
 
-def demo(folder: Path, ports: tuple[int, int, int]) -> subprocess.CompletedProcess[str]:
+def environment(ports: tuple[int, int, int]) -> dict[str, str]:
     names = ("HTTP_PORT", "GRPC_PORT", "METRICS_PORT")
-    environment = {
+    return {
         **os.environ,
         **{name: str(port) for name, port in zip(names, ports, strict=True)},
         "PATH": os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",
     }
-    command = [str(TINY / "demo.sh")]
+
+
+def demo(folder: Path, ports: tuple[int, int, int]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=90, check=False
+        [str(TINY / "demo.sh")],
+        cwd=folder,
+        env=environment(ports),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
     )
 
 
@@ -41,3 +49,19 @@ def test_a_taken_port_ends_it_with_the_reason(tmp_path):
 
     assert said.returncode == 1
     assert f"error: 127.0.0.1:{ports[2]}: the port is in use" in said.stderr
+
+
+def test_killed_it_leaves_no_server(tmp_path):
+    ports = free_ports()
+    said = tmp_path / "said"
+    with said.open("wb") as file:
+        shell = subprocess.Popen(
+            [str(TINY / "demo.sh")], cwd=tmp_path, env=environment(ports), stdout=file, stderr=file
+        )
+    server = Deploy(shell, said, ports)
+    wait_until(server.server_pids, "a server")
+
+    shell.kill()
+    shell.wait()
+
+    wait_until(lambda: not server.server_pids(), "the end of the server")

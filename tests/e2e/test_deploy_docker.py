@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -12,17 +13,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_deploy_death import target_process
 from tests.e2e.test_tensorrt_llm import write_recipe
 from tests.fakes.bindings import BINDINGS
-from tests.fakes.docker_daemon import DockerDaemon
+from tests.fakes.docker_daemon import INFO, DockerDaemon
 from tests.fakes.gpu_machine import H200, GpuMachine
 from trtspec.deploy.wheel import find_wheel
+from trtspec.docker.container import name_for
 from trtspec.recipe.releases import release_of
 
 TRTSPEC = Path(sys.prefix, "bin", "trtspec")
 IMAGE = release_of(None).image
+# The wheel's release does not know the one option that the images' releases have.
 SERVER = """#!/bin/sh
 {variables}
+for word; do
+    shift
+    case "$word" in --http-max-input-size=*) ;; *) set -- "$@" "$word" ;; esac
+done
 exec {server} --backend-directory={backends} "$@"
 """
 
@@ -145,6 +153,80 @@ def test_one_that_dies_while_it_starts_is_an_error_with_its_last_lines(docker, d
     assert docker.names() == []
 
 
+def test_one_that_is_left_running_is_started_again_when_its_engines_die(docker, deploy, until):
+    deployed = deploy("--detach")
+    assert deployed.process.wait(90) == 0
+    (found,) = json.loads(docker.trtspec("deploy", "status", "--json").stdout)
+    assert (found["state"], found["restarts"]) == ("ready", "0")
+    first = deployed.server_pids()
+
+    os.kill(target_process(deployed), signal.SIGKILL)
+
+    until(lambda: not first & deployed.server_pids(), "the end of the first server")
+    until(
+        lambda: json.loads(docker.trtspec("deploy", "status", "--json").stdout)[0]["state"] == "ready",
+        "ready",
+    )
+    (found,) = json.loads(docker.trtspec("deploy", "status", "--json").stdout)
+    assert found["restarts"] == "1"
+    assert deployed.generate("import ", max_tokens=2)
+    assert docker.trtspec("deploy", "stop").returncode == 0
+    assert docker.names() == []
+
+
+def test_one_whose_engines_die_says_so_and_is_started_again_if_asked(docker, deploy, until):
+    deployed = deploy("--restart")
+    until(lambda: deployed.is_ready, "the server ready")
+
+    os.kill(target_process(deployed), signal.SIGKILL)
+
+    until(lambda: "starting again in 1 s" in deployed.said.read_text(), "the restart")
+    assert "was killed by SIGKILL" in deployed.said.read_text()
+    until(lambda: deployed.said.read_text().count("is ready") == 2, "the server ready again")
+    assert deployed.generate("import ", max_tokens=2)
+    assert deployed.stop() == 0
+    assert docker.names() == []
+
+
+def test_an_inspect_that_fails_is_no_death(docker, deploy, until):
+    deployed = deploy("--detach")
+    assert deployed.process.wait(90) == 0
+    (name,) = docker.names()
+    docker.daemon.info('{"ServerVersion": "29.0.1"}', "silent")
+
+    stopped = docker.trtspec("deploy", "stop", name)
+
+    assert stopped.returncode == 1
+    assert "docker's daemon does not answer" in stopped.stderr
+    docker.daemon.info(INFO)
+    assert docker.names() == [name]
+    assert deployed.generate("import ", max_tokens=2)
+    assert docker.trtspec("deploy", "stop", name).returncode == 0
+
+
+def test_a_container_of_the_same_name_that_is_not_ours_is_left_alone(docker, deploy, build_copy):
+    name = name_for("tiny", build_copy)
+    theirs = docker.daemon.folder / "containers" / name
+    theirs.mkdir()
+    state = {
+        "Id": name.encode().hex(),
+        "Name": f"/{name}",
+        "Created": "",
+        "AutoRemove": False,
+        "Health": None,
+    }
+    config = {"Image": "theirs", "Labels": {}, "Cmd": [], "User": ""}
+    (theirs / "state.json").write_text(json.dumps({**state, "Config": config}))
+    for file in ("status", "restarts", "log"):
+        (theirs / file).write_text("0")
+
+    deployed = deploy()
+
+    assert deployed.process.wait(30) == 1
+    assert f"error: {name}: a container of this name is not ours" in deployed.said.read_text()
+    assert docker.names() == [name]
+
+
 def test_one_that_is_killed_says_so(docker, deploy, until):
     deployed = deploy()
     until(lambda: deployed.is_ready, "the server ready")
@@ -188,9 +270,9 @@ def test_the_triton_on_path_is_run_rather_than_the_wheels(
 
     assert deployed.generate("import ", max_tokens=2)
     ran = (tmp_path / "ran").read_text().split()
-    shown = dry.stdout.split(" && ")[1].split()
+    shown = shlex.split(dry.stdout.split(" && ")[1])
     assert shown[0] == str(folder / "tritonserver")
-    changing = ("port=", "shm-region-prefix-name=")
+    changing = ("port=", "shm-region-prefix-name=", "trtspec-key=")
     assert [word for word in ran if not any(part in word for part in changing)] == [
         word for word in shown[1:] if not any(part in word for part in changing)
     ]

@@ -54,7 +54,9 @@ def lines(name: str, release: str, folder: Path) -> dict[str, tuple[str, ...]]:
     ranks = max(
         engine.checkpoint.mapping.world_size for engine in (plan.resolved.target, plan.resolved.draft)
     )
-    deployment = Deployment(loaded.name, plan.output, loaded.serving.model_name, ranks)
+    deployment = Deployment(
+        loaded.name, plan.output, loaded.serving.model_name, ranks, loads_one_by_one=ranks > 1, key="KEY"
+    )
     assert plan.resolved.release
     devices = container_gpus(gpus, loaded.hardware.count)
     served = container(deployment, plan.resolved.release.image, devices, container_user(daemon))

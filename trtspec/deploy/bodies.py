@@ -40,14 +40,19 @@ class Bodies:
         """The whole body. Raises `BodyError` as soon as it is known to be too large, or comes too slowly."""
         self._check(request.content_length or 0)
         body = bytearray()
+        size = 0
         try:
             if request.can_read_body:
                 await asyncio.wait_for(self._fill(body, request), _SENDING_S)
-            yield bytes(body)
+            size, whole = len(body), bytes(body)
+            body.clear()
+            yield whole
         except asyncio.TimeoutError:
             raise BodyError(408, f"the body was not here after {_SENDING_S:g} s") from None
         finally:
-            self._held -= len(body)
+            self._held -= size or len(body)
+            # The trace of what was raised holds it, until the next collection of garbage.
+            body.clear()
 
     async def _fill(self, body: bytearray, request: web.BaseRequest) -> None:
         if request.headers.get("Expect", "").lower() == "100-continue":

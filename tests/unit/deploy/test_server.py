@@ -21,7 +21,13 @@ class Ended:
     def poll(self) -> int:
         return self._status
 
-    def stop(self, seconds: int) -> None:
+    def is_stuck(self) -> bool:
+        return False
+
+    def drain(self) -> None:
+        raise AssertionError
+
+    def stop(self, seconds: float) -> None:
         raise AssertionError
 
 
@@ -49,6 +55,14 @@ class Ended:
             "build it again",
         ),
         (-9, "", "tritonserver: was killed by SIGKILL", "its log is"),
+        # The other processes end with the server, and their watchdogs may say so.
+        (
+            -9,
+            "trtspec: draft was killed by SIGKILL, so this server ends\n"
+            "trtspec: pair ended with status 1, so this server ends\n",
+            "draft: was killed by SIGKILL",
+            "its log is",
+        ),
         # A warning is no cause: Triton says this on every machine without a GPU.
         (-9, f"W1121 07:30:00 1 pinned.cc:1] {DRIVER}\n", "was killed by SIGKILL", "its log is"),
         (1, f"E1121 07:30:00 1 main.cc:1] {DRIVER}\n", "driver does not run", "newer driver"),
@@ -56,8 +70,11 @@ class Ended:
 )
 def test_why_it_ended(tmp_path: Path, status: int, log: str, problem: str, repair: str) -> None:
     deployment = Deployment("x", tmp_path, "pair")
-    deployment.log.write_text(log)
+    deployment.log.write_text("E1121 07:30:00 1 main.cc:1] CUDA out of memory, of the server before\n")
+    server = Server(deployment, Ended(status))
+    with deployment.log.open("a") as file:
+        file.write(log)
     with pytest.raises(ServerError) as caught:
-        Server(deployment, Ended(status)).check_running()
+        server.check_running()
     assert problem in str(caught.value)
     assert repair in str(caught.value.repair)

@@ -43,6 +43,25 @@ def test_the_libraries_of_server_and_stub_are_found(cache):
         assert "=>" in said
 
 
+def test_numpy_2_is_refused(monkeypatch):
+    monkeypatch.setattr(rooms, "version", lambda name: "2.3.5")
+
+    with pytest.raises(UnavailableError, match=r"needs numpy 1, and numpy 2\.3\.5 is installed") as caught:
+        find_wheel()
+    assert caught.value.repair == "pip install 'numpy<2'"
+
+
+def test_python_3_13_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 13, 0))
+    monkeypatch.setattr(rooms, "_python_version", lambda: "3.13")
+
+    with pytest.raises(
+        UnavailableError, match=r"needs numpy 1, which there is not for Python 3\.13"
+    ) as caught:
+        find_wheel()
+    assert caught.value.repair == "use Python 3.10 to 3.12"
+
+
 def test_the_backend_is_made_once(cache):
     first = find_wheel().backends
     mark = (first / "python" / "libtriton_python.so").stat().st_ino

@@ -106,8 +106,8 @@ def _is(pid: int, before: Stat) -> bool:
 
 
 def _end(pid: int, before: Stat | None) -> None:
-    """SIGKILL, which the first process of a container does not get from inside; what it handles, it gets."""
-    for number in (signal.SIGKILL, signal.SIGABRT, signal.SIGTERM):
+    """SIGKILL, which the first process of a container does not get from inside; that one ends more slowly."""
+    for number in (signal.SIGKILL, signal.SIGTERM):
         deadline = time.monotonic() + 1
         if before and _is(pid, before):
             os.kill(pid, number)

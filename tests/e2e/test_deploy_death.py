@@ -1,0 +1,184 @@
+"""`trtspec deploy` when a process of the server dies, hangs, or is to be started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from trtspec.errors import ServerError
+
+LONG = {"text_input": "class A:\n", "max_tokens": 900, "num_draft_tokens": 1, "end_id": -1}
+SOON_S = 5.0
+
+
+def engine_processes(deploy) -> dict[str, int]:
+    """The processes of Python models, by the names of the models."""
+    found = {}
+    for pid in deploy.server_pids():
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        if "triton_python_backend_stub" in words[0]:
+            found[Path(words[1]).parents[1].name] = pid
+    return found
+
+
+def target_process(deploy) -> int:
+    processes = engine_processes(deploy)
+    return processes.get("tensorrt_llm") or processes["speculative_llm"]
+
+
+class InFlight:
+    """A stream over gRPC, one over HTTP and an answer in one piece, as they end."""
+
+    def __init__(self, deploy) -> None:
+        self._deploy, self.ends = deploy, {}
+        works = {"grpc": self._grpc, "stream": self._stream, "plain": self._plain}
+        self._threads = [threading.Thread(target=self._run, args=item) for item in works.items()]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, seconds: float) -> dict[str, str]:
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0, deadline - time.monotonic()))
+        assert not any(thread.is_alive() for thread in self._threads), f"only {self.ends} have ended"
+        return self.ends
+
+    def _run(self, name, work) -> None:
+        self.ends[name] = work()
+
+    def _grpc(self) -> str:
+        client = self._deploy.client()
+        try:
+            return f"{len(list(client.generate({**LONG, 'stream': True})))} responses"
+        except ServerError as error:
+            return f"error: {error}"
+        finally:
+            client.close()
+
+    def _stream(self) -> str:
+        _, events = self._deploy.post({**LONG, "stream": True}, "generate_stream")
+        return f"error: {events[-1]['error']}" if "error" in events[-1] else f"{len(events)} events"
+
+    def _plain(self) -> str:
+        status, answer = self._deploy.post(LONG)
+        return f"error: {answer['error']}" if status != 200 else "text"
+
+
+def refusal(deploy) -> str:
+    """What a new request over gRPC hears."""
+    client = deploy.client()
+    try:
+        return str(list(client.generate({"text_input": "a", "max_tokens": 2})))
+    except ServerError as error:
+        return str(error)
+    finally:
+        client.close()
+
+
+def started(deployer, build, until, *options):
+    deploy = deployer(build, *options)
+    until(lambda: deploy.is_ready, "the server ready")
+    return deploy
+
+
+@pytest.mark.parametrize(
+    ("number", "how"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "was stopped for 3 s")]
+)
+def test_the_engines_process_dies(deployer, build_copy, until, number, how):
+    deploy = started(deployer, build_copy, until)
+    in_flight = InFlight(deploy)
+    until(lambda: deploy.metric("num_requests_running") == 3, "three requests running")
+
+    os.kill(target_process(deploy), number)
+
+    ends = in_flight.wait(SOON_S)
+    assert all(end.startswith("error: ") for end in ends.values()), ends
+    assert deploy.process.wait(SOON_S) == 1
+    said = deploy.said.read_text()
+    assert f": {how}\n" in said
+    assert "error: tensorrt_llm: " in said or "error: speculative_llm: " in said
+    until(lambda: not deploy.server_pids(), "the end of the server's children")
+    assert not list(Path("/dev/shm").glob(f"trtspec_*-{deploy.process.pid}-*"))
+
+
+def test_it_is_started_again(deployer, build_copy, until):
+    deploy = started(deployer, build_copy, until, "--restart")
+    expected = deploy.generate("import ", max_tokens=8)
+    first = deploy.server_pids()
+
+    os.kill(target_process(deploy), signal.SIGKILL)
+
+    status = until(lambda: (seen := deploy.request("GET", "/v2/health/ready")[0]) != 200 and seen, "unready")
+    assert status == 503
+    assert deploy.post(LONG)[0] == 503
+    until(lambda: deploy.request("GET", "/v2/health/live")[0] == 503, "no word of life")
+    until(lambda: deploy.request("GET", "/v2/health/ready")[0] == 200, "the server ready again")
+    assert deploy.generate("import ", max_tokens=8) == expected
+    assert not first & deploy.server_pids()
+    assert "was killed by SIGKILL; starting again in 1 s" in deploy.said.read_text()
+    # What the first one said is still there.
+    assert "so this server ends" in (build_copy / "tritonserver.log").read_text()
+    assert deploy.stop() == 0
+
+
+def test_requests_that_outlive_the_grace_end_with_an_error(deployer, build_copy, until):
+    deploy = started(deployer, build_copy, until, "--grace", "1")
+    in_flight = InFlight(deploy)
+    until(lambda: deploy.metric("num_requests_running") == 3, "three requests running")
+
+    deploy.process.send_signal(signal.SIGTERM)
+
+    until(lambda: deploy.request("GET", "/v2/health/ready")[0] == 503, "unready")
+    status, answer = deploy.post({"text_input": "a", "max_tokens": 2})
+    assert (status, answer) == (503, {"error": "the server is stopping"})
+    until(lambda: "the server is stopping" in refusal(deploy), "a refusal over gRPC")
+    ends = in_flight.wait(1 + SOON_S)
+    assert all(end.startswith("error: ") and "the server is stopping" in end for end in ends.values()), ends
+    assert deploy.process.wait(30) == 0
+    assert not deploy.server_pids()
+
+
+def test_regions_of_a_deploy_that_was_killed_are_removed_by_the_next(deployer, build_copy, until):
+    first = started(deployer, build_copy, until)
+    regions = lambda: list(Path("/dev/shm").glob(f"trtspec_*-{first.process.pid}-*"))  # noqa: E731
+    assert regions()
+    for pid in [*first.server_pids(), first.process.pid]:
+        os.kill(pid, signal.SIGKILL)
+    first.process.wait()
+    until(lambda: not first.server_pids(), "the end of the server")
+
+    started(deployer, build_copy, until)
+
+    assert not regions()
+
+
+def test_the_log_of_a_crash_is_kept(deployer, build_copy, until):
+    first = started(deployer, build_copy, until)
+    os.kill(target_process(first), signal.SIGKILL)
+    assert first.process.wait(30) == 1
+
+    second = started(deployer, build_copy, until)
+
+    assert "so this server ends" in (build_copy / "tritonserver.log.1").read_text()
+    assert second.stop() == 0
+
+
+def test_control_apis_are_closed_and_secrets_stay_outside(deployer, build_copy, until):
+    environment = {**os.environ, "HF_TOKEN": "hf_abcdefgh", "SOME_URL": "https://me:hf_abcdefgh@host/"}
+    deploy = deployer(build_copy, environment=environment)
+    until(lambda: deploy.is_ready, "the server ready")
+
+    for pid in deploy.server_pids():
+        assert "hf_abcdefgh" not in Path(f"/proc/{pid}/environ").read_text()
+    for path in ("/v2/repository/index", "/v2/systemsharedmemory/status", "/v2/logging", "/v2/trace/setting"):
+        assert deploy.request("POST" if "index" in path else "GET", path)[0] == 403
+    with pytest.raises(Exception, match="restricted"):
+        deploy.client()._triton.get_model_repository_index()
+    assert json.loads(deploy.request("GET", f"/v2/models/{deploy.model}/config")[1])["name"] == deploy.model
+    assert deploy.stop() == 0
