@@ -38,7 +38,7 @@ def test_counts_come_when_asked_for(server):
         {"text_input": PROMPT, "max_tokens": 4, "return_num_input_tokens": True, "return_perf_metrics": True}
     )
 
-    assert bare.keys() == {"model_name", "model_version", "text_output"}
+    assert bare.keys() == {"model_name", "model_version", "text_output", "finish_reason"}
     assert full["num_input_tokens"] > 3
     assert full.keys() - bare.keys() == {
         "num_input_tokens",

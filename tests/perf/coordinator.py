@@ -1,6 +1,7 @@
 """What the coordinator costs; prints JSON.
 
-`us_a_round`: engines answer at once, so that all time is the coordinator's and asyncio's own.
+`us_a_round`: engines answer at once, so that all time is the coordinator's and asyncio's own; it must not
+depend on how long the text is.
 `share_of_ideal`: engines take 0.5 ms a draft token and 10 ms a verification, whatever is in flight beside
 it; the ideal is the time of the engines alone. `tokens_per_s` is of the same run. Agreement is 0.7 and K 4
 in both.
@@ -111,13 +112,22 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(inner)
 
 
-async def measure(clock: Clock | None, streams: int, max_tokens: int) -> dict[str, float]:
-    limits = Limits(max_batch_size=64, max_input_len=8192, max_seq_len=8192, max_draft_len=8, vocab_size=256)
+async def measure(
+    clock: Clock | None, streams: int, max_tokens: int, prompt_tokens: int | None = None
+) -> dict[str, float]:
+    """`prompt_tokens` None is the short prompt, as text."""
+    longest = 8192 if prompt_tokens is None else prompt_tokens + max_tokens + 9
+    limits = Limits(64, max_input_len=longest, max_seq_len=longest, max_draft_len=8, vocab_size=256)
     target = TimedEngine(limits, clock, 0.0, VERIFICATION_S)
     draft = TimedEngine(limits, clock, DRAFT_TOKEN_S, 0.0)
     coordinator = Coordinator(target, draft, byte_tokenizer())
     request = CompletionRequest(
-        PROMPT, max_tokens=max_tokens, num_draft_tokens=NUM_DRAFT_TOKENS, stop=("\n\n\n",), end_id=NO_END
+        PROMPT if prompt_tokens is None else None,
+        None if prompt_tokens is None else [1] * prompt_tokens,
+        max_tokens=max_tokens,
+        num_draft_tokens=NUM_DRAFT_TOKENS,
+        stop=("\n\n\n",),
+        end_id=NO_END,
     )
 
     async def one() -> tuple[Completion, float]:
@@ -157,6 +167,9 @@ def main() -> None:
             "tokens_per_s": timed["tokens_per_s"],
             "share_of_ideal": timed["share_of_ideal"],
         }
+    for length in (1024, 131072):
+        runs = [asyncio.run(measure(None, 1, 2048, length)) for _ in range(5)]
+        results[f"1 stream after {length} tokens"] = {"us_a_round": min(run["us_a_round"] for run in runs)}
     print(json.dumps(results, indent=1))
 
 

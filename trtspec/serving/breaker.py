@@ -40,7 +40,7 @@ class Breaker:
         self._failures += 1
         if was_trying:
             self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
-        if self._failures >= MAX_FAILURES:
+        if self._failures == MAX_FAILURES or was_trying:
             self._until = now + self._rest_s
 
     def left(self) -> None:

@@ -88,5 +88,4 @@ class Places:
             self._waiting.pop(ticket, None)
 
     def _full(self) -> Busy:
-        bounds = self._bounds
-        return Busy(f"{bounds.max_places} completions are at work and {bounds.max_queue_size} wait already")
+        return Busy(f"{self.working} completions are at work and {self.waiting} wait already")

@@ -14,7 +14,7 @@ from trtspec.checkpoint.source import Source, read_source
 from trtspec.cli.app import app
 from trtspec.engine.options import BuildOptions
 from trtspec.plan.facts import ModelFacts
-from trtspec.plan.memory import GIB, Budget, EngineMemory, engine_memory
+from trtspec.plan.memory import GIB, Budget, EngineMemory, engine_memory, fits_a_tensor
 from trtspec.plan.resolved import EnginePlan
 
 
@@ -61,6 +61,16 @@ def test_an_engine_works_with_more_memory_the_more_it_does_at_once(source: Sourc
     assert verifying - engine_memory(plain).workspace == 3 * 16 * 8 * 264 * 4
     wider = replace(plain, options=replace(plain.options, max_num_tokens=300))
     assert engine_memory(wider).workspace - engine_memory(plain).workspace == 100 * 3 * (32 + 80) * 2
+
+
+def test_the_widest_tensor_has_as_many_numbers_as_tensorrt_counts(source: Source) -> None:
+    whole, halves = (
+        engine(source, ConvertOptions("bfloat16", mapping=Mapping(ranks, 1))) for ranks in (1, 2)
+    )
+    most = 2**31 // (2 * 80)
+    assert fits_a_tensor(whole, most)
+    assert not fits_a_tensor(whole, most + 1)
+    assert fits_a_tensor(halves, 2 * most)
 
 
 def budget(total: int, weights: int, per_token: int, length: int = 1000) -> Budget:

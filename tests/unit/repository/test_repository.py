@@ -106,8 +106,9 @@ def test_tensors_are_nvidias():
         "FP32 [1]": "top_p temperature length_penalty repetition_penalty presence_penalty frequency_penalty "
         "acceptance_rate",
         "UINT64 [1]": "seed",
-        "BOOL [1]": "stream exclude_input_in_output add_special_tokens use_draft_logits return_log_probs return_context_logits "
-        "return_generation_logits return_perf_metrics return_num_input_tokens return_num_output_tokens",
+        "BOOL [1]": "stream exclude_input_in_output add_special_tokens use_draft_logits return_log_probs "
+        "return_context_logits return_generation_logits return_perf_metrics return_num_input_tokens "
+        "return_num_output_tokens",
     }
     expected = {name: kind for kind, names in nvidias.items() for name in names.split()}
 

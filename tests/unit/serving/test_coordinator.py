@@ -10,12 +10,12 @@ import pytest
 import tokenizers
 
 from tests.fakes.expected import Cases, assert_is, expect
-from tests.fakes.languages import DRAFT, TARGET, Run, by_prompt, chatter, drafting_for
+from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, echo
 from trtspec.serving.completion import NO_END, CompletionRequest, EndReason
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import RequestError
-from trtspec.serving.executor import Limits, SamplingConfig
+from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
 from trtspec.serving.intake import LONG
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -213,5 +213,40 @@ def test_a_request_that_names_no_draft_length_gets_the_coordinators(run: Run, to
             await coordinator.complete(request)
             longest.append(max(len(sent.draft_token_ids) for sent in target.requests))
         assert longest == [3, 2]
+
+    run(main())
+
+
+@pytest.mark.parametrize("num_draft_tokens", [0, 4])
+@pytest.mark.parametrize("penalty", [None, 0.5])
+def test_none_of_the_end_tokens_comes_before_min_tokens(
+    run: Run, tokenizer: Tokenizer, num_draft_tokens: int, penalty: float | None
+) -> None:
+    """Engines know of one end token; of the others they are told as of tokens that must not come."""
+
+    class Model(OneShot):
+        """Would say either end token at once, and says 60 where it may not."""
+
+        def say(self, request: Request) -> tuple[list[int], FinishReason]:
+            said, first = len(request.input_token_ids) - 1, []
+            for position in range(said, said + request.max_tokens):
+                wish = tokenizer.end_ids[position % 2]
+                banned = {*request.bad_token_ids}
+                if position - said < (request.sampling.min_tokens or 0):
+                    banned.add(request.end_id)
+                token = 60 if wish in banned else wish
+                if token == request.end_id:
+                    return first, FinishReason.END_ID
+                first.append(token)
+            return first, FinishReason.LENGTH
+
+    async def main() -> None:
+        sampling = SamplingConfig(min_tokens=7, presence_penalty=penalty)
+        request = CompletionRequest(
+            prompt_token_ids=[1], max_tokens=20, num_draft_tokens=num_draft_tokens, sampling=sampling
+        )
+        coordinator = Coordinator(Model(TARGET), Model(DRAFT), tokenizer)
+        completion = (await coordinator.complete(request)).completion
+        assert (completion.num_output_tokens, completion.end_reason) == (7, EndReason.END_ID)
 
     run(main())

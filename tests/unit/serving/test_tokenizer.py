@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from tokenizers import decoders
+from tokenizers import decoders, processors
 
 from trtspec.serving.errors import TokenizerError
 from trtspec.serving.tokenizer import BYTE_OF_CHAR, Tokenizer
@@ -175,3 +175,26 @@ class TestLoad:
         tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "tokenizer.json"))
         with pytest.raises(TokenizerError, match="no decoder"):
             Tokenizer.load(tmp_path)
+
+
+class TestBeginning:
+    """Chat templates write the beginning of a text themselves; the tokenizer must not add another."""
+
+    @pytest.fixture
+    def begins(self, sentencepiece: tokenizers.Tokenizer) -> Tokenizer:
+        inner = tokenizers.Tokenizer.from_str(sentencepiece.to_str())
+        inner.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+        return Tokenizer(inner)
+
+    def test_is_added_once(self, begins: Tokenizer) -> None:
+        bare = begins.encode("h", add_special_tokens=False)
+        assert begins.encode("h") == [1, *bare]
+        assert begins.encode("<s>h") == [1, *bare]
+        assert begins.encode("<s><s>h") == [1, 1, *bare]
+
+    def test_is_left_out_when_unwanted(self, begins: Tokenizer) -> None:
+        assert begins.encode("<s>h", add_special_tokens=False) == begins.encode("<s>h")
+        assert 1 not in begins.encode("h", add_special_tokens=False)
+
+    def test_of_a_tokenizer_that_adds_none(self, tokenizer: Tokenizer) -> None:
+        assert tokenizer.encode("aa") == tokenizer.encode("aa", add_special_tokens=False)

@@ -13,6 +13,7 @@ from trtspec.serving.errors import ServingError
 from trtspec.serving.executor import Executor
 from trtspec.serving.triton.engine_requests import Arrays
 from trtspec.serving.triton.engine_service import EngineService
+from trtspec.serving.triton.watchdog import Watchdog
 
 _NOT_DECOUPLED = "Streaming is only supported if model is deployed using decoupled mode."
 
@@ -26,12 +27,16 @@ class TritonPythonModel:
         self._is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         excludes_input = parameters["exclude_input_in_output"].lower() in ("true", "1")
         check_s = int(parameters["cancellation_check_period_ms"]) / 1000
+        self._watchdog = Watchdog(args["model_name"])
         try:
             self._service = EngineService(
-                lambda: _load(folder / parameters["gpt_model_path"]), excludes_input, check_s
+                lambda: _load(folder / parameters["gpt_model_path"]), excludes_input, check_s, self._watchdog
             )
-        except ServingError as error:
-            raise pb_utils.TritonModelException(str(error)) from None
+        except BaseException as error:
+            self._watchdog.close()
+            if isinstance(error, ServingError):
+                raise pb_utils.TritonModelException(str(error)) from None
+            raise
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Hands the requests on and returns, so that the engine takes in new ones at every step."""
@@ -44,6 +49,7 @@ class TritonPythonModel:
                 self._service.submit(arrays, request.request_id(), client)
 
     def finalize(self) -> None:
+        self._watchdog.close()
         self._service.close()
 
 

@@ -22,6 +22,7 @@ from trtspec.serving.triton.engine_requests import (
 )
 from trtspec.serving.triton.loop import LoopThread
 from trtspec.serving.triton.stop_words import StopWords
+from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +58,14 @@ class EngineService:
     left.
     """
 
-    def __init__(self, load: Callable[[], Executor], excludes_input: bool, check_s: float) -> None:
-        self._excludes_input, self._check_s = excludes_input, check_s
+    def __init__(
+        self,
+        load: Callable[[], Executor],
+        excludes_input: bool,
+        check_s: float,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        self._excludes_input, self._check_s, self._watchdog = excludes_input, check_s, watchdog
         self._jobs: dict[int, Job] = {}
         self._loop = LoopThread("trtspec-engine")
         try:
@@ -70,6 +77,8 @@ class EngineService:
             raise
         self._sends = ThreadPoolExecutor(1, "trtspec-sender")
         self._loop.post(self._look_around)
+        if watchdog:
+            self._loop.every(BEAT_S, watchdog.beat)
 
     def submit(self, arrays: Arrays, request_id: str, client: EngineClient) -> None:
         """Starts a request, or stops those with its id, and returns at once."""
@@ -118,6 +127,8 @@ class EngineService:
 
     def _look_around(self) -> None:
         self._send(self._cancel_abandoned, dict(self._jobs))
+        if self._executor.failure and self._watchdog:
+            self._watchdog.give_up(self._executor.failure)
         asyncio.get_running_loop().call_later(self._check_s, self._look_around)
 
     def _send(self, work: Callable[..., None], *arguments: object) -> None:

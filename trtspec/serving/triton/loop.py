@@ -29,6 +29,15 @@ class LoopThread:
         """Has it called soon."""
         self._loop.call_soon_threadsafe(work, *arguments)
 
+    def every(self, seconds: float, work: Callable[[], object]) -> None:
+        """Has it called on the loop now and every so many seconds, as long as the loop turns."""
+
+        def again() -> None:
+            work()
+            self._loop.call_later(seconds, again)
+
+        self.post(again)
+
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,12 @@ import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 from trtspec.serving.errors import RequestError, ServingError
 from trtspec.serving.triton import engines
+from trtspec.serving.triton.departures import Departures
 from trtspec.serving.triton.metrics import Metrics
 from trtspec.serving.triton.requests import Wanted, explain, read
 from trtspec.serving.triton.responses import Chunk, Code, Failure, arrays
 from trtspec.serving.triton.service import Service
+from trtspec.serving.triton.watchdog import Watchdog
 
 
 class TritonPythonModel:
@@ -27,30 +28,37 @@ class TritonPythonModel:
         config, folder = json.loads(args["model_config"]), Path(args["model_repository"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
         metrics = Metrics({"model": args["model_name"], "version": args["model_version"]})
+        self._watchdog, self._departures = Watchdog(args["model_name"]), Departures()
         try:
-            self._service = Service(lambda: self.load(parameters, folder), metrics.update, _give_up)
-        except ServingError as error:
-            raise pb_utils.TritonModelException(str(error)) from None
+            self._service = Service(lambda: self.load(parameters, folder), metrics.update, self._watchdog)
+        except BaseException as error:
+            self._watchdog.close()
+            if isinstance(error, ServingError):
+                raise pb_utils.TritonModelException(str(error)) from None
+            raise
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Hands the requests on and returns, so that Triton never waits for a completion to take the next
         one.
         """
         for request in requests:
-            sender = request.get_response_sender()
+            parameters = json.loads(request.parameters() or "{}")
+            client = TritonClient(request.get_response_sender())
+            if self._departures.leave(parameters):
+                client.end()
+                continue
+            self._departures.arrive(parameters, client)
             try:
-                completion, wanted = read(
-                    {tensor.name(): tensor.as_numpy() for tensor in request.inputs()},
-                    json.loads(request.parameters() or "{}"),
-                    request.timeout(),
-                )
+                tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+                completion, client.wanted = read(tensors, parameters, request.timeout())
             except ServingError as error:
                 message = explain(error) if isinstance(error, RequestError) else str(error)
-                self._service.refuse(TritonClient(sender, Wanted()), Failure(message, Code.INVALID_ARG))
+                self._service.refuse(client, Failure(message, Code.INVALID_ARG))
             else:
-                self._service.submit(completion, wanted, TritonClient(sender, wanted))
+                self._service.submit(completion, client.wanted, client)
 
     def finalize(self) -> None:
+        self._watchdog.close()
         self._service.close()
 
 
@@ -59,25 +67,26 @@ class TritonClient:
     text.
     """
 
-    def __init__(self, sender: Any, wanted: Wanted) -> None:
-        self._sender, self._wanted = sender, wanted
+    def __init__(self, sender: Any) -> None:
+        self._sender, self.wanted, self._has_left = sender, Wanted(), False
+
+    def leave(self) -> None:
+        self._has_left = True
+
+    def end(self) -> None:
+        """Sends no response."""
+        self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def send(self, chunk: Chunk) -> None:
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if chunk.is_last else 0
         if chunk.failure is not None:
             self._sender.send(pb_utils.InferenceResponse(error=_error(chunk.failure)), flags)
         else:
-            tensors = [pb_utils.Tensor(name, array) for name, array in arrays(chunk, self._wanted).items()]
+            tensors = [pb_utils.Tensor(name, array) for name, array in arrays(chunk, self.wanted).items()]
             self._sender.send(pb_utils.InferenceResponse(tensors), flags)
 
     def has_left(self) -> bool:
-        left: bool = self._sender.is_cancelled()
-        return left
-
-
-def _give_up(failure: str) -> None:
-    """A process that can serve nothing is better gone: others notice, and start another."""
-    os._exit(1)
+        return self._has_left or bool(self._sender.is_cancelled())
 
 
 def _error(failure: Failure) -> Any:

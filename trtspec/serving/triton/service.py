@@ -19,6 +19,7 @@ from trtspec.serving.triton.loop import LoopThread
 from trtspec.serving.triton.outbox import Client, Outbox, Sender
 from trtspec.serving.triton.requests import Wanted, explain
 from trtspec.serving.triton.responses import Chunk, Code, Failure
+from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -32,22 +33,23 @@ class Service:
     """One asyncio loop in a thread of its own, and the thread that sends what it says.
 
     `load` is called on the loop; what it raises is raised here. `tick` is called on the sending thread every
-    `tick_s` seconds, which is also how often clients are asked whether they have left. `on_failure` is called
-    there when the engines will serve nothing any more and every client has been told so.
+    `tick_s` seconds, which is also how often clients are asked whether they have left. The
+    `watchdog` hears that the loop turns; it ends the server when the engines will serve nothing any more and
+    every client has been told so.
     """
 
     def __init__(
         self,
         load: Callable[[], Pair],
         tick: Callable[[Stats], None],
-        on_failure: Callable[[str], None],
+        watchdog: Watchdog | None = None,
         tick_s: float = 0.05,
     ) -> None:
         self._loop = LoopThread("trtspec-loop")
         self._tasks: dict[
             asyncio.Task[None], Failure
         ] = {}  # and what the client hears should it be cancelled
-        self._on_failure, self._failed_at = on_failure, 0.0
+        self._watchdog, self._failed_at = watchdog, 0.0
         try:
             self._pair = self._loop.call(load)
             if self._pair.in_process:
@@ -58,6 +60,8 @@ class Service:
             raise
         self._tick = tick
         self._sender = Sender(self._look_around, tick_s)
+        if watchdog:
+            self._loop.every(BEAT_S, watchdog.beat)
 
     def submit(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
         """Starts a request and returns at once; `client` hears all that comes of it."""
@@ -131,8 +135,10 @@ class Service:
             self._failed_at = time.monotonic()
             log.critical("%s", failure)
             self._loop.post(self._coordinator.close, failure)
-        elif not self._sender.has_clients or time.monotonic() > self._failed_at + _LAST_WORDS_S:
-            self._on_failure(failure)
+        elif self._watchdog and (
+            not self._sender.has_clients or time.monotonic() > self._failed_at + _LAST_WORDS_S
+        ):
+            self._watchdog.give_up(failure)
 
 
 def _failure(error: ServingError) -> Failure:

@@ -111,6 +111,35 @@ def test_a_client_that_leaves_is_noticed_once(sender, ticks):
     assert leaves == [1]
 
 
+def test_a_client_that_cannot_be_asked_costs_the_others_nothing(sender, ticks, caplog):
+    class Broken(FakeClient):
+        def has_left(self) -> bool:
+            raise RuntimeError("no such request")
+
+    leaver, leaves = FakeClient(), threading.Event()
+    with caplog.at_level(logging.CRITICAL):
+        sender.open(Broken(), lambda: None)
+        sender.open(leaver, leaves.set)
+        leaver.left = True
+        assert leaves.wait(SECONDS)
+
+
+def test_a_metric_that_fails_costs_the_clients_nothing(caplog):
+    ticked = threading.Semaphore(0)
+
+    def tick() -> None:
+        ticked.release()
+        raise RuntimeError("no such metric")
+
+    sender, client = Sender(tick, tick_s=0.01), FakeClient()
+    with caplog.at_level(logging.CRITICAL):
+        for _ in range(3):
+            assert ticked.acquire(timeout=SECONDS)
+        sender.open(client, lambda: None).put(Chunk("a", DONE))
+        assert client.is_served.wait(SECONDS)
+        sender.close()
+
+
 def test_close_sends_what_waits():
     client = FakeClient()
     sender = Sender(lambda: None, tick_s=60)

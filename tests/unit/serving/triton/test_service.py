@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble
+from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
@@ -47,20 +48,36 @@ class ListeningClient:
         return self.heard[-1].failure
 
 
+class Dog:
+    """Hears what a watchdog hears."""
+
+    def __init__(self) -> None:
+        self.has_beaten, self.has_given_up = threading.Event(), threading.Event()
+        self.reason = ""
+
+    def beat(self) -> None:
+        self.has_beaten.set()
+
+    def give_up(self, reason: str) -> None:
+        self.reason = reason
+        self.has_given_up.set()
+
+
 @pytest.fixture
 def serve(tokenizer):
     """Starts services over scripted engines, `delay` seconds a step, and closes them."""
     started: list[Service] = []
-    failures: list[str] = []
+    watchdog = Dog()
 
     def start(delay: float = 0.0, tick=lambda stats: None, fails=lambda request: None, bounds=None):
         language = babble(LIMITS.vocab_size)
         target = ScriptedExecutor(LIMITS, language, delay, fails)
         draft = ScriptedExecutor(LIMITS, agreeing(language, LIMITS.vocab_size, 0.7), delay)
-        service = Service(lambda: Pair(target, draft, tokenizer, bounds=bounds), tick, failures.append, 0.01)
+        service = Service(lambda: Pair(target, draft, tokenizer, bounds=bounds), tick, watchdog, 0.01)
         started.append(service)
         return service, target
 
+    start.watchdog = watchdog
     yield start
     for service in started:
         service.close()
@@ -175,7 +192,7 @@ def test_a_client_that_leaves_before_anything_runs_is_told_and_ends_nothing_else
 
 def test_closing_tells_those_who_wait(serve, tokenizer):
     target = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), delay=0.01)
-    service = Service(lambda: Pair(target, None, tokenizer), lambda stats: None, print)
+    service = Service(lambda: Pair(target, None, tokenizer), lambda stats: None)
     client = ask(service, ENDLESS, Wanted(stream=True))
     assert client.is_streaming.wait(SECONDS)
 
@@ -184,6 +201,65 @@ def test_closing_tells_those_who_wait(serve, tokenizer):
     stopped = Failure("the server is stopping, and the request was cancelled", Code.UNAVAILABLE)
     assert client.failure() == stopped
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]
+
+
+def test_draining_lets_those_at_work_end_and_nobody_in(serve):
+    service, _ = serve(delay=0.002, bounds=Bounds(max_places=1))
+    working, waiting = ask(service, ENDLESS, Wanted(stream=True)), ask(service, ENDLESS)
+    assert working.is_streaming.wait(SECONDS)
+
+    drained = threading.Thread(target=service.drain, args=(SECONDS,))
+    drained.start()
+
+    stopping = Failure("the server is stopping; try again later", Code.UNAVAILABLE)
+    assert waiting.failure() == stopping
+    assert ask(service, ENDLESS).failure() == stopping
+    assert working.failure() is None
+    drained.join()
+    assert working.heard[-1].completion.num_output_tokens == 400
+
+
+def test_a_drain_ends_when_the_grace_does(serve):
+    service, target = serve(delay=0.01)
+    client = ask(service, ENDLESS, Wanted(stream=True))
+    assert client.is_streaming.wait(SECONDS)
+
+    service.drain(0.05)
+
+    assert client.failure() == Failure(
+        "the server is stopping, and the request was cancelled", Code.UNAVAILABLE
+    )
+    assert target.in_flight == 0
+
+
+def test_engines_that_are_gone_end_the_process_when_all_have_been_told(serve):
+    service, target = serve(delay=0.01)
+    clients = [ask(service, ENDLESS, Wanted(stream=True)) for _ in range(3)]
+    assert all(client.is_streaming.wait(SECONDS) for client in clients)
+
+    target.failure = "CUDA error: an illegal memory access was encountered"
+
+    for client in clients:
+        assert client.failure() == Failure(target.failure, Code.INTERNAL)
+    assert ask(service, ENDLESS).failure().code is Code.UNAVAILABLE
+    assert serve.watchdog.has_given_up.wait(SECONDS)
+    assert serve.watchdog.reason == target.failure
+
+
+def test_the_watchdog_hears_that_the_loop_turns(serve):
+    serve()
+    assert serve.watchdog.has_beaten.wait(SECONDS)
+
+
+def test_a_full_queue_is_worth_another_try(serve):
+    service, _ = serve(delay=0.002, bounds=Bounds(max_places=1, max_queue_size=1))
+    clients = [ask(service, ENDLESS) for _ in range(6)]
+
+    ends = [client.failure() for client in clients]
+
+    assert ends[:2] == [None, None]
+    busy = "1 completions are at work and 1 wait already; try again later"
+    assert ends[2:] == [Failure(busy, Code.UNAVAILABLE)] * 4
 
 
 def test_the_warm_up_counts_nowhere(serve):
@@ -200,10 +276,10 @@ def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer):
         raise EngineLoadError("config.json", "no such file")
 
     with pytest.raises(EngineLoadError, match="no such file"):
-        Service(missing, lambda stats: None, print)
+        Service(missing, lambda stats: None)
     broken = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), fails=lambda request: "no kernel")
     whole = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size))
     for pair in (Pair(broken, None, tokenizer), Pair(whole, broken, tokenizer)):
         with pytest.raises(EngineLoadError, match="cannot run: no kernel"):
-            Service(lambda pair=pair: pair, lambda stats: None, print)
+            Service(lambda pair=pair: pair, lambda stats: None)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]

@@ -1,0 +1,36 @@
+"""Why a text ended, and requests that must not take longer than they say."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+PROMPT = "def fib(n):\n"
+
+
+def test_every_answer_says_why_it_ended(server):
+    for values, reason in (({"max_tokens": 4}, "length"), ({"max_tokens": 200, "stop_words": ["n"]}, "stop")):
+        status, answer = server.post({"text_input": PROMPT, **values})
+        assert (status, answer["finish_reason"]) == (200, reason)
+        events = server.stream(PROMPT, **values)
+        assert [event.get("finish_reason") for event in events][-1] == reason
+        assert not any("finish_reason" in event for event in events[:-1])
+
+
+def test_a_time_limit_ends_a_request(server):
+    begin = time.monotonic()
+    status, answer = server.post({"text_input": PROMPT, "max_tokens": 900, "end_id": -1, "timeout": 100_000})
+
+    assert "the time limit of the request passed" in answer["error"]
+    assert status == 503
+    assert time.monotonic() - begin < 5
+    assert server.generate(PROMPT, max_tokens=4, timeout=60_000_000)
+
+
+@pytest.mark.parametrize("timeout", ["soon", 1.5, -1])
+def test_a_time_limit_that_is_none_is_refused(server, timeout):
+    status, answer = server.post({"text_input": PROMPT, "timeout": timeout})
+
+    assert status == 400
+    assert "timeout" in answer["error"]

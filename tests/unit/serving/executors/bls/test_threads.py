@@ -1,0 +1,92 @@
+"""Calls that block, some of them for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from trtspec.serving.executors.bls.threads import Threads
+
+SECONDS = 10
+
+
+class Call:
+    """Blocks until it is let go."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end, self.ended = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.began.set()
+        self.may_end.wait(SECONDS)
+        self.ended.set()
+
+
+def alive(name: str) -> int:
+    return sum(thread.name.startswith(name) for thread in threading.enumerate())
+
+
+def eventually(happens: Callable[[], bool]) -> bool:
+    pause = threading.Event()
+    return any(happens() or pause.wait(0.01) for _ in range(SECONDS * 100))
+
+
+def test_as_many_at_once_as_there_are_threads() -> None:
+    threads, calls = Threads(2, "two"), [Call() for _ in range(3)]
+    for call in calls:
+        threads.submit(call)
+    assert calls[0].began.wait(SECONDS)
+    assert calls[1].began.wait(SECONDS)
+    assert not calls[2].began.wait(0.05)
+    calls[0].may_end.set()
+    assert calls[2].began.wait(SECONDS)
+    for call in calls:
+        call.may_end.set()
+    threads.close()
+    assert eventually(lambda: alive("two") == 0)
+
+
+def test_a_thread_is_used_again() -> None:
+    threads = Threads(4, "again")
+    for _ in range(20):
+        call = Call()
+        call.may_end.set()
+        threads.submit(call)
+        assert call.ended.wait(SECONDS)
+    assert alive("again") <= 2
+    threads.close()
+
+
+def test_what_has_not_begun_never_does() -> None:
+    threads, calls = Threads(1, "unbegun"), [Call(), Call()]
+    jobs = [threads.submit(call) for call in calls]
+    assert calls[0].began.wait(SECONDS)
+    assert threads.give_up(jobs[1])
+    calls[0].may_end.set()
+    assert calls[0].ended.wait(SECONDS)
+    assert not calls[1].began.wait(0.05)
+    threads.close()
+
+
+def test_a_call_that_hangs_takes_nobodys_place_and_there_is_an_end_to_that() -> None:
+    threads, hung = Threads(2, "hung"), [Call() for _ in range(2)]
+    jobs = [threads.submit(call) for call in hung]
+    for call, job in zip(hung, jobs, strict=True):
+        assert call.began.wait(SECONDS)
+        assert not threads.give_up(job)
+    others = [Call() for _ in range(2)]
+    stuck = [threads.submit(call) for call in others]
+    for call, job in zip(others, stuck, strict=True):
+        assert call.began.wait(SECONDS)
+        threads.give_up(job)
+    late = Call()
+    threads.submit(late)
+    assert not late.began.wait(0.05)
+    assert alive("hung") == 4
+
+    for call in [*hung, *others, late]:
+        call.may_end.set()
+    assert late.ended.wait(SECONDS)
+    assert eventually(lambda: alive("hung") <= 2)
+    threads.close()
+    assert eventually(lambda: alive("hung") == 0)

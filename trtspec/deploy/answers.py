@@ -1,0 +1,43 @@
+"""What the front says itself, and what it says better than Triton."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+RETRY_S = 1
+
+_IN_PARTS = b"generate expects model to produce exactly 1 response"
+_NO_JSON = (b'{"error":"failed to parse the request JSON', b'{"error":"Unable to parse')
+
+
+def error(status: int, message: str) -> web.Response:
+    """A refusal in Triton's form; one of 503 says when to come back."""
+    response = web.Response(status=status, body=error_json(message), content_type="application/json")
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_S)
+    if status in (408, 413):
+        # The rest of the body is not read, so nothing can follow it.
+        response.force_close()
+    return response
+
+
+def error_json(message: str) -> bytes:
+    return json.dumps({"error": message}).encode()
+
+
+def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> web.Response:
+    """A whole answer of Triton's, with the status that its words have."""
+    if status == 200 and body.startswith(b'{"error"'):
+        if _IN_PARTS in body:
+            return error(400, "stream is true: the answer comes in parts, from generate_stream alone")
+        status = 500
+    if status == 500 and body.startswith(_NO_JSON):
+        status = 400
+    response = web.Response(status=status, body=body, headers=CIMultiDict(headers))
+    if status == 503:
+        response.headers["Retry-After"] = str(RETRY_S)
+    return response

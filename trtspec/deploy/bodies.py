@@ -1,0 +1,91 @@
+"""The bodies of requests, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+from aiohttp import web
+
+MAX_BODY = 16 << 20
+"""Bytes of one body, decompressed: more text than any model reads."""
+
+_HELD = 512 << 20
+_SENDING_S = 60.0
+# Triton's JSON reader takes one turn of the stack for each; a million of them end the server.
+_MAX_DEPTH = 1000
+_STEPS = np.zeros(256, np.int8)
+_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
+_SLICE = 1 << 18
+
+
+class BodyError(Exception):
+    """A body that is not taken; `status` is HTTP's."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+class Bodies:
+    """All that are held at once, which are bounded too."""
+
+    def __init__(self) -> None:
+        self._held = 0
+
+    @asynccontextmanager
+    async def read(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
+        """The whole body. Raises `BodyError` as soon as it is known to be too large, or comes too slowly."""
+        self._check(request.content_length or 0)
+        body = bytearray()
+        try:
+            if request.can_read_body:
+                await asyncio.wait_for(self._fill(body, request), _SENDING_S)
+            yield bytes(body)
+        except asyncio.TimeoutError:
+            raise BodyError(408, f"the body was not here after {_SENDING_S:g} s") from None
+        finally:
+            self._held -= len(body)
+
+    async def _fill(self, body: bytearray, request: web.BaseRequest) -> None:
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        async for chunk in request.content.iter_any():
+            self._check(len(body) + len(chunk))
+            body += chunk
+            self._held += len(chunk)
+
+    def _check(self, size: int) -> None:
+        if size > MAX_BODY:
+            raise BodyError(413, f"the body has more than {MAX_BODY} bytes")
+        if self._held + size > _HELD:
+            raise BodyError(503, "too many large bodies at once")
+
+
+def is_deep(body: bytes) -> bool:
+    """Whether JSON is nested so deeply that Triton would not survive it."""
+    if body.count(b"[") + body.count(b"{") <= _MAX_DEPTH:
+        return False
+    plain = np.frombuffer(body.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+    quotes = depth = 0
+    for begin in range(0, len(plain), _SLICE):
+        piece = plain[begin : begin + _SLICE]
+        before = quotes + np.cumsum(piece == ord('"'), dtype=np.int32)
+        depths = depth + np.cumsum(_STEPS[piece] * (before % 2 == 0), dtype=np.int32)
+        if depths.max() > _MAX_DEPTH:
+            return True
+        quotes, depth = int(before[-1]), int(depths[-1])
+    return False
+
+
+def with_field(body: bytes, name: str, value: str) -> bytes:
+    """A JSON object with one more field at its end; what is none stays as it is."""
+    inside = body.rstrip()
+    if not inside.endswith(b"}"):
+        return body
+    inside = inside[:-1].rstrip()
+    comma = b"" if inside.endswith(b"{") else b","
+    return inside + comma + json.dumps({name: value}).encode()[1:]

@@ -1,0 +1,211 @@
+"""The public HTTP port of a server on this machine; Triton's own is a private one behind it.
+
+Triton's HTTP alone does not hold: one large body ends it, or one with many brackets; it answers some errors
+with 200, and that a client has left it notices only when it sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import resource
+import threading
+import uuid
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote
+
+from aiohttp import (
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    TCPConnector,
+    web,
+)
+from yarl import URL
+
+from trtspec.deploy.answers import corrected, error, error_json
+from trtspec.deploy.bodies import Bodies, BodyError, is_deep, with_field
+from trtspec.serving.triton.departures import LEFT, REQUEST
+
+_CLOSED = re.compile(r"/v2/(\w*sharedmemory|repository|logging|trace)\b|/v2/models/.*/trace/")
+_READY = re.compile(r"/v2/health/ready|/v2/models/[^/]+(/versions/\d+)?/ready")
+_GENERATE = re.compile(r"(/v2/models/[^/]+(?:/versions/\d+)?)/generate(_stream)?")
+# Of one connection (RFC 9110, 7.6.1), or of the body as it came.
+_NOT_FORWARDED = {
+    *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+    *("content-encoding", "content-length", "expect", "host"),
+}
+_FORM = "application/x-www-form-urlencoded"
+_MOST_CONNECTIONS = 4096
+_IDLE_S = 75.0
+# What takes no time to look through, in bytes.
+_SHORT = 1 << 16
+# A client that has left may have overtaken its own request.
+_LEFT_S = 0.1
+
+
+class Front:
+    """Listens from `start` to `close`, and answers 503 except from `open` to `shut`.
+
+    These four are called on other threads than its own, on which a loop runs.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._triton: URL | None = None
+        self._state: str | None = "starting"
+        self._is_alive = True
+        self._bodies, self._notes = Bodies(), set[asyncio.Task[None]]()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="trtspec-front", daemon=True)
+
+    def start(self) -> None:
+        """Raises OSError where it cannot listen."""
+        self._thread.start()
+        self._wait(self._start())
+
+    def open(self, port: int) -> None:
+        """Sends requests on to Triton's HTTP on this port of the loopback."""
+        self._triton, self._state, self._is_alive = URL(f"http://127.0.0.1:{port}"), None, True
+
+    def shut(self, state: str, is_alive: bool = True) -> None:
+        """Refuses requests, since the server is "starting" or the like; those that run go on."""
+        self._state, self._is_alive = state, is_alive
+
+    def close(self) -> None:
+        self._wait(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # On the loop.
+
+    async def _start(self) -> None:
+        self._session = ClientSession(
+            connector=TCPConnector(limit=0),
+            timeout=ClientTimeout(total=None, sock_connect=5),
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+        )
+        # The handler of a client that leaves is cancelled, and its request to Triton with it.
+        self._server = web.Server(
+            self._handle, handler_cancellation=True, access_log=None, keepalive_timeout=_IDLE_S
+        )
+        self._most = _most_connections()
+        self._listener = await self._loop.create_server(self._accept, self._host, self._port, backlog=1024)
+
+    async def _close(self) -> None:
+        self._listener.close()
+        await self._server.shutdown(1.0)
+        await self._session.close()
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        return self._server() if len(self._server.connections) < self._most else _Full()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = unquote(request.path)
+        if path == "/v2/health/live" and self._is_alive:
+            return web.Response()
+        if _CLOSED.match(path):
+            return error(403, "this API is closed")
+        if self._state or self._triton is None:
+            return error(503, f"the server is {self._state}")
+        try:
+            async with self._bodies.read(request) as body:
+                return await self._answer(request, self._triton, path, body)
+        except BodyError as problem:
+            return error(problem.status, str(problem))
+        except (ClientError, asyncio.TimeoutError):
+            return error(503, "the server has ended")
+
+    async def _answer(
+        self, request: web.BaseRequest, triton: URL, path: str, body: bytes
+    ) -> web.StreamResponse:
+        if await asyncio.to_thread(is_deep, body) if len(body) > _SHORT else is_deep(body):
+            return error(400, "the JSON has too many brackets in brackets")
+        generate = _GENERATE.fullmatch(path)
+        name = uuid.uuid4().hex
+        try:
+            async with self._session.request(
+                request.method,
+                triton.join(URL(request.raw_path, encoded=True)),
+                data=with_field(body, REQUEST, name) if generate else body or None,
+                headers=_forwarded(request.headers),
+                skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+                allow_redirects=False,
+            ) as answer:
+                if _READY.fullmatch(path) and answer.status != 200:
+                    return error(503, "not ready")
+                if answer.status != 200 or (generate and not generate[2]):
+                    return corrected(answer.status, _forwarded(answer.headers), await answer.read())
+                return await _streamed(request, answer)
+        except asyncio.CancelledError:
+            if generate:
+                self._tell_left(triton.with_path(f"{generate[1]}/generate"), name)
+            raise
+
+    def _tell_left(self, url: URL, name: str) -> None:
+        note = self._loop.create_task(self._told_left(url, name))
+        self._notes.add(note)
+        note.add_done_callback(self._notes.discard)
+
+    async def _told_left(self, url: URL, name: str) -> None:
+        await asyncio.sleep(_LEFT_S)
+        with suppress(ClientError):
+            async with self._session.post(url, json={"text_input": "", LEFT: name}):
+                pass
+
+
+async def _streamed(request: web.BaseRequest, answer: ClientResponse) -> web.StreamResponse:
+    """Sends each piece as it comes."""
+    response = web.StreamResponse(status=answer.status, headers=_forwarded(answer.headers))
+    response.content_length = answer.content_length
+    await response.prepare(request)
+    try:
+        async for piece in answer.content.iter_any():
+            await response.write(piece)
+    except ClientError:
+        if answer.content_type != "text/event-stream":
+            # Without its end, so that nobody takes a part for the whole.
+            if request.transport:
+                request.transport.abort()
+            return response
+        await response.write(b"data: " + error_json("the server has ended") + b"\n\n")
+    await response.write_eof()
+    return response
+
+
+def _forwarded(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Triton reads what curl calls a form, which is its name for any body, into its stack."""
+    return [
+        (name, "application/json" if value.startswith(_FORM) else value)
+        for name, value in headers.items()
+        if name.lower() not in _NOT_FORWARDED
+    ]
+
+
+def _most_connections() -> int:
+    """Each takes two files of this process, one to the client and one to Triton."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * _MOST_CONNECTIONS + 256
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    return (max(soft, most) - 256) // 2
+
+
+class _Full(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        body = error_json("too many connections")
+        head = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        transport.write(f"{head}Retry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        transport.close()

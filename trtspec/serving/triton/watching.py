@@ -1,0 +1,119 @@
+"""`python watching.py MODEL PROCESS SERVER`: the child process of a `Watchdog`, which talks to its stdin.
+
+Ends with PROCESS or with SERVER, and ends SERVER when PROCESS cannot serve any more. It is started alone, so
+it imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import dataclass
+
+_LOOK_S = 0.25
+# A process may be stopped for a moment, by who looks at it; requests wait meanwhile.
+_STOPPED_S = 3.0
+_SILENCE_S = 30.0
+_LAST_RESPONSES_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What the kernel says: `state` is a letter, `born` when the process began, `status` as of wait(2)."""
+
+    state: str
+    born: str
+    status: int
+
+
+def stat(pid: int) -> Stat | None:
+    """None where there is no such process (proc_pid_stat(5))."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            words = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return Stat(words[0], words[19], int(words[49]))
+
+
+class Watch:
+    """What is known of a process; `problem` is why it cannot serve any more, None while it can."""
+
+    def __init__(self, now: float) -> None:
+        self.problem: str | None = None
+        self.is_closed = False
+        self._said = b""
+        self._running = now
+        self._beat: float | None = None
+
+    def hear(self, said: bytes, now: float) -> None:
+        *lines, self._said = (self._said + said).split(b"\n")
+        for line in lines:
+            word, _, rest = line.decode(errors="replace").partition(" ")
+            self._beat = now if word == "beat" else self._beat
+            self.is_closed = self.is_closed or word == "close"
+            if word == "failed":
+                self.problem = rest
+
+    def look(self, found: Stat | None, now: float) -> None:
+        if found is None or found.state in "ZX":
+            self.problem = _death(found)
+        elif found.state != "T":
+            self._running = now
+        elif now - self._running > _STOPPED_S:
+            self.problem = f"was stopped for {_STOPPED_S:g} s"
+        if self._beat is not None and now - self._beat > _SILENCE_S and self.problem is None:
+            self.problem = f"has not answered for {_SILENCE_S:g} s"
+
+
+def _death(found: Stat | None) -> str:
+    number = found.status & 0x7F if found else 0
+    if number:
+        return f"was killed by {signal.Signals(number).name}"
+    return f"ended with status {found.status >> 8}" if found else "ended"
+
+
+def main(model: str, process: int, server: int) -> None:
+    # The terminal's Ctrl-C is for the server, which says when it is over.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    born, watch, is_open = stat(server), Watch(time.monotonic()), True
+    while born and _is(server, born):
+        if select.select([0] if is_open else [], [], [], _LOOK_S)[0]:
+            said = os.read(0, 1 << 16)
+            is_open = said != b""
+            watch.hear(said, time.monotonic())
+        if watch.is_closed:
+            return
+        failed = watch.problem is not None
+        if not failed:
+            watch.look(stat(process), time.monotonic())
+        if watch.problem is not None:
+            os.write(2, f"trtspec: {model} {watch.problem}, so this server ends\n".encode())
+            time.sleep(_LAST_RESPONSES_S if failed else 0)
+            break
+    _end(server, born)
+    _end(process, stat(process))
+
+
+def _is(pid: int, before: Stat) -> bool:
+    """Whether it still runs, and is no other one of the same number."""
+    now = stat(pid)
+    return now is not None and now.born == before.born and now.state not in "ZX"
+
+
+def _end(pid: int, before: Stat | None) -> None:
+    """SIGKILL, which the first process of a container does not get from inside; what it handles, it gets."""
+    for number in (signal.SIGKILL, signal.SIGABRT, signal.SIGTERM):
+        deadline = time.monotonic() + 1
+        if before and _is(pid, before):
+            os.kill(pid, number)
+        while before and _is(pid, before) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
