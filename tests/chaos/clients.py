@@ -87,9 +87,7 @@ class Clients:
         url = f"{self._url}/generate{'_stream' * shot.stream}"
         headers = {"Content-Length": str(shot.size)} if shot.size else {}
         try:
-            async with self._session.post(
-                f"{self._url}/{verb}", data=_body(shot), headers=headers
-            ) as response:
+            async with self._session.post(url, data=_body(shot), headers=headers) as response:
                 answer.status = response.status
                 if response.status == 200 and shot.stream:
                     async for line in response.content:

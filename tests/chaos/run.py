@@ -55,7 +55,7 @@ def chaos(
     recipe, output = build(folder, "in_process")
     cases = make_cases(output)
     shots = draw(requests, cases, seed)
-    with deploy(recipe, output, "--restart") as server:
+    with deploy(recipe, output, *(["--restart"] if num_kills else [])) as server:
         begin = time.monotonic()
         results, conductor, sampler = asyncio.run(
             _fire(server, cases, shots, clients, plan(num_draft_faults, num_kills))
