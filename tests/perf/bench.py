@@ -35,7 +35,8 @@ class Bar:
 
 def main() -> int:
     results: dict[str, Any] = {"commands_s": commands()}
-    for script in ("pair", "coordinator", "triton_overhead", "executor", "load", "conversion"):
+    scripts = ("pair", "coordinator", "triton_overhead", "executor", "busy_core", "load", "conversion")
+    for script in scripts:
         print(f"{script} ...", file=sys.stderr)
         done = subprocess.run([sys.executable, HERE / f"{script}.py"], check=True, stdout=subprocess.PIPE)
         results[script] = json.loads(done.stdout)
@@ -52,12 +53,17 @@ def main() -> int:
 def promised(results: dict[str, Any]) -> list[Bar]:
     ratios = {name: found["ratio"] for name, found in results["pair"]["ratios"].items()}
     rounds, times = results["triton_overhead"], results["commands_s"]
+    beside = results["busy_core"]["tokens_per_second"]
     conversion, most = results["conversion"], {"TP 1": 2, "TP 4": 2, "FP8": 4, "FP8, TP 4": 4}
     return [
         Bar("the four ways say the same", float(results["pair"]["same_text"]), 1, True),
         Bar("speculative / plain, tokens/s", ratios["speculative / plain"], 1.4, True),
         Bar("plain / transformers", ratios["plain / transformers"], 2.5, True),
         Bar("speculative / transformers assisted", ratios["speculative / transformers_assisted"], 4, True),
+        *(
+            Bar(f"{way}, one busy core / quiet", beside[f"{way}, busy / quiet"], 0.4, True)
+            for way in ("speculative", "plain")
+        ),
         *(
             Bar(f"us a round inside Triton, {name}", round(rounds[name]["us_a_round"], 1), 300, False)
             for name in rounds

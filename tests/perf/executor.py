@@ -11,7 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -21,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.executors.torch.cache import Span
 from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.torch.turns import Turns
 
 LENGTH = 200
 MODELS = {
@@ -31,8 +34,8 @@ MODELS = {
 
 def steps(executor: TorchExecutor) -> dict[str, Callable[[], object]]:
     """Each step with greedy choice of its tokens, without the queue around it."""
-    model = executor._model
-    assert model is not None
+    assert executor._runner is not None
+    model = executor._runner._model
 
     def step(
         rows: int, sequences: int = 1, start: int = LENGTH, choices: int | None = None
@@ -66,6 +69,13 @@ def microseconds(run: Callable[[], object], seconds: float = 1.0) -> float:
     return round(sorted(times)[len(times) // 10] * 1e6, 1)
 
 
+def profiled(run: Callable[[], object]) -> str:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(100):
+            run()
+    return profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=25)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
@@ -76,7 +86,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
 
-    report: dict[str, object] = {
+    turns = Turns()
+    report: dict[str, Any] = {
         "torch": torch.__version__,
         "threads": arguments.threads,
         "dtype": arguments.dtype,
@@ -87,18 +98,13 @@ def main() -> None:
             model = tiny_llama(vocab_size=4096, dtype=getattr(torch, arguments.dtype), **sizes)
             engine = write_engine(Path(folder) / name, model, max_batch_size=16, max_seq_len=1024)
             start = time.perf_counter()
-            executor = TorchExecutor(engine)
-            load = round(time.perf_counter() - start, 3)
+            executor = TorchExecutor(engine, turns=turns)
+            report[name] = {"load seconds": round(time.perf_counter() - start, 3)}
             runs = steps(executor)
-            report[name] = {"load seconds": load} | {step: microseconds(run) for step, run in runs.items()}
+            for step, run in runs.items():
+                report[name][step] = turns.call(partial(microseconds, run))
             if arguments.profile:
-                with profile(activities=[ProfilerActivity.CPU]) as profiler:
-                    for _ in range(100):
-                        runs["1 row"]()
-                print(
-                    profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=25),
-                    file=sys.stderr,
-                )
+                print(turns.call(partial(profiled, runs["1 row"])), file=sys.stderr)
     print(json.dumps(report, indent=2))
 
 

@@ -46,11 +46,13 @@ def main() -> None:
         tokenizer = Tokenizer.load(build / "tokenizer")
         warm_up, *prompts = (tokenizer.encode(text) for text in heldout(options.prompts + 1))
         spoken: list[Completion] = []
-        # Each way has engines of its own, so that none finds a prompt in its cache.
+        # Each way has engines of its own, so that none finds a prompt in its cache. All run on one thread:
+        # OpenMP's helpers of a second would make both slow.
+        turns = Turns()
         ways = {
-            "plain": ours(build, tokenizer, options.tokens, 0, []),
-            "speculative": ours(build, tokenizer, options.tokens, options.draft_tokens, spoken),
-            **theirs(options.tokens, getattr(torch, options.dtype)),
+            "plain": ours(turns, build, tokenizer, options.tokens, 0, []),
+            "speculative": ours(turns, build, tokenizer, options.tokens, options.draft_tokens, spoken),
+            **theirs(turns, options.tokens, getattr(torch, options.dtype)),
         }
         for run in ways.values():
             run(warm_up)
@@ -111,9 +113,14 @@ def heldout(count: int) -> list[str]:
 
 
 def ours(
-    build: Path, tokenizer: Tokenizer, tokens: int, num_draft_tokens: int, spoken: list[Completion]
+    turns: Turns,
+    build: Path,
+    tokenizer: Tokenizer,
+    tokens: int,
+    num_draft_tokens: int,
+    spoken: list[Completion],
 ) -> Run:
-    loop, turns = asyncio.new_event_loop(), Turns()
+    loop = asyncio.new_event_loop()
     draft = TorchExecutor(build / "draft" / "engine", turns=turns)
     target = TorchExecutor(build / "target" / "engine", turns=turns)
     coordinator = Coordinator(target, draft, tokenizer)
@@ -130,7 +137,7 @@ def ours(
     return run
 
 
-def theirs(tokens: int, dtype: torch.dtype) -> dict[str, Run]:
+def theirs(turns: Turns, tokens: int, dtype: torch.dtype) -> dict[str, Run]:
     """transformers' `generate` with its own defaults, but for an end token that never comes."""
     target, draft = (
         AutoModelForCausalLM.from_pretrained(TINY / name, dtype=dtype) for name in ("target", "draft")
@@ -143,7 +150,10 @@ def theirs(tokens: int, dtype: torch.dtype) -> dict[str, Run]:
         output = target.generate(ids, max_new_tokens=tokens, do_sample=False, pad_token_id=0, **assistant)
         return list(output[0, len(prompt) :].tolist())
 
-    return {"transformers": run, "transformers_assisted": lambda prompt: run(prompt, assistant_model=draft)}
+    return {
+        "transformers": lambda prompt: turns.call(lambda: run(prompt)),
+        "transformers_assisted": lambda prompt: turns.call(lambda: run(prompt, assistant_model=draft)),
+    }
 
 
 def measure(ways: dict[str, Run], prompts: list[list[int]]) -> tuple[dict[str, list[float]], bool]:

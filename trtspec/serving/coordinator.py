@@ -179,6 +179,7 @@ class Coordinator:
         for engine in filter(None, (self._target, self._draft)):
             engine.reap(now)
         self._places.reap(now)
+        self.stats.longest_wait_s = self._places.longest_wait(now)
         if self._num_present:
             self._check = loop.call_later(CHECK_S, self._look_around)
 

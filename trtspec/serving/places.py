@@ -5,10 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from trtspec.serving.admission import Admission, Ticket
 from trtspec.serving.bounds import Bounds
 from trtspec.serving.errors import Busy, TimedOut
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Of one that waits; times are on the loop's clock."""
+
+    since: float
+    until: float
+    has_come: asyncio.Future[None]
 
 
 class Places:
@@ -20,7 +30,7 @@ class Places:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._admission = Admission(bounds.max_places, bounds.kv_tokens, bounds.max_queue_size)
-        self._waiting: dict[Ticket, tuple[float, asyncio.Future[None]]] = {}
+        self._waiting: dict[Ticket, _Turn] = {}
         self._closed: str | None = None
 
     @property
@@ -56,32 +66,35 @@ class Places:
             yield
         finally:
             for other in self._admission.leave(ticket):
-                _, turn = self._waiting.pop(other)
-                if not turn.done():
-                    turn.set_result(None)
+                turn = self._waiting.pop(other)
+                if not turn.has_come.done():
+                    turn.has_come.set_result(None)
 
     def close(self, why: str) -> None:
         """Lets nobody in any more, those included who wait: they can go elsewhere, and are told so."""
         self._closed = why
-        for _, turn in self._waiting.values():
-            if not turn.done():
-                turn.set_exception(Busy(why))
+        for turn in self._waiting.values():
+            if not turn.has_come.done():
+                turn.has_come.set_exception(Busy(why))
+
+    def longest_wait(self, now: float) -> float:
+        """Of those that wait now, in seconds."""
+        return max((now - turn.since for turn in self._waiting.values()), default=0.0)
 
     def reap(self, now: float) -> None:
-        for until, turn in self._waiting.values():
-            if until <= now and not turn.done():
-                turn.set_exception(TimeoutError())
+        for turn in self._waiting.values():
+            if turn.until <= now and not turn.has_come.done():
+                turn.has_come.set_exception(TimeoutError())
 
     async def _wait(self, ticket: Ticket, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        delay = self._bounds.max_queue_delay_s
-        until = min(deadline, loop.time() + delay)
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting[ticket] = until, turn
+        now, delay = loop.time(), self._bounds.max_queue_delay_s
+        turn = _Turn(now, min(deadline, now + delay), loop.create_future())
+        self._waiting[ticket] = turn
         try:
-            await turn
+            await turn.has_come
         except TimeoutError:
-            if until == deadline:
+            if turn.until == deadline:
                 raise TimedOut("in the queue") from None
             raise Busy(f"no place became free in {delay:g} s") from None
         finally:

@@ -9,7 +9,8 @@ from trtspec.serving.speculation import Speculation
 
 @dataclass(slots=True)
 class Stats:
-    """Plain numbers. `running`, `waiting` and `draft_available` tell of now, the others only ever rise.
+    """Plain numbers; `running`, `waiting`, `longest_wait_s` and `draft_available` tell of now, the others of
+    all the time.
 
     `running` completions are at work, `waiting` ones are on their way there. `refused` ones found no place,
     `timed_out` ones were not whole in time.
@@ -20,5 +21,6 @@ class Stats:
     draft_available: bool = True
     running: int = 0
     waiting: int = 0
+    longest_wait_s: float = 0.0
     refused: int = 0
     timed_out: int = 0

@@ -16,19 +16,27 @@ class Text(list[int]):
     of what is there may be read on any.
     """
 
-    __slots__ = ("_packed", "largest")
+    __slots__ = ("_num_packed", "_packed", "largest")
 
     def __init__(self, token_ids: Iterable[int]) -> None:
         super().__init__(token_ids)
         self.largest = max(self, default=0)
-        self._packed = array("i")
+        self._packed, self._num_packed = array("i"), 0
 
     def append(self, token_id: int) -> None:
         super().append(token_id)
         if token_id > self.largest:
             self.largest = token_id
 
-    def packed(self, length: int) -> array[int]:
-        """The first `length` ids as int32; only what is new since the last call is converted."""
-        self._packed.extend(self[len(self._packed) : length])
-        return self._packed[:length]
+    def packed(self, length: int) -> memoryview:
+        """The first `length` ids as int32, which stay as they are; only what is new is converted."""
+        done = self._num_packed
+        if length > len(self._packed):
+            # What was given out keeps the array that it is part of.
+            grown = array("i", bytes(4 * 2 * length))
+            grown[:done] = self._packed[:done]
+            self._packed = grown
+        if length > done:
+            self._packed[done:length] = array("i", self[done:length])
+            self._num_packed = length
+        return memoryview(self._packed)[:length]

@@ -315,6 +315,7 @@ class TestTime:
             clock.seconds += 5.0
             with pytest.raises(TimedOut, match="in the queue"):
                 await impatient
+            assert coordinator.stats.longest_wait_s >= 5.0
             clock.seconds += 7.0
             with pytest.raises(Busy, match="no place became free in 12 s"):
                 await patient

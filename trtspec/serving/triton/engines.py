@@ -105,14 +105,9 @@ def _tensorrt_llm(parameters: Parameters) -> tuple[Executor, Executor]:
 
 
 def _torch(parameters: Parameters) -> tuple[Executor, Executor]:
-    import torch
+    from trtspec.serving.executors.torch.pair import load_pair
 
-    from trtspec.serving.executors.torch.executor import TorchExecutor
-    from trtspec.serving.executors.torch.turns import Turns
-
-    device, turns = "cuda" if torch.cuda.is_available() else "cpu", Turns()
-    draft = TorchExecutor(parameters.path("draft_engine_dir"), device=device, turns=turns)
-    return TorchExecutor(parameters.path("target_engine_dir"), device=device, turns=turns), draft
+    return load_pair(parameters.path("target_engine_dir"), parameters.path("draft_engine_dir"))
 
 
 _LOADERS: Mapping[str, Callable[[Parameters], tuple[Executor, Executor]]] = {

@@ -28,6 +28,7 @@ class Metrics:
         self._available = Series("draft_available", "1 while the draft engine is in use, 0 at rest", gauge)
         self._running = Series("num_requests_running", "Requests at work", gauge)
         self._waiting = Series("num_requests_waiting", "Requests that wait for a place", gauge)
+        self._wait = Series("longest_wait_seconds", "How long the one that waits longest has waited", gauge)
         self.update(Stats())
 
     def update(self, stats: Stats) -> None:
@@ -43,6 +44,7 @@ class Metrics:
         self._available.set(int(stats.draft_available), self._labels)
         self._running.set(stats.running, self._labels)
         self._waiting.set(stats.waiting, self._labels)
+        self._wait.set(stats.longest_wait_s, self._labels)
 
 
 class Series:
@@ -51,9 +53,9 @@ class Series:
     def __init__(self, name: str, meaning: str, kind: Any) -> None:
         self._family = pb_utils.MetricFamily(f"trtspec:{name}", meaning, kind)
         self._metrics: dict[tuple[str, ...], Any] = {}
-        self._values: dict[tuple[str, ...], int] = {}
+        self._values: dict[tuple[str, ...], float] = {}
 
-    def set(self, value: int, labels: dict[str, str]) -> None:
+    def set(self, value: float, labels: dict[str, str]) -> None:
         key = tuple(labels.values())
         if key not in self._metrics:
             self._metrics[key], self._values[key] = self._family.Metric(labels=labels), 0

@@ -46,9 +46,13 @@ def test_a_text_is_taken_as_it_is():
 
 def test_a_text_packs_what_is_new():
     text = Text([1, 2, 3])
-    assert text.packed(2).tolist() == [1, 2]
-    text.append(4)
-    assert (text.packed(4).tolist(), text.packed(3).tolist()) == ([1, 2, 3, 4], [1, 2, 3])
+    first = text.packed(2)
+    assert first.tolist() == [1, 2]
+    for token_id in range(4, 3000):
+        text.append(token_id)
+        assert text.packed(len(text))[-1] == token_id
+    assert text.packed(len(text)).tolist() == text
+    assert (first.tolist(), text.packed(3).tolist()) == ([1, 2], [1, 2, 3])
 
 
 @pytest.mark.parametrize("wrong", [-1, 50])

@@ -22,7 +22,7 @@ _NO_TOKEN = np.zeros([1, 1], np.int32)
 
 def request_arrays(request: Request, valid: Valid) -> dict[str, npt.NDArray[Any]]:
     """The output is to be without the prompt."""
-    prompt = np.array([valid.text.packed(valid.prompt_len)], np.int32)
+    prompt = np.frombuffer(valid.text.packed(valid.prompt_len), np.int32)[None]
     arrays = {
         "input_ids": prompt,
         "input_lengths": np.array([[prompt.size]], np.int32),

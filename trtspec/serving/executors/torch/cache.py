@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from trtspec.serving.executors.torch.budget import capacity
 from trtspec.serving.executors.torch.engine import EngineConfig
 from trtspec.serving.executors.torch.scheduler import CHUNK
 from trtspec.serving.executors.torch.window import Batch, Causal, Single, Window
@@ -25,39 +25,53 @@ class Span:
 
 
 class Cache:
-    """`[layers, slots, 2 * kv_heads, max_seq_len, head_size]` in the model's dtype, keys before values.
+    """A tensor for each slot, `[layers, 2 * kv_heads, capacity, head_size]` in the model's dtype, keys before
+    values.
 
-    On a CPU, memory that no sequence has reached is never touched and so costs nothing.
+    It grows with its sequence, ahead by a part, so that all copies together cost a few times what is there.
+    How much there may be is for `Slots` to say.
     """
 
-    def __init__(self, config: EngineConfig, slots: int, device: torch.device) -> None:
-        self._kv_heads = config.num_kv_heads
-        shape = (config.num_layers, slots, 2 * self._kv_heads, config.limits.max_seq_len, config.head_size)
-        self._store = _zeros(shape, config.dtype, device)
-        self._causal = Causal(CHUNK, config.limits.max_seq_len, config.sliding_window, config.dtype, device)
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        self._kv_heads, self._max_seq_len = config.num_kv_heads, config.limits.max_seq_len
+        self._shape = (config.num_layers, 2 * config.num_kv_heads, 0, config.head_size)
+        self._empty = torch.empty(self._shape, dtype=config.dtype, device=device)
+        self._slots: dict[int, Tensor] = {}
+        self._causal = Causal(CHUNK, self._max_seq_len, config.sliding_window, config.dtype, device)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there is memory for."""
+        return sum(slot.shape[2] for slot in self._slots.values())
 
     def windows(self, spans: Sequence[Span]) -> list[Window]:
         """What each run of spans with the same number of rows writes and sees, in the order of the spans."""
         windows: list[Window] = []
         for rows, run in groupby(spans, key=lambda span: span.rows):
             group = list(run)
-            slots, starts = [span.slot for span in group], [span.start for span in group]
+            starts = [span.start for span in group]
+            slots = [self._grown(span.slot, span.start + rows) for span in group]
             if len(group) == 1:
-                windows.append(
-                    Single(self._store[:, slots[0]], self._kv_heads, starts[0], rows, self._causal)
-                )
+                windows.append(Single(slots[0], self._kv_heads, starts[0], rows, self._causal))
             else:
-                windows.append(Batch(self._store, self._kv_heads, slots, starts, rows, self._causal))
+                windows.append(Batch(slots, self._kv_heads, starts, rows, self._causal))
         return windows
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Makes the first `length` positions of one slot those of another."""
-        self._store[:, target, :, :length] = self._store[:, source, :, :length]
+        self._grown(target, length)[:, :, :length] = self._slots[source][:, :, :length]
 
+    def drop(self, slot: int) -> None:
+        """Gives the memory back."""
+        self._slots.pop(slot, None)
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros, since a masked position may hold anything but NaN; on a CPU NumPy's, which are not written."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    flat = torch.from_numpy(np.zeros(np.prod(shape) * dtype.itemsize, np.uint8))
-    return flat.view(dtype).view(shape)
+    def _grown(self, slot: int, length: int) -> Tensor:
+        """The slot, with room for `length` tokens."""
+        old = self._slots.get(slot, self._empty)
+        if old.shape[2] >= length:
+            return old
+        layers, heads, held, head_size = old.shape
+        new = old.new_empty(layers, heads, min(capacity(length), self._max_seq_len), head_size)
+        new[:, :, :held] = old
+        self._slots[slot] = new
+        return new

@@ -9,7 +9,7 @@ the target's own sample.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,16 +23,17 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How `rows` consecutive rows of the logits become tokens; row j follows the text `history + draft[:j]`.
+    """How `rows` consecutive rows of the logits become tokens; row j follows `history() + draft[:j]`.
 
     `number` is the number of the first row's draw, and `generated` how many tokens the request already has.
+    `history` is called for penalties alone: it costs what the text is long.
     """
 
     sampling: SamplingConfig
     number: int
     generated: int
     end_id: int | None
-    history: list[int]
+    history: Callable[[], list[int]]
     draft: list[int]
     bad: Sequence[int] = ()
 
@@ -47,13 +48,15 @@ class Choice:
 
     @property
     def changes_logits(self) -> bool:
+        return self._punishes or bool(self.bad) or self._forbids_end
+
+    @property
+    def _punishes(self) -> bool:
         sampling = self.sampling
         return (
             sampling.repetition_penalty not in (None, 1)
             or bool(sampling.presence_penalty)
             or bool(sampling.frequency_penalty)
-            or bool(self.bad)
-            or self._forbids_end
         )
 
     @property
@@ -62,18 +65,22 @@ class Choice:
 
     def change(self, logits: Tensor) -> None:
         """Applies penalties, bad tokens and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
-        sampling = self.sampling
+        if self._punishes:
+            self._punish(logits)
         logits[:, list(self.bad)] = float("-inf")
+        if self._forbids_end:
+            logits[: (self.sampling.min_tokens or 0) - self.generated, self.end_id] = float("-inf")
+
+    def _punish(self, logits: Tensor) -> None:
+        sampling, history = self.sampling, self.history()
         repetition, presence = sampling.repetition_penalty or 1.0, sampling.presence_penalty or 0.0
         for row in range(self.rows):
-            text = torch.tensor(self.history + self.draft[:row], device=logits.device)
+            text = torch.tensor(history + self.draft[:row], device=logits.device)
             counts = torch.bincount(text, minlength=logits.shape[1])
             seen, values = counts > 0, logits[row]
             punished = torch.where(values < 0, values * repetition, values / repetition)
             punished -= presence + (sampling.frequency_penalty or 0.0) * counts
             logits[row] = torch.where(seen, punished, values)
-            if self._forbids_end and (sampling.min_tokens or 0) > self.generated + row:
-                logits[row, self.end_id] = float("-inf")
 
 
 def choose(logits: Tensor, choices: list[Choice]) -> list[int]:

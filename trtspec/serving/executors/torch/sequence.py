@@ -2,55 +2,62 @@
 
 from __future__ import annotations
 
-from trtspec.serving.executor import FinishReason, Listener, Request, Response
+from trtspec.serving.executor import FinishReason, Request, Response
 from trtspec.serving.executors.validation import Valid
 
 
 class Sequence:
-    """`tokens` is the prompt and what was generated; the cache holds the first `computed` of them.
+    """The first `prompt_len` tokens of `text`, and `new`, which was generated after them.
 
-    `seed` is the number of the random stream's first token.
+    The cache holds the first `computed` tokens of both. `seed` is the number of the random stream's first
+    token. The text may grow while the sequence runs, and is not looked at behind the prompt.
     """
 
-    def __init__(
-        self, request_id: int, request: Request, valid: Valid, seed: int, listener: Listener
-    ) -> None:
+    def __init__(self, request_id: int, request: Request, valid: Valid, seed: int) -> None:
         self.request_id, self.sampling, self.end_id = request_id, request.sampling, request.end_id
-        self.tokens, self.draft, self.max_tokens = (
-            valid.text[: valid.prompt_len],
-            valid.draft,
-            valid.max_tokens,
-        )
-        self.bad, self.seed = request.bad_token_ids, seed
+        self.text, self.prompt_len, self.draft = valid.text, valid.prompt_len, valid.draft
+        self.max_tokens, self.bad, self.seed = valid.max_tokens, request.bad_token_ids, seed
+        self.new: list[int] = []
         self.slot = -1
         self.computed = 0
-        self._streaming, self._listener = request.streaming, listener
-        self._prompt_len = self._sent = len(self.tokens)
+        self._streaming, self._sent = request.streaming, 0
 
     @property
-    def generated(self) -> int:
-        return len(self.tokens) - self._prompt_len
+    def length(self) -> int:
+        return self.prompt_len + len(self.new)
+
+    @property
+    def longest(self) -> int:
+        """How many tokens of the cache it can come to need."""
+        return self.prompt_len + (len(self.draft) or self.max_tokens)
 
     @property
     def room(self) -> int:
         """How many tokens may still be generated."""
-        return self.max_tokens - self.generated
+        return self.max_tokens - len(self.new)
 
     @property
     def missing(self) -> int:
         """How many tokens, with the draft, are not in the cache."""
-        return len(self.tokens) - self.computed + len(self.draft)
+        return self.length - self.computed + len(self.draft)
 
-    @property
-    def is_decoding(self) -> bool:
-        return self.generated > 0
+    def tokens(self, start: int, end: int) -> list[int]:
+        """Those from `start` to `end`, of prompt and new ones; costs what is asked for."""
+        prompt_len = self.prompt_len
+        if start >= prompt_len:
+            return self.new[start - prompt_len : end - prompt_len]
+        if end <= prompt_len:
+            return self.text[start:end]
+        return self.text[start:prompt_len] + self.new[: end - prompt_len]
 
-    def report(self, reason: FinishReason) -> None:
-        """Tells the listener what it has not heard, if it is to hear of it now."""
+    def history(self) -> list[int]:
+        """All of them; a copy."""
+        return self.tokens(0, self.length)
+
+    def response(self, reason: FinishReason) -> Response | None:
+        """What its listener is to hear now, if anything."""
         final = reason is not FinishReason.NOT_FINISHED
-        if final or self._streaming:
-            new, self._sent = self.tokens[self._sent :], len(self.tokens)
-            self._listener(Response(self.request_id, new, final, reason))
-
-    def fail(self, error: str) -> None:
-        self._listener(Response(self.request_id, [], is_final=True, error=error))
+        if not final and not self._streaming:
+            return None
+        new, self._sent = self.new[self._sent :], len(self.new)
+        return Response(self.request_id, new, final, reason)

@@ -1,80 +1,174 @@
-"""Which sequence lies in which slot of the cache, and whose beginning can be used again. No tensors."""
+"""Which text lies in which slot of the cache, and whose beginning can be used again. No tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from trtspec.serving.executors.torch.budget import held
+from trtspec.serving.text import Text
+
 # What a copy must save to be made, and what a slot may lose of its text before it is copied from rather than
-# taken. The next round of a sequence drops the rejected tokens of its last draft, which are fewer.
+# taken. The next round of a text drops the rejected tokens of its last draft, which are fewer.
 WORTH_COPYING = 64
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
-    """`tokens[:length]` is what the cache holds. The list is the sequence's own, which may grow further."""
+    """The cache holds the first `length` tokens of `text[:prompt_len] + new`.
 
-    tokens: list[int] = field(default_factory=list)
+    `new` is the sequence's own list, which may grow further. `reserved` is how long the sequence can become
+    while one runs, and 0 while none does.
+    """
+
+    number: int
+    text: Text = field(default_factory=lambda: Text(()))
+    prompt_len: int = 0
+    new: list[int] = field(default_factory=list)
     length: int = 0
-    busy: bool = False
+    reserved: int = 0
     used: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        return self.reserved > 0
+
+    @property
+    def held(self) -> int:
+        """The tokens it counts in the budget."""
+        return held(self.reserved or self.length)
+
+    def loses_much(self, text: Text, reused: int) -> bool:
+        """Whether taking it for another text would cost a beginning that others may come with."""
+        return text is not self.text and self.length - reused >= WORTH_COPYING
+
+    def common(self, text: Text, limit: int) -> int:
+        """How many of the first `limit` tokens of `text` the cache has.
+
+        The same text, seen again, has only grown: then nothing is compared but what was new.
+        """
+        limit = min(limit, self.length)
+        prompt = min(limit, self.prompt_len)
+        same = prompt if text is self.text else common_prefix(self.text, text, prompt)
+        if same < self.prompt_len:
+            return same
+        return same + common_prefix(self.new, text[same:limit], limit - same)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot taken: `reused` tokens need not be computed, once `copy_from`, if any, has been copied."""
+    """A slot taken: `reused` tokens need not be computed, once `copy_from`, if any, has been copied.
+
+    The slots `dropped` are no more.
+    """
 
     slot: int
     reused: int
     copy_from: int | None = None
+    dropped: tuple[int, ...] = ()
 
 
 class Slots:
-    """A fixed number of slots; the one least recently used is overwritten first."""
+    """Slots that hold at most `budget` tokens together.
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._slots = [Slot() for _ in range(count)]
-        self._clock = 0
+    A running sequence counts with the length that it can reach, so that it never lacks room; an idle slot,
+    the beginning of texts to come, with what it has. Those are dropped for room, the least recently used
+    first. `budget` is at least what one sequence can reach.
+    """
 
-    def take(self, tokens: list[int], needed: int) -> Lease | None:
-        """A slot for a sequence that starts with `tokens`, or None when all are busy.
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._slots: dict[int, Slot] = {}
+        self._of_text: dict[int, Slot] = {}  # by the identity of the text, which the slot keeps alive
+        self._held = self._clock = self._last = 0
 
-        `needed` tokens at the end are computed in any case, since their logits are wanted.
+    @property
+    def tokens(self) -> int:
+        """What is held or reserved."""
+        return self._held
+
+    def take(self, text: Text, prompt_len: int, new: list[int], longest: int) -> Lease | None:
+        """A slot for a sequence of `text[:prompt_len] + new` that may come to have `longest` tokens.
+
+        None where running sequences leave no room. The last token of the prompt is computed in any case,
+        since its logits are wanted.
         """
-        free = [index for index, slot in enumerate(self._slots) if not slot.busy]
-        if not free:
+        best, reused = self._best(text, prompt_len - 1)
+        source = None
+        if best is not None and (best.is_busy or best.loses_much(text, reused)):
+            source, best = (best if reused >= WORTH_COPYING else None), None
+        dropped = self._make_room(held(longest) - (best.held if best else 0), best, source)
+        if dropped is None and source is not None and not source.is_busy:
+            # No room for a copy beside what is copied from.
+            best, source = source, None
+            dropped = self._make_room(held(longest) - best.held, best, None)
+        if dropped is None:
             return None
-        limit = len(tokens) - needed
-        common = [common_prefix(slot.tokens, tokens, min(slot.length, limit)) for slot in self._slots]
-        best = max(range(len(common)), key=lambda index: (common[index], not self._slots[index].busy))
-        loss = self._slots[best].length - common[best]
-        if common[best] and loss < WORTH_COPYING and not self._slots[best].busy:
-            lease = Lease(best, common[best])
+        if best is None:
+            self._last += 1
+            best = self._slots[self._last] = Slot(self._last)
+            reused = reused if source else 0
         else:
-            oldest = min(free, key=lambda index: self._slots[index].used)
-            saved = common[best] - common[oldest]
-            lease = (
-                Lease(oldest, common[best], best) if saved >= WORTH_COPYING else Lease(oldest, common[oldest])
-            )
-        taken = self._slots[lease.slot]
-        taken.tokens, taken.length, taken.busy = tokens, lease.reused, True
-        return lease
+            self._held -= best.held
+            self._forget_text(best)
+        best.text, best.prompt_len, best.new = text, prompt_len, new
+        best.length, best.reserved = reused, longest
+        self._of_text[id(text)] = best
+        self._held += best.held
+        return Lease(best.number, reused, source.number if source else None, dropped)
 
-    def grow(self, index: int, length: int) -> None:
+    def grow(self, number: int, length: int) -> None:
         """The cache of a busy slot now holds the first `length` tokens of its sequence."""
-        self._slots[index].length = length
+        self._slots[number].length = length
 
-    def free(self, index: int) -> None:
-        """The sequence is finished; what it said stays until the slot is taken."""
+    def free(self, number: int) -> None:
+        """The sequence is finished; what it said stays until the room is needed."""
+        slot = self._slots[number]
         self._clock += 1
-        slot = self._slots[index]
-        slot.busy, slot.used = False, self._clock
+        self._held -= slot.held
+        slot.reserved, slot.used = 0, self._clock
+        self._held += slot.held
 
-    def forget(self) -> None:
-        """Nothing that the cache holds may be used again."""
-        for slot in self._slots:
-            slot.length = 0
+    def clear(self) -> tuple[int, ...]:
+        """Drops all slots that are idle."""
+        return tuple(self._drop(slot) for slot in self._idle())
+
+    def _idle(self) -> list[Slot]:
+        return [slot for slot in self._slots.values() if not slot.is_busy]
+
+    def _best(self, text: Text, limit: int) -> tuple[Slot | None, int]:
+        """The slot that has most of the text, idle rather than busy."""
+        own = self._of_text.get(id(text))
+        if own is not None and not own.is_busy:
+            return own, own.common(text, limit)
+        best, most = None, (0, False, 0)
+        for slot in self._slots.values():
+            found = (slot.common(text, limit), not slot.is_busy, slot.used)
+            if found[0] and found > most:
+                best, most = slot, found
+        return best, most[0]
+
+    def _make_room(self, wanted: int, *kept: Slot | None) -> tuple[int, ...] | None:
+        """What had to be dropped for so many tokens more, or None if that would not do."""
+        excess = self._held + wanted - self.budget
+        if excess <= 0:
+            return ()
+        going = []
+        for slot in sorted(self._idle(), key=lambda slot: slot.used):
+            if slot not in kept and excess > 0:
+                going.append(slot)
+                excess -= slot.held
+        return None if excess > 0 else tuple(self._drop(slot) for slot in going)
+
+    def _drop(self, slot: Slot) -> int:
+        del self._slots[slot.number]
+        self._held -= slot.held
+        self._forget_text(slot)
+        return slot.number
+
+    def _forget_text(self, slot: Slot) -> None:
+        if self._of_text.get(id(slot.text)) is slot:
+            del self._of_text[id(slot.text)]
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -57,12 +57,12 @@ class Causal:
 
 
 class Single:
-    """One sequence, `[layers, 2 * kv_heads, max_seq_len, head_size]`: all that it touches is a view."""
+    """One sequence, `[layers, 2 * kv_heads, capacity, head_size]`: all that it touches is a view."""
 
-    def __init__(self, sequence: Tensor, kv_heads: int, start: int, rows: int, causal: Causal) -> None:
+    def __init__(self, slot: Tensor, kv_heads: int, start: int, rows: int, causal: Causal) -> None:
         self.rows = rows
-        self._new = sequence[:, :, start : start + rows].transpose(1, 2).unbind(0)
-        seen = sequence[:, None, :, causal.first(start) : start + rows]
+        self._new = slot[:, :, start : start + rows].transpose(1, 2).unbind(0)
+        seen = slot[:, None, :, causal.first(start) : start + rows]
         self._keys, self._values = seen[:, :, :kv_heads].unbind(0), seen[:, :, kv_heads:].unbind(0)
         self._mask = causal.mask([start], rows)
 
@@ -74,37 +74,38 @@ class Single:
 
 
 class Batch:
-    """Several sequences, in `slots` of `[layers, slots, 2 * kv_heads, max_seq_len, head_size]`.
+    """Several sequences, each `[layers, 2 * kv_heads, capacity, head_size]` with a capacity of its own.
 
-    What they see is gathered from where the shortest to where the longest reaches, for one product instead of
-    one for each.
+    What they see is gathered side by side, layer after layer in the same place, for one product instead of
+    one for each. What lies behind a shorter sequence there is zero, since a masked position may hold
+    anything but NaN.
     """
 
     def __init__(
-        self,
-        store: Tensor,
-        kv_heads: int,
-        slots: Sequence[int],
-        starts: Sequence[int],
-        rows: int,
-        causal: Causal,
+        self, slots: Sequence[Tensor], kv_heads: int, starts: Sequence[int], rows: int, causal: Causal
     ) -> None:
-        self.rows, self._kv_heads = rows * len(slots), kv_heads
-        device = store.device
-        self._slots = torch.tensor(slots, device=device)
-        positions = torch.tensor(starts, device=device)[:, None] + torch.arange(rows, device=device)
-        heads = torch.arange(2 * kv_heads, device=device)
-        self._place = (self._slots.repeat_interleave(rows)[:, None], heads, positions.view(-1, 1))
-        seen = slice(causal.first(min(starts)), max(starts) + rows)
-        self._layers, self._seen = store.unbind(0), store[:, :, :, seen].unbind(0)
+        self.rows, self._kv_heads, self._each = rows * len(slots), kv_heads, rows
+        first, end = causal.first(min(starts)), max(starts) + rows
+        _, heads, _, head_size = slots[0].shape
+        self._seen = slots[0].new_zeros(len(slots), heads, end - first, head_size)
+        self._places = [self._seen[i, :, : start + rows - first] for i, start in enumerate(starts)]
+        pairs = list(zip(slots, starts, strict=True))
+        self._parts = _by_layer(slot[:, :, first : start + rows] for slot, start in pairs)
+        self._new = _by_layer(slot[:, :, start : start + rows].transpose(1, 2) for slot, start in pairs)
         self._mask = causal.mask(starts, rows)
 
     def write(self, layer: int, keys_values: Tensor) -> None:
-        self._layers[layer].index_put_(self._place, keys_values)
+        torch._foreach_copy_(self._new[layer], torch.split(keys_values, self._each))
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        seen = self._seen[layer].index_select(0, self._slots)
-        return _attend(queries, seen[:, : self._kv_heads], seen[:, self._kv_heads :], self._mask)
+        torch._foreach_copy_(self._places, self._parts[layer])
+        keys, values = self._seen[:, : self._kv_heads], self._seen[:, self._kv_heads :]
+        return _attend(queries, keys, values, self._mask)
+
+
+def _by_layer(parts: Iterable[Tensor]) -> list[tuple[Tensor, ...]]:
+    """The tensors of each layer, of tensors whose first dimension is the layers."""
+    return list(zip(*(part.unbind(0) for part in parts), strict=True))
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

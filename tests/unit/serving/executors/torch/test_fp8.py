@@ -177,7 +177,7 @@ def test_the_whole_model(quantized: Callable[..., Quantized], family: str, kv_ca
         for name, module in theirs.named_modules():
             if name.endswith(("k_bmm_quantizer", "v_bmm_quantizer")):
                 module.amax = torch.tensor(448.0)
-    decoder, differences = Decoder(config, tensors, Cache(config, 2, CPU), CPU), []
+    decoder, differences = Decoder(config, tensors, Cache(config, CPU), CPU), []
     with torch.inference_mode():
         for _ in range(5):
             text = torch.randint(0, 96, (60,)).tolist()
@@ -195,7 +195,7 @@ def test_layers_that_share_an_input_share_its_scale(quantized: Callable[..., Qua
     _, config, tensors, _ = quantized("llama", torch.bfloat16)
     tensors["transformer.layers.1.mlp.gate.activation_scaling_factor"] *= 2
     with pytest.raises(EngineLoadError, match=r"layers\.1\.mlp\.fc .* different activation_scaling_factor"):
-        Decoder(config, tensors, Cache(config, 2, CPU), CPU)
+        Decoder(config, tensors, Cache(config, CPU), CPU)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])

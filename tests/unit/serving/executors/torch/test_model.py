@@ -36,7 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def load(folder: Path, model: PreTrainedModel) -> Decoder:
     engine, device = write_engine(folder / "engine", model, max_seq_len=256), torch.device("cpu")
     config = read_config(engine)
-    return Decoder(config, read_tensors(engine, config, device), Cache(config, 6, device), device)
+    return Decoder(config, read_tensors(engine, config, device), Cache(config, device), device)
 
 
 @torch.inference_mode()

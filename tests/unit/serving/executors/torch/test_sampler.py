@@ -8,7 +8,7 @@ from trtspec.serving.executors.torch.sampler import Choice, choose, noise
 
 
 def choice(sampling: SamplingConfig, number: int = 0, draft: tuple[int, ...] = ()) -> Choice:
-    return Choice(sampling, number, 0, None, [1], list(draft))
+    return Choice(sampling, number, 0, None, lambda: [1], list(draft))
 
 
 def test_noise_is_standard_gumbel():

@@ -2,15 +2,26 @@ from __future__ import annotations
 
 import random
 
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from trtspec.serving.executors.torch.budget import LEAST
 from trtspec.serving.executors.torch.slots import Lease, Slots, common_prefix
+from trtspec.serving.text import Text
 
 LONG = list(range(300))
+ROOM = 10**6
 
 
-def filled(*texts: list[int], count: int = 3) -> Slots:
-    """Slots that hold these texts, all free, the first the longest unused."""
-    slots = Slots(count)
-    leases = [slots.take(list(text), 1) for text in texts]
+def take(slots: Slots, text: list[int], more: int = 0) -> Lease | None:
+    return slots.take(Text(text), len(text), [], len(text) + more)
+
+
+def filled(*texts: list[int], budget: int = ROOM) -> Slots:
+    """Slots 1, 2, ... that hold these texts, all free, the first the longest unused."""
+    slots = Slots(budget)
+    leases = [slots.take(Text(text), len(text), [], len(text)) for text in texts]
     for text, lease in zip(texts, leases, strict=True):
         slots.grow(lease.slot, len(text))
     for lease in leases:
@@ -32,43 +43,190 @@ def test_common_prefix_is_that_of_a_loop():
 
 def test_the_slot_of_the_last_round_is_taken_again():
     slots = filled(LONG[:100], [7, 7, 7], [8, 8])
-    assert slots.take([*LONG[:98], 5, 6], 1) == Lease(0, 98)
-    assert slots.take([7, 7, 7, 1], 1) == Lease(1, 3)
+    assert take(slots, [*LONG[:98], 5, 6]) == Lease(1, 98)
+    assert take(slots, [7, 7, 7, 1]) == Lease(2, 3)
 
 
-def test_the_tokens_needed_are_not_reused():
-    assert filled(LONG[:100]).take(LONG[:100], 1).reused == 99
+def test_a_text_that_grew_is_known_by_itself_and_only_what_is_new_is_compared():
+    class Unread(Text):
+        """What was read once is not read again."""
+
+        read_from = 0
+
+        def __getitem__(self, part):
+            assert not isinstance(part, slice) or part.start >= self.read_from
+            return super().__getitem__(part)
+
+    slots, text, new = Slots(ROOM), Unread(LONG), []
+    lease = slots.take(text, 300, new, 305)
+    new += [1, 2, 3, 4]
+    slots.grow(lease.slot, 303)
+    slots.free(lease.slot)
+    text += [1, 2, 9]
+    text.read_from = 300
+    assert slots.take(text, 303, [], 310) == Lease(lease.slot, 302)
+
+
+def test_the_last_token_is_not_reused():
+    assert take(filled(LONG[:100]), LONG[:100]).reused == 99
 
 
 def test_a_text_that_would_lose_its_tail_is_copied_from():
     slots = filled(LONG, [7, 7])
-    lease = slots.take([*LONG[:150], 3], 1)
-    assert (lease.reused, lease.copy_from) == (150, 0)
-    assert lease.slot != 0
-    assert slots.take([*LONG, 3], 1).reused == 300
+    assert take(slots, [*LONG[:150], 3]) == Lease(3, 150, copy_from=1)
+    assert take(slots, [*LONG, 3]) == Lease(1, 300)
 
 
 def test_a_busy_slot_is_copied_from_when_that_pays():
-    slots = Slots(2)
-    busy = slots.take(LONG[:100], 1)
+    slots = Slots(ROOM)
+    busy = take(slots, LONG[:100])
     slots.grow(busy.slot, 100)
-    assert slots.take([*LONG[:100], 1], 1) == Lease(1, 100, busy.slot)
-    assert slots.take([1], 1) is None
+    assert take(slots, [*LONG[:100], 1]) == Lease(2, 100, copy_from=1)
+    assert take(slots, [*LONG[:50], 1]) == Lease(3, 0)
+
+
+def test_the_same_text_twice_at_once():
+    slots, text = Slots(ROOM), Text(LONG)
+    slots.grow(slots.take(text, 300, [], 301).slot, 300)
+    assert slots.take(text, 300, [], 301) == Lease(2, 299, copy_from=1)
+    slots.free(2)
+    slots.free(1)
+    assert slots.take(text, 300, [], 301) == Lease(2, 299)
 
 
 def test_what_a_busy_slot_has_not_computed_is_not_there():
-    slots = Slots(2)
-    slots.grow(slots.take(LONG, 1).slot, 10)
-    assert slots.take(LONG, 1) == Lease(1, 0)
+    slots = Slots(ROOM)
+    slots.grow(take(slots, LONG).slot, 10)
+    assert take(slots, LONG) == Lease(2, 0)
 
 
-def test_the_least_recently_used_is_overwritten():
-    slots = filled([1] * 9, [2] * 9, [3] * 9)
-    assert slots.take([4, 4], 1).slot == 0
-    assert slots.take([5, 5], 1).slot == 1
+def test_the_least_recently_used_are_dropped_for_room():
+    slots = filled([1] * 100, [2] * 100, [3] * 100, budget=300)
+    assert take(slots, [4] * 90) == Lease(4, 0, dropped=(1,))
+    assert take(slots, [5] * 110) == Lease(5, 0, dropped=(2,))
 
 
-def test_nothing_is_known_after_forget():
-    slots = filled(LONG)
-    slots.forget()
-    assert slots.take(LONG, 1).reused == 0
+def test_a_text_at_work_is_not_dropped():
+    slots = filled([1] * 100, [2] * 100, [3] * 100, budget=300)
+    busy = take(slots, [1] * 99 + [5])
+    assert busy.slot == 1
+    assert take(slots, [4] * 201) is None
+    assert slots.tokens == 300, "something was dropped for nothing"
+    assert take(slots, [4] * 200) == Lease(4, 0, dropped=(2, 3))
+
+
+def test_room_for_what_a_sequence_can_become_is_kept():
+    slots = Slots(300)
+    first = take(slots, [1] * 10, more=190)
+    assert take(slots, [2] * 101) is None
+    assert take(slots, [2] * 100) is not None
+    slots.grow(first.slot, 200)
+    assert slots.tokens == 300
+
+
+def test_without_room_for_a_copy_the_source_is_taken():
+    slots = filled(LONG, budget=400)
+    assert take(slots, [*LONG[:150], 3]) == Lease(1, 150)
+
+
+def test_a_short_text_counts_what_it_takes_at_least():
+    slots = Slots(2 * LEAST)
+    assert take(slots, [1])
+    assert take(slots, [2])
+    assert take(slots, [3]) is None
+
+
+def test_nothing_is_known_after_clear():
+    slots = filled(LONG, [7, 7])
+    busy = take(slots, [9])
+    assert slots.clear() == (1, 2)
+    assert take(slots, LONG).reused == 0
+    assert busy.slot == 3
+
+
+def test_rounds_of_as_many_texts_as_fit_lose_nothing():
+    """Each text comes again and again, between it all others: what was computed is never computed again."""
+    budget, texts = 16 * 300, [Text([index, 1, 2, 3] * 20) for index in range(16)]
+    slots = Slots(budget)
+    for number in range(40):
+        for text in texts:
+            new = [number] * 4
+            lease = slots.take(text, len(text), new, len(text) + 5)
+            assert lease.reused == (len(text) - 1 if number else 0)
+            slots.grow(lease.slot, len(text) + 4)
+            slots.free(lease.slot)
+            text += [number] * 5
+
+
+class Rounds(RuleBasedStateMachine):
+    """Any order of beginning, growing, ending and forgetting: what is held is right and within the budget."""
+
+    running = Bundle("running")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots, self.busy = Slots(1000), {}
+        self.cache: dict[int, list[int]] = {}  # what the device has in each slot
+        self.texts = [Text([kind] * 5) for kind in (1, 1, 2, 3)]
+
+    @rule(
+        target=running,
+        which=st.integers(0, 3),
+        more=st.lists(st.integers(1, 3), max_size=90),
+        room=st.integers(1, 60),
+    )
+    def begin(self, which: int, more: list[int], room: int):
+        text = self.texts[which]
+        if len(text) + len(more) + room <= 1000:
+            text += more
+        elif len(text) + room > 1000:
+            text = self.texts[which] = Text(more or [1])
+        prompt_len, new = len(text), []
+        lease = self.slots.take(text, prompt_len, new, prompt_len + room)
+        if lease is None:
+            assert self.busy, "there was room, and it was not given"
+            return None
+        assert not {*lease.dropped} & {*self.busy}
+        for slot in lease.dropped:
+            del self.cache[slot]
+        if lease.copy_from is not None:
+            self.cache[lease.slot] = self.cache[lease.copy_from][: lease.reused]
+        held = self.cache.setdefault(lease.slot, [])
+        assert lease.slot not in self.busy
+        assert lease.reused < prompt_len
+        assert held[: lease.reused] == text[: lease.reused], "the cache has something else"
+        del held[lease.reused :]
+        self.busy[lease.slot] = (text, prompt_len, new, room)
+        return lease.slot
+
+    @rule(slot=running, tokens=st.lists(st.integers(1, 3), max_size=20))
+    def grow(self, slot: int | None, tokens: list[int]):
+        if slot in self.busy:
+            text, prompt_len, new, room = self.busy[slot]
+            new += tokens[: room - len(new)]
+            self.cache[slot] = text[:prompt_len] + new
+            self.slots.grow(slot, prompt_len + len(new))
+
+    @rule(slot=consumes(running), keeps=st.booleans())
+    def end(self, slot: int | None, keeps: bool):
+        if slot in self.busy:
+            text, prompt_len, new, _ = self.busy.pop(slot)
+            self.slots.free(slot)
+            if keeps and len(text) == prompt_len and prompt_len + len(new) < 900:
+                text += new
+
+    @rule()
+    def forget(self):
+        for slot in self.slots.clear():
+            del self.cache[slot]
+
+    @invariant()
+    def counts_are_right(self):
+        assert self.slots.tokens <= self.slots.budget
+        held = {slot: len(tokens) for slot, tokens in self.cache.items()}
+        held |= {slot: prompt_len + room for slot, (_, prompt_len, _, room) in self.busy.items()}
+        assert self.slots.tokens == sum(max(tokens, LEAST) for tokens in held.values())
+
+
+TestRounds = Rounds.TestCase
+TestRounds.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,86 +1,196 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from collections.abc import Callable
 
+import pytest
+
+from trtspec.serving.executor import Response
 from trtspec.serving.executors.torch.turns import Turns
 
 
-class Player:
-    """Writes its name down for each step of its work."""
+class Engine:
+    """Each of its steps takes one of its works and says what that says."""
 
-    def __init__(self, name: str, work: int, log: list[str]) -> None:
-        self.name, self.work, self.log = name, work, log
+    longest_draft = 4
+
+    def __init__(self, turns: Turns, log: list[str], name: str = "step") -> None:
+        self.works: list[Callable[[], object]] = []
+        self.turns, self.log, self.name = turns, log, name
+        turns.join(self)
 
     @property
     def has_work(self) -> bool:
-        return self.work > 0
+        return bool(self.works)
 
     def step(self) -> None:
-        self.work -= 1
         self.log.append(self.name)
+        self.works.pop(0)()
+
+    def add(self, *works: Callable[[], object]) -> None:
+        self.turns.post(self.works.extend, works)
 
 
-async def ticks(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+def nothing() -> None:
+    pass
 
 
-def test_who_joined_first_goes_first():
+def answer(turns: Turns, hear: Callable[[Response], None]) -> Callable[[], object]:
+    return lambda: turns.say(hear, Response(1, [], is_final=True))
+
+
+def run(main: Callable[[Turns, list[str]], object]) -> list[str]:
+    """The log of `main`, a coroutine function, with turns that nobody plays any more at the end."""
     log: list[str] = []
 
-    async def main() -> None:
-        turns, draft, target = Turns(), Player("draft", 3, log), Player("target", 2, log)
-        turns.join(draft)
-        turns.join(target)
-        turns.wake()
-        turns.wake()
-        assert log == []
-        await ticks(2)
-        draft.work += 1
-        await ticks(20)
-
-    asyncio.run(main())
-    assert log == ["draft"] * 4 + ["target"] * 2
-
-
-def test_tasks_run_between_steps():
-    """What a task enqueues when its result comes takes part in the very next step."""
-    log: list[str] = []
-
-    async def main() -> None:
-        turns, result = Turns(), asyncio.get_running_loop().create_future()
-
-        class Engine(Player):
-            def step(self) -> None:
-                super().step()
-                if not result.done():
-                    result.set_result(None)
-
-        turns.join(Engine("step", 3, log))
-        turns.wake()
-        await result
-        log.append("task")
-        await ticks(10)
-
-    asyncio.run(main())
-    assert log == ["step", "task", "step", "step"]
-
-
-def test_a_step_that_raises_is_not_the_last():
-    log: list[str] = []
-
-    class Broken(Player):
-        def step(self) -> None:
-            super().step()
-            raise ValueError
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: log.append("raised"))
+    async def whole() -> None:
         turns = Turns()
-        turns.join(Broken("broken", 1, log))
-        turns.join(Player("other", 1, log))
-        turns.wake()
-        await ticks(10)
+        await asyncio.wait_for(main(turns, log), 10)
 
-    asyncio.run(main())
-    assert log == ["broken", "raised", "other"]
+    before = threading.active_count()
+    asyncio.run(whole())
+    assert threading.active_count() == before, "a thread was left behind"
+    return log
+
+
+def test_what_is_posted_together_is_there_before_the_first_step():
+    async def main(turns: Turns, log: list[str]) -> None:
+        done = asyncio.Event()
+        draft, target = Engine(turns, log, "draft"), Engine(turns, log, "target")
+        target.add(nothing, answer(turns, lambda _: done.set()))
+        draft.add(nothing, nothing)
+        await done.wait()
+        turns.leave(draft)
+        turns.leave(target)
+
+    assert run(main) == ["draft", "draft", "target", "target"]
+
+
+def test_tasks_that_an_answer_wakes_have_their_say_before_the_next_step():
+    """The draft's answer leads to more draft work, three tasks on, before the waiting target goes."""
+
+    async def main(turns: Turns, log: list[str]) -> None:
+        draft, target = Engine(turns, log, "draft"), Engine(turns, log, "target")
+        answered, heard, done = (asyncio.Event() for _ in range(3))
+
+        async def relay() -> None:
+            await answered.wait()
+            heard.set()
+
+        def slow() -> None:
+            time.sleep(0.2)  # How long the loop has to answer.
+            turns.say(lambda _: answered.set(), Response(1, [], is_final=True))
+
+        relayed = asyncio.create_task(relay())
+        draft.add(slow)
+        target.add(answer(turns, lambda _: done.set()))
+        await heard.wait()
+        draft.add(nothing)
+        await done.wait()
+        await relayed
+        turns.leave(draft)
+        turns.leave(target)
+
+    assert run(main) == ["draft", "draft", "target"]
+
+
+def test_the_loop_is_free_while_a_step_runs():
+    async def main(turns: Turns, log: list[str]) -> None:
+        done, go_on = asyncio.Event(), threading.Event()
+        engine = Engine(turns, log)
+        engine.add(lambda: go_on.wait(10), answer(turns, lambda _: done.set()))
+        while not log:
+            await asyncio.sleep(0)
+        log.append("loop")
+        go_on.set()
+        await done.wait()
+        turns.leave(engine)
+
+    assert run(main) == ["step", "loop", "step"]
+
+
+def test_a_loop_that_does_not_answer_holds_nothing_up_for_long():
+    async def main(turns: Turns, log: list[str]) -> None:
+        stepped = threading.Event()
+        engine = Engine(turns, log)
+        engine.add(answer(turns, lambda _: log.append(f"{stepped.wait(10)}")), stepped.set)
+        while len(log) < 3:
+            await asyncio.sleep(0)
+        turns.leave(engine)
+
+    assert run(main) == ["step", "step", "True"]
+
+
+def test_a_listener_that_raises_does_not_stop_the_others():
+    async def main(turns: Turns, log: list[str]) -> None:
+        done = asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: log.append(str(context["exception"]))
+        )
+        engine = Engine(turns, log)
+
+        def both() -> None:
+            turns.say(lambda _: [][0], Response(1, [], is_final=True))
+            turns.say(lambda _: done.set(), Response(2, [], is_final=True))
+
+        engine.add(both)
+        await done.wait()
+        turns.leave(engine)
+
+    assert run(main) == ["step", "list index out of range"]
+
+
+def test_leaving_waits_for_the_step_that_runs():
+    async def main(turns: Turns, log: list[str]) -> None:
+        running = threading.Event()
+
+        def slow() -> None:
+            running.set()
+            time.sleep(0.05)
+            log.append("slept")
+
+        engine = Engine(turns, log)
+        engine.add(slow)
+        while not running.is_set():
+            await asyncio.sleep(0)
+        turns.leave(engine)
+        log.append("left")
+
+    assert run(main) == ["step", "slept", "left"]
+
+
+def test_a_thread_comes_back_for_whom_joins_later():
+    async def main(turns: Turns, log: list[str]) -> None:
+        for name in ("one", "two"):
+            done, engine = asyncio.Event(), Engine(turns, log, name)
+            engine.add(answer(turns, lambda _, done=done: done.set()))
+            await done.wait()
+            turns.leave(engine)
+
+    assert run(main) == ["one", "two"]
+
+
+def test_nobody_is_left_behind_who_never_played():
+    async def main(turns: Turns, log: list[str]) -> None:
+        turns.leave(Engine(turns, log))
+
+    assert run(main) == []
+
+
+@pytest.mark.parametrize("loops", [2])
+def test_one_loop_after_another(loops: int):
+    log: list[str] = []
+    turns = Turns()
+    engine = Engine(turns, log)
+
+    async def main() -> None:
+        done = asyncio.Event()
+        engine.add(answer(turns, lambda _: done.set()))
+        await asyncio.wait_for(done.wait(), 10)
+
+    for _ in range(loops):
+        asyncio.run(main())
+    turns.leave(engine)
+    assert log == ["step"] * loops

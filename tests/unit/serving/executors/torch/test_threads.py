@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from trtspec.serving.executors.torch.host import Host
+from trtspec.serving.executors.torch.threads import Threads, most_threads
+
+
+@pytest.mark.parametrize(
+    ("host", "threads"),
+    [
+        (Host(8, None, 0), 8),
+        (Host(8, 2.5, 0), 2),
+        (Host(8, 0.5, 0), 1),
+        (Host(2, 4.0, 0), 2),
+        (Host(8, 2.5, 0, "3"), 3),
+        (Host(8, None, 0, "4,2"), 4),
+        (Host(8, None, 0, "many"), 8),
+    ],
+)
+def test_as_many_as_there_are_processors_for(host: Host, threads: int):
+    assert most_threads(host)[0] == threads
+
+
+class Machine:
+    """Processors that a busy program takes some of; a step takes 10 ms."""
+
+    def __init__(self, processors: int) -> None:
+        self.processors, self.taken, self.now, self.set = processors, 0.0, 0.0, 0
+        self.threads = Threads(processors, lambda threads: setattr(self, "set", threads), lambda: self.now)
+
+    def run(self, seconds: float) -> list[int]:
+        """The threads of each step."""
+        steps = []
+        for _ in range(round(seconds * 100)):
+            self.now += 0.01
+            steps.append(self.set)
+            got = min(self.set, max(self.processors - self.taken, self.set / 2))
+            self.threads.note(0.01, 0.01 * got)
+        return steps
+
+
+def test_all_of_a_quiet_machine():
+    assert set(Machine(2).run(60)) == {2}
+
+
+def test_one_less_beside_a_busy_program_and_back_when_it_is_gone():
+    machine = Machine(2)
+    machine.taken = 1
+    steps = machine.run(60)
+    assert steps[:3] == [2] * 3
+    assert steps.count(2) < len(steps) // 50, "tries cost more than they may"
+    machine.taken = 0
+    assert machine.run(20)[-1] == 2
+    assert set(machine.run(20)) == {2}
+
+
+def test_a_short_disturbance_costs_a_second():
+    machine = Machine(2)
+    machine.taken = 1
+    machine.run(0.1)
+    machine.taken = 0
+    assert machine.run(10).count(1) < 150
+
+
+def test_as_many_as_are_left_of_a_large_machine():
+    machine = Machine(16)
+    machine.taken = 5
+    assert 9 <= machine.run(10)[-1] <= 11
+    machine.taken = 0
+    assert machine.run(40)[-1] == 16
+
+
+def test_one_is_the_least():
+    machine = Machine(2)
+    machine.taken = 2
+    assert machine.run(10)[-1] == 1

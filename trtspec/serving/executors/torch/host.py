@@ -1,0 +1,87 @@
+"""What an engine may use of this machine: processors and memory, as affinity and control groups leave them.
+
+Control groups are read in both versions (Linux, `admin-guide/cgroup-v2.rst`: `cpu.max`, `memory.max`;
+`scheduler/sched-bwc.rst` and `cgroup-v1/memory.rst` for the older names). A limit counts wherever it stands
+between the process's own group and the root that it sees.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_MEMORY = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """`cpus` are those that the process may run on; `quota` is how many of them it may use at a time, None
+    for all. `memory` is what is free, in bytes. `omp_num_threads` is what the user set.
+    """
+
+    cpus: int
+    quota: float | None
+    memory: int
+    omp_num_threads: str | None = None
+
+
+def look(root: Path = Path("/")) -> Host:
+    """This process's machine; `root` has its `proc` and `sys`."""
+    groups = list(_groups(root))
+    affinity = getattr(os, "sched_getaffinity", None)
+    return Host(
+        cpus=len(affinity(0)) if affinity else os.cpu_count() or 1,
+        quota=min((quota for group in groups if (quota := _quota(group))), default=None),
+        memory=min(_free(root, groups)),
+        omp_num_threads=os.environ.get("OMP_NUM_THREADS") or None,
+    )
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """The folders of the process's control groups, and of those around them.
+
+    In a container the path may be the host's and not be here; what is mounted is then its own group.
+    """
+    base = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for mount in [base / controllers] if controllers else [base, base / "unified"]:
+            own = mount / path.lstrip("/")
+            yield from (group for group in (own, *own.parents) if group == mount or mount in group.parents)
+
+
+def _quota(group: Path) -> float | None:
+    quota, period = _text(group / "cpu.max").split() or (
+        _text(group / "cpu.cfs_quota_us").strip(),
+        _text(group / "cpu.cfs_period_us").strip(),
+    )
+    if not quota.isdigit() or not period.isdigit() or not int(period):  # max, -1, or not said
+        return None
+    return int(quota) / int(period)
+
+
+def _free(root: Path, groups: list[Path]) -> Iterator[int]:
+    yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for line in _text(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            yield int(line.split()[1]) * 1024
+    for group in groups:
+        for most, used in _MEMORY:
+            limit, taken = _text(group / most).strip(), _text(group / used).strip()
+            if limit.isdigit() and taken.isdigit():
+                # What is cached of files counts as used and is given back when there is need.
+                yield max(int(limit) - int(taken) + _cached(group), 0)
+
+
+def _cached(group: Path) -> int:
+    counts = dict(line.split() for line in _text(group / "memory.stat").splitlines())
+    return int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

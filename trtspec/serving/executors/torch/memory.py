@@ -1,0 +1,55 @@
+"""How many tokens of text fit beside the weights of engines, on the device where they are loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executors.torch.budget import AHEAD, KvNeed, kv_tokens
+from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.host import look
+from trtspec.serving.executors.torch.weights import forms
+
+# The texts of a batch, and as many that lie between two rounds or began like others to come.
+TEXTS = 2
+GIB = 1 << 30
+
+
+def kv_tokens_of(configs: Sequence[EngineConfig], device: str) -> int:
+    """The tokens of each cache of engines that will be loaded together, before any of them is.
+
+    Raises `EngineLoadError` where not even one text of full length fits.
+    """
+    free, weights = _free(device), sum(_weights(config) for config in configs)
+    needs = [_need(config) for config in configs]
+    tokens = kv_tokens(free - weights, device.split(":")[0], needs)
+    longest = max(need.max_seq_len for need in needs)
+    if tokens < longest:
+        one = AHEAD * longest * sum(need.bytes_per_token for need in needs)
+        raise EngineLoadError(
+            f"the KV cache on {device}",
+            f"holds {tokens} tokens, less than one text of {longest} (max_seq_len), which takes"
+            f" {one / GIB:.2f} GiB: {free / GIB:.2f} GiB are free, and the weights take"
+            f" {weights / GIB:.2f}; a smaller max_seq_len or more memory help",
+        )
+    return tokens
+
+
+def _need(config: EngineConfig) -> KvNeed:
+    per_layer = 2 * config.num_kv_heads * config.head_size * config.dtype.itemsize
+    limits = config.limits
+    return KvNeed(config.num_layers * per_layer, TEXTS * limits.max_batch_size, limits.max_seq_len)
+
+
+def _weights(config: EngineConfig) -> int:
+    """In bytes; float8 is expanded to the model's dtype as it is loaded."""
+    return sum(math.prod(form.shape) for form in forms(config).values()) * config.dtype.itemsize
+
+
+def _free(device: str) -> int:
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return look().memory

@@ -1,0 +1,192 @@
+"""One engine on the thread of its device: what waits, what runs, and the step that it all takes together."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from trtspec.serving.executor import FinishReason, Limits, Response
+from trtspec.serving.executors.outcome import decode, verify
+from trtspec.serving.executors.torch.cache import Cache, Span
+from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.sampler import Choice, choose
+from trtspec.serving.executors.torch.scheduler import Scheduler, Work
+from trtspec.serving.executors.torch.sequence import Sequence
+from trtspec.serving.executors.torch.slots import Slots, common_prefix
+
+log = logging.getLogger(__name__)
+
+# Steps in a row that fail before the engine counts as broken: one bad batch is not the next one's fault.
+STRIKES = 3
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts since the engine was loaded; `reused_tokens` are prompt tokens that the cache already held."""
+
+    steps: int = 0
+    rows: int = 0
+    reused_tokens: int = 0
+
+
+class Runner:
+    """All but `stats` and `failure` is used on the thread of the device.
+
+    `say` takes each response on its way. `failure` is why nothing runs any more, in one line.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        scheduler: Scheduler,
+        model: Decoder,
+        cache: Cache,
+        slots: Slots,
+        say: Callable[[Response], None],
+    ) -> None:
+        self.longest_draft = limits.max_draft_len
+        self.stats = Stats()
+        self.failure: str | None = None
+        self._max_batch_size, self._scheduler = limits.max_batch_size, scheduler
+        self._model, self._cache, self._slots, self._say = model, cache, slots, say
+        self._waiting: deque[Sequence] = deque()
+        self._running: dict[int, Sequence] = {}
+        self._strikes = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running or self._waiting)
+
+    def take(self, sequence: Sequence) -> None:
+        """Queues it, first come, first served."""
+        if self.failure is None:
+            self._waiting.append(sequence)
+        else:
+            self._fail(sequence, self.failure)
+
+    def drop(self, request_id: int) -> None:
+        """Forgets a request that nobody waits for any more, if it is still here."""
+        if request_id in self._running:
+            self._release(self._running[request_id])
+        else:
+            self._waiting = deque(other for other in self._waiting if other.request_id != request_id)
+
+    def step(self) -> None:
+        """Takes waiting requests in, runs the model once over what is scheduled, and says what came of it."""
+        try:
+            self._take_waiting()
+            works = self._scheduler.schedule(self._running.values())
+            tokens = self._run(works)
+        except Exception as error:  # The engine must go on serving whatever happens to one batch.
+            log.exception("a step of the engine failed")
+            self._fail_step(error)
+            return
+        self._strikes = 0
+        for work in works:
+            chosen, tokens = tokens[: work.choices], tokens[work.choices :]
+            self._advance(work, chosen)
+
+    def _take_waiting(self) -> None:
+        while self._waiting and len(self._running) < self._max_batch_size:
+            sequence = self._waiting[0]
+            lease = self._slots.take(sequence.text, sequence.prompt_len, sequence.new, sequence.longest)
+            if lease is None:
+                return
+            self._waiting.popleft()
+            sequence.slot, sequence.computed = lease.slot, lease.reused
+            self._running[sequence.request_id] = sequence
+            for slot in lease.dropped:
+                self._cache.drop(slot)
+            if lease.copy_from is not None:
+                self._cache.copy(lease.copy_from, lease.slot, lease.reused)
+            self.stats.reused_tokens += lease.reused
+
+    @torch.inference_mode()
+    def _run(self, works: list[Work]) -> list[int]:
+        """The chosen token of each row whose logits are wanted."""
+        token_ids: list[int] = []
+        wanted: list[int] = []
+        for work in works:
+            sequence = work.sequence
+            token_ids += sequence.tokens(sequence.computed, sequence.computed + work.rows)
+            if work.choices:
+                token_ids += sequence.draft
+                wanted += range(len(token_ids) - work.choices, len(token_ids))
+        self.stats.steps += 1
+        self.stats.rows += len(token_ids)
+        spans = [Span(work.sequence.slot, work.sequence.computed, work.rows) for work in works]
+        logits = self._model.forward(token_ids, spans, wanted)
+        return choose(logits, [_choice(work.sequence) for work in works if work.choices])
+
+    def _advance(self, work: Work, chosen: list[int]) -> None:
+        sequence = work.sequence
+        if not work.choices:
+            self._hold(sequence, sequence.computed + work.rows)
+            return
+        draft, room, length = sequence.draft, sequence.room, sequence.length
+        outcome = (
+            verify(draft, chosen, sequence.end_id, room)
+            if draft
+            else decode(chosen[0], sequence.end_id, room)
+        )
+        sequence.new += outcome.token_ids
+        accepted = common_prefix(outcome.token_ids, draft, min(len(outcome.token_ids), len(draft)))
+        self._hold(sequence, length + accepted)
+        if outcome.finish_reason is not FinishReason.NOT_FINISHED:
+            self._release(sequence)
+        response = sequence.response(outcome.finish_reason)
+        if response is not None:
+            self._say(response)
+
+    def _hold(self, sequence: Sequence, computed: int) -> None:
+        sequence.computed = computed
+        self._slots.grow(sequence.slot, computed)
+
+    def _release(self, sequence: Sequence) -> None:
+        del self._running[sequence.request_id]
+        self._slots.free(sequence.slot)
+
+    def _fail_step(self, error: Exception) -> None:
+        """The cache may hold anything now, so nothing in it is used again."""
+        self._strikes += 1
+        failed = list(self._running.values())
+        if isinstance(error, torch.AcceleratorError):  # CUDA answers nothing else from here on.
+            self.failure = f"The engine's device failed: {_line(error)}"
+        elif self._strikes == STRIKES:
+            self.failure = f"The engine failed {STRIKES} times in a row: {_line(error)}"
+        if self.failure is not None:
+            log.error("%s", self.failure)
+            failed += self._waiting
+            self._waiting.clear()
+        elif not failed:  # What could not even be taken in.
+            failed.append(self._waiting.popleft())
+        for sequence in list(self._running.values()):
+            self._release(sequence)
+        for slot in self._slots.clear():
+            self._cache.drop(slot)
+        for sequence in failed:
+            self._fail(sequence, self.failure or f"The engine failed: {_line(error)}")
+
+    def _fail(self, sequence: Sequence, error: str) -> None:
+        self._say(Response(sequence.request_id, [], is_final=True, error=error))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _choice(sequence: Sequence) -> Choice:
+    generated = len(sequence.new)
+    return Choice(
+        sequence.sampling,
+        sequence.seed + generated,
+        generated,
+        sequence.end_id,
+        sequence.history,
+        sequence.draft,
+        sequence.bad,
+    )

@@ -1,0 +1,100 @@
+"""How many threads the steps of an engine on a CPU run on. Pure but for the one that sets them.
+
+The threads of a product wait for one another at its end, and a step has a product every few tens of
+microseconds: they spin. Where another program runs on one of their processors they all wait until the
+scheduler gives it back, for milliseconds each time, and two threads are seven times slower than one. Asleep
+instead of spinning they wake too late for the next product, at half the speed of one thread. So there are as
+many threads as get a processor each, and how many those are is seen from the processor time they get.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+
+import torch
+
+from trtspec.serving.executors.torch.host import Host, look
+
+log = logging.getLogger(__name__)
+
+# Seconds of steps that are looked at together: some slices of the scheduler.
+_WINDOW_S = 0.03
+# What may be missing of a processor for one thread before it counts as another program's.
+_MISSING = 0.3
+# Seconds until more threads are tried again, doubled each time that they do not get their processors: a try
+# is a window of slow steps, so that tries cost a few per cent at first and then well under one.
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 16.0
+
+
+def most_threads(host: Host) -> tuple[int, str]:
+    """How many threads, and why."""
+    asked, *_ = (host.omp_num_threads or "").split(",")  # of nested regions, the outermost
+    if asked.strip().isdigit() and int(asked):
+        return int(asked), "OMP_NUM_THREADS"
+    if host.quota is not None and host.quota < host.cpus:
+        return max(math.floor(host.quota), 1), f"the control group allows {host.quota:g} processors"
+    return host.cpus, "a thread for each processor that the process may run on"
+
+
+def usable_threads() -> int:
+    """How many threads a step may take in this process, where a program may have asked torch for fewer."""
+    most, reason = most_threads(look())
+    asked = torch.get_num_threads()
+    if asked < most:
+        most, reason = asked, "torch.set_num_threads"
+    log.info("steps run on up to %d threads: %s", most, reason)
+    return most
+
+
+class Threads:
+    """At most `most`; fewer for what others take of the processors, and more again when those are gone.
+
+    Used on the thread that makes the steps alone. `set_threads` and `clock` (in seconds) are those of the
+    process.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        set_threads: Callable[[int], None] = torch.set_num_threads,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.most = self.now = most
+        self._set_threads, self._clock = set_threads, clock
+        self._wall = self._cpu = 0.0
+        self._pause, self._next_try, self._is_try = _PAUSE_S, 0.0, False
+
+        set_threads(most)
+
+    def reset(self) -> None:
+        """Leaves the process as it was found."""
+        self._set_threads(self.most)
+
+    def note(self, wall_s: float, cpu_s: float) -> None:
+        """A step took `wall_s`, and the process `cpu_s` of all processors meanwhile."""
+        if self.most == 1:
+            return
+        self._wall, self._cpu = self._wall + wall_s, self._cpu + cpu_s
+        if self._wall >= _WINDOW_S:
+            missing = self.now - self._cpu / self._wall
+            self._wall = self._cpu = 0.0
+            self._look(missing)
+
+    def _look(self, missing: float) -> None:
+        if missing > _MISSING and self.now > 1:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE_S) if self._is_try else _PAUSE_S
+            self._next_try = self._clock() + self._pause
+            self._change(max(self.now - math.ceil(missing - _MISSING), 1))
+        elif self.now < self.most and self._clock() >= self._next_try:
+            self._change(min(2 * self.now, self.most))
+            self._is_try = True
+        else:
+            self._is_try = False
+
+    def _change(self, threads: int) -> None:
+        log.debug("steps run on %d threads, of %d", threads, self.most)
+        self._is_try, self.now = False, threads
+        self._set_threads(threads)
