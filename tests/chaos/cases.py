@@ -17,9 +17,9 @@ from trtspec.serving.executors.torch.executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
-SHORT, LONG = 30, 5
-ANSWERS = (4, 12, 40)
-STOPS = ((), ("\n\n",), ("return", "self"))
+SHORT, LONG = 25, 5
+WHOLE = 40
+ANSWERS = ((4, ()), (16, ("\n\n", "return")), (WHOLE, ()))
 NEAR_TIE = 1e-3
 """Logits closer than this may change places with the shape of a batch."""
 
@@ -40,12 +40,14 @@ def make_cases(build: Path) -> list[Case]:
     requests = [
         CompletionRequest(prompt, max_tokens=max_tokens, stop=stop)
         for prompt in prompts
-        for max_tokens, stop in zip(ANSWERS, STOPS, strict=True)
+        for max_tokens, stop in ANSWERS
     ]
-    requests += [CompletionRequest(prompt, max_tokens=max(ANSWERS)) for prompt in prompts]
     answers = asyncio.run(_complete(build, requests))
-    whole = {request.prompt: tokens for request, (_, tokens) in zip(requests, answers, strict=True)}
-    stable = {prompt for prompt, tokens in whole.items() if _is_stable(build, prompt, tokens)}
+    stable = {
+        request.prompt
+        for request, (_, tokens) in zip(requests, answers, strict=True)
+        if request.max_tokens == WHOLE and _is_stable(build, request.prompt, tokens)
+    }
     assert len(stable) > 0.7 * len(prompts), "the target's text is not what transformers says"
     return [
         Case(request.prompt, request.max_tokens, request.stop, text)
@@ -59,7 +61,7 @@ def _prompts(build: Path) -> list[str]:
     library = Path(sysconfig.get_paths()["stdlib"])
     names = (TINY / "heldout.txt").read_text().split()
     tokenizer = tokenizers.Tokenizer.from_file(str(build / "tokenizer/tokenizer.json"))
-    lengths = [10 + 4 * number for number in range(SHORT)] + [500 + 80 * number for number in range(LONG)]
+    lengths = [10 + 4 * number for number in range(SHORT)] + [500 + 90 * number for number in range(LONG)]
     cuts = []
     for number, length in enumerate(lengths):
         ids = tokenizer.encode((library / names[number % len(names)]).read_text("utf-8")).ids
