@@ -85,6 +85,10 @@ class ServerError(TrtspecError):
     """A Triton server that did not start, did not become ready, or answered with an error."""
 
 
+class StuckError(ServerError):
+    """A start that got stuck in Triton itself; another may do."""
+
+
 class StoreError(TrtspecError):
     """A store of engines that cannot be read or written."""
 

@@ -68,14 +68,14 @@ class Deploy:
 
     def server_pids(self) -> set[int]:
         """The tritonserver that serves this build, and its children."""
-        repository = f"--http-port={self.ports[0]}"
+        server = f"--grpc-port={self.ports[1]}"
         found = set()
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 line = (folder / "cmdline").read_text().split("\0")
             except OSError:
                 continue
-            if repository in line:
+            if server in line:
                 found.add(int(folder.name))
                 children = folder / "task" / folder.name / "children"
                 found |= {int(pid) for pid in children.read_text().split()}

@@ -32,8 +32,11 @@ TROUBLES = {
 }
 _HELP = "Run 'docker run --help' for more information"
 # Of `docker run`: options with a value, those that may be repeated, and switches.
-VALUES = {"--name", "--gpus", "--shm-size", "--user", "--workdir", "--pull"}
-LISTS = {"--label", "--ulimit", "--env", "--mount", "--publish"}
+VALUES = {
+    *("--name", "--gpus", "--shm-size", "--user", "--workdir", "--pull", "--log-driver", "--cap-drop"),
+    *("--health-cmd", "--health-interval", "--health-timeout", "--health-retries", "--health-start-period"),
+}
+LISTS = {"--label", "--ulimit", "--env", "--mount", "--publish", "--security-opt", "--log-opt"}
 SWITCHES = {"--detach", "--init", "--rm"}
 
 
@@ -64,6 +67,9 @@ def parse(words: list[str], command: str, values: set[str], lists: set[str], swi
 
 
 def folder_of(name: str) -> Path:
+    """Of a container's name or id."""
+    with suppress(ValueError):
+        name = bytes.fromhex(name).decode()
     return ROOT / "containers" / name
 
 
@@ -141,6 +147,11 @@ def run(words: list[str]) -> None:
     assert options["--shm-size"][-1] in "kmg", options["--shm-size"]
     user = options.get("--user")
     assert user in (None, f"{os.getuid()}:{os.getgid()}"), user
+    assert options["--security-opt"] == ["no-new-privileges"], options["--security-opt"]
+    assert options["--cap-drop"] == "ALL"
+    for option in options["--log-opt"]:
+        assert options["--log-driver"] == "json-file", "other drivers do not know max-size"
+        assert option.partition("=")[0] in ("max-size", "max-file"), option
     check_paths([*command, options["--workdir"]], mounts)
     variables = dict(item.split("=", 1) for item in options["--env"])
     environment = image_environment() | {"NVIDIA_VISIBLE_DEVICES": ",".join(gpus)} | variables
@@ -155,6 +166,7 @@ def run(words: list[str]) -> None:
         "Mounts": mounts,
         "Ports": ports,
         "AutoRemove": options["--rm"],
+        "Health": options.get("--health-cmd"),
         "folder": options["--workdir"],
         "environment": environment,
     }
@@ -241,17 +253,25 @@ def image_environment() -> dict[str, str]:
 
 
 def shim(words: list[str]) -> None:
-    """Runs a container to its end."""
+    """Runs a container to its end, and again where its policy says so."""
     (name,) = words
+    folder = folder_of(name)
+    (folder / "restarts").write_text("0")
+    while run_once(name):
+        (folder / "restarts").write_text(str(int((folder / "restarts").read_text()) + 1))
+
+
+def run_once(name: str) -> bool:
+    """Whether it is to be run again."""
     folder, content = folder_of(name), state(name)
     command = content["Config"]["Cmd"]
     executable = shutil.which(Path(command[0]).name, path=content["environment"]["PATH"])
-    with (folder / "log").open("wb") as log:
+    with (folder / "log").open("ab") as log:
         if executable is None:
             log.write(f"[FATAL tini (7)] exec {command[0]} failed: No such file or directory\n".encode())
             (folder / "status").write_text("127")
             (folder / "pid").write_text("0")
-            return
+            return False
         process = subprocess.Popen(
             [executable, *command[1:]],
             cwd=content["folder"],
@@ -266,9 +286,17 @@ def shim(words: list[str]) -> None:
         status = process.wait()
     # The other processes of a container end with its first.
     kill_group(process.pid, signal.SIGKILL)
+    policy = (
+        (folder / "policy").read_text().partition(":") if (folder / "policy").exists() else ("no", "", "0")
+    )
+    restarts = int((folder / "restarts").read_text()) if folder.exists() else 0
+    is_failure = status != 0 and not (folder / "stopped").exists()
+    if folder.exists() and policy[0] == "on-failure" and is_failure and restarts < int(policy[2]):
+        return True
     if folder.exists():
         (folder / "status.new").write_text(str(status if status >= 0 else 128 - status))
         (folder / "status.new").rename(folder / "status")
+    return False
 
 
 def kill_group(pid: int, number: int) -> None:
@@ -316,8 +344,40 @@ def inspected(name: str) -> dict[str, Any]:
         "ExitCode": status or 0,
         "OOMKilled": (folder_of(name) / "oom").exists(),
         "StartedAt": content["Created"],
+        "Restarting": False,
     }
-    return {**{key: content[key] for key in ("Id", "Name", "Created", "Config")}, "State": condition}
+    if content["Health"]:
+        condition["Health"] = {"Status": health(content)}
+    restarts = {"RestartCount": int((folder_of(name) / "restarts").read_text())}
+    return {
+        **{key: content[key] for key in ("Id", "Name", "Created", "Config")},
+        **restarts,
+        "State": condition,
+    }
+
+
+def health(content: dict[str, Any]) -> str:
+    """What the check says now; docker asks every ten seconds."""
+    command = ["/bin/sh", "-c", content["Health"]]
+    checked = subprocess.run(command, env=content["environment"], capture_output=True, check=False)
+    return "healthy" if checked.returncode == 0 else "unhealthy"
+
+
+def update(words: list[str]) -> None:
+    options = parse(words, "update", {"--restart"}, set(), set())
+    (name,) = options["words"]
+    state(name)
+    (folder_of(name) / "policy").write_text(options["--restart"])
+    print(name)
+
+
+def execute(words: list[str]) -> None:
+    """`docker exec`."""
+    name, *command = words
+    content = state(name)
+    if status_of(name) is not None:
+        fail(f"Error response from daemon: container {name} is not running")
+    sys.exit(subprocess.run(command, env=content["environment"], check=False).returncode)
 
 
 def stop(words: list[str]) -> None:
@@ -332,6 +392,7 @@ def end(name: str, seconds: float) -> None:
     """SIGTERM to the first process, and after so many seconds SIGKILL to all."""
     folder = folder_of(name)
     pid = int((folder / "pid").read_text())
+    (folder / "stopped").touch()
     if status_of(name) is not None:
         return
     deadline = time.monotonic() + seconds
@@ -359,8 +420,9 @@ def rm(words: list[str]) -> None:
 
 
 COMMANDS = {
-    command.__name__: command for command in (info, image, pull, run, logs, ps, container, stop, rm, shim)
-}
+    command.__name__: command
+    for command in (info, image, pull, run, logs, ps, container, stop, rm, update, shim)
+} | {"exec": execute}
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from trtspec.errors import UnavailableError
 
 if TYPE_CHECKING:
     from trtspec.deploy.deployment import Deployment
+    from trtspec.deploy.restarts import Restarts
     from trtspec.engine.loading import Runtime
     from trtspec.recipe.schema import Recipe
 
@@ -45,6 +47,10 @@ def deploy(
     http_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")] = 8000,
     grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")] = 8001,
     metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")] = 8002,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Serve again when the server has ended by itself.")
+    ] = False,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that requests in flight have to end in.")] = 10,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -55,11 +61,14 @@ def deploy(
     """Serve a built recipe under Triton until Ctrl-C or SIGTERM.
 
     Without --docker that is the Triton of NVIDIA's image, if this is one, or the one that is installed here.
-    Requests in flight have ten seconds to end. The exit status is 0 for a server that was ready and was
-    stopped so, 130 for one that was stopped before it was ready, 1 for one that ended by itself.
+    Told to stop, it takes in nothing more. The exit status is 0 for a server that was ready and was stopped
+    so, 130 for one that was stopped before it was ready, 1 for one that ended by itself. With --restart that
+    one is started again, after 1 to 30 seconds, unless five starts in a row lead to nothing; docker does so
+    with what --detach leaves running.
     """
     from trtspec.deploy.deployment import Deployment, patience
     from trtspec.deploy.ports import Ports
+    from trtspec.deploy.restarts import Restarts
     from trtspec.engine.directory import read_engine
     from trtspec.engine.manifest import recipe_of
     from trtspec.plan.digests import digest_of
@@ -81,32 +90,43 @@ def deploy(
         host=host,
         ports=Ports(http_port, grpc_port, metrics_port),
         start_s=timeout or patience(build),
+        grace_s=grace,
+        loads_one_by_one=_shares_a_server(loaded.recipe, build),
     )
     if recipe_of(build / "manifest.json") not in (None, digest_of(loaded.recipe.model_dump(mode="json"))):
         out.warning(f"{recipe} has changed since {build} was built from it, which is served as it is")
     if docker:
-        _in_docker(deployment, loaded.recipe, detach, dry_run)
+        _in_docker(deployment, loaded.recipe, Restarts(restart), detach, dry_run)
     else:
-        _here(deployment, loaded.recipe, dry_run)
+        _here(deployment, loaded.recipe, Restarts(restart), dry_run)
 
 
-def _here(deployment: Deployment, recipe: Recipe, dry_run: bool) -> None:
+def _shares_a_server(recipe: Recipe, build: Path) -> bool:
+    """Whether NVIDIA's C++ backend loads both engines."""
+    return recipe.backend == "tensorrt_llm" and (build / "model_repository/tensorrt_llm").is_dir()
+
+
+def _here(deployment: Deployment, recipe: Recipe, restarts: Restarts, dry_run: bool) -> None:
     from trtspec.deploy.local import find_triton, line, serve
     from trtspec.plan.devices import find_gpus
     from trtspec.plan.runtime import this_runtime
 
     triton, gpus = find_triton(), len(find_gpus())
     if dry_run:
-        shown = line(deployment, triton, gpus)
+        shown = line(replace(deployment, key="$KEY"), triton, gpus)
         variables = [f"{name}={shlex.quote(value)}" for name, value in shown.environment.items()]
         command = " ".join([*variables, shlex.join(shown.argv)])
         out.result(f"cd {shlex.quote(str(deployment.build))} && {command}")
         return
     _check_engines(deployment.build, recipe, this_runtime())
-    run(serve(deployment, triton, gpus), deployment)
+    if triton.problem and deployment.is_public:
+        out.warning(triton.problem)
+    run(serve(deployment, triton, gpus), deployment, restarts)
 
 
-def _in_docker(deployment: Deployment, recipe: Recipe, detach: bool, dry_run: bool) -> None:
+def _in_docker(
+    deployment: Deployment, recipe: Recipe, restarts: Restarts, detach: bool, dry_run: bool
+) -> None:
     from trtspec.deploy.in_docker import container, serve
     from trtspec.docker.daemon import container_user, find_daemon, obstacle
     from trtspec.docker.image import ensure_image
@@ -118,13 +138,14 @@ def _in_docker(deployment: Deployment, recipe: Recipe, detach: bool, dry_run: bo
     gpus = container_gpus(find_gpus(), recipe.hardware.count) if recipe.hardware.gpu != "none" else ()
     made = container(deployment, release.image, gpus, container_user(daemon))
     if dry_run:
-        out.result(shlex.join(made.run("--detach")))
+        hidden = container(replace(deployment, key="$KEY"), release.image, gpus, container_user(daemon))
+        out.result(shlex.join(hidden.run("--detach")))
         return
     _check_engines(deployment.build, recipe, image_runtime(release))
     if problem := obstacle(daemon, needs_gpus=bool(gpus)):
         raise problem
     ensure_image(release.image, watch)
-    run(serve(deployment, made, detach), deployment, made.name if detach else None)
+    run(serve(deployment, made, detach), deployment, restarts, made.name if detach else None)
 
 
 def _check_engines(build: Path, recipe: Recipe, runtime: Runtime) -> None:

@@ -17,6 +17,7 @@ def deploy_status(json: JsonOption = False) -> None:
         {
             "name": deployed.state.name,
             "state": deployed.condition,
+            "restarts": str(deployed.state.restarts),
             "url": deployed.deployment.url,
             "build": str(deployed.deployment.build),
             "image": deployed.state.image,

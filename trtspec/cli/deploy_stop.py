@@ -19,7 +19,7 @@ def deploy_stop(
 ) -> None:
     """Stop a server that deploy --docker has started.
 
-    Requests in flight have ten seconds to end.
+    Requests in flight have the seconds to end that deploy --grace gave them.
     """
     from trtspec.deploy.deployed import find_deployed, stop
 

@@ -1,11 +1,13 @@
-"""A server in the foreground: started, announced, watched, stopped."""
+"""A server in the foreground: started, announced, watched, started again, stopped."""
 
 from __future__ import annotations
 
 import json
+import math
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,31 +19,48 @@ from trtspec.tail import Tail
 
 if TYPE_CHECKING:
     from trtspec.deploy.deployment import Deployment
+    from trtspec.deploy.restarts import Restarts
     from trtspec.deploy.server import Server
 
 _INTERRUPTED = 130
 
 
-def run(serving: AbstractContextManager[Server], deployment: Deployment, left: str | None = None) -> None:
+def run(
+    serving: AbstractContextManager[Callable[[], Server]],
+    deployment: Deployment,
+    restarts: Restarts,
+    left: str | None = None,
+) -> None:
     """Serves until Ctrl-C or SIGTERM, or until it is ready where `left` is a container to be left running."""
     from trtspec.deploy.server import last_lines
 
-    with _told_to_stop() as stop, serving as server:
+    with _told_to_stop() as stop, serving as start:
         tail = Tail(deployment.log)
-        try:
-            _wait_until_ready(server, deployment, tail, stop)
-            _announce(deployment, left)
-            if left:
-                return
-            while not stop.wait(0.2):
-                for line in tail.lines():
+        while True:
+            server, ready_at = start(), math.inf
+            try:
+                _wait_until_ready(server, deployment, tail, stop)
+                ready_at = time.monotonic()
+                _announce(deployment, left)
+                if left:
+                    return
+                while not stop.wait(0.2):
+                    for line in tail.lines():
+                        out.status(line)
+                    server.check_running()
+                break
+            except ServerError as error:
+                delay = restarts.delay(error, ready_s=time.monotonic() - ready_at)
+                for line in last_lines(deployment.log):
                     out.status(line)
-                server.check_running()
-        except ServerError:
-            for line in last_lines(deployment.log):
-                out.status(line)
-            raise
+                if delay is None:
+                    raise
+                server.refuse("restarting")
+                out.warning(f"{error}; starting again in {delay:g} s")
+                if stop.wait(delay):
+                    raise
         out.status("stopping; requests in flight may end first, a second Ctrl-C does not wait for them")
+        server.stop()
     out.status("stopped")
 
 

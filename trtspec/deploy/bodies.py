@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 from aiohttp import web
 
-MAX_BODY = 16 << 20
-"""Bytes of one body, decompressed: more text than any model reads."""
+from trtspec.deploy.options import MAX_BODY
 
 _HELD = 512 << 20
 _SENDING_S = 60.0

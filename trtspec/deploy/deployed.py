@@ -21,11 +21,15 @@ class Deployed:
 
     @property
     def condition(self) -> str:
-        """ready, starting, or how it ended."""
-        if not self.state.is_running:
-            status = self.state.status
-            return f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        return "ready" if self.deployment.is_ready() else "starting"
+        """starting, ready, unhealthy, restarting, or how it ended."""
+        state = self.state
+        if state.is_restarting:
+            return "restarting"
+        if not state.is_running:
+            return f"ended by signal {-state.status}" if state.status < 0 else f"ended with {state.status}"
+        if self.deployment.is_ready():
+            return "ready"
+        return "unhealthy" if state.health == "unhealthy" else "starting"
 
 
 def find_deployed() -> list[Deployed]:
@@ -35,10 +39,10 @@ def find_deployed() -> list[Deployed]:
 
 def stop(deployed: Deployed) -> None:
     """Ends it when the requests in flight have ended, and removes its container."""
-    name = deployed.state.name
-    if deployed.state.is_running:
-        Server(deployed.deployment, ContainerProcess(name)).stop()
-    remove(name)
+    state, deployment = deployed.state, deployed.deployment
+    if state.is_running and not state.is_restarting:
+        Server(deployment, ContainerProcess(state.id, state.name, deployment.grace_s)).stop()
+    remove(state.id)
 
 
 def _deployment(state: State) -> Deployment:
@@ -49,4 +53,6 @@ def _deployment(state: State) -> Deployment:
         model_name=labels[f"{LABEL}.model"],
         host=labels[f"{LABEL}.host"],
         ports=Ports(*map(int, labels[f"{LABEL}.ports"].split(","))),
+        grace_s=float(labels[f"{LABEL}.grace"]),
+        key=labels[f"{LABEL}.key"],
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
+import secrets
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,12 @@ _RUNNING = re.compile(r"^trtspec:num_requests_running\{.*\} (\S+)$", re.MULTILIN
 
 # What a network drive gives, and what a server takes beside the loading.
 _SLOW_DISK_B_S, _START_S = 200e6, 300.0
+
+GRACE_S = 10.0
+"""What is in flight gets this long to end when the server is told to, in seconds."""
+
+KEY_HEADER = "trtspec-key"
+"""Of requests, HTTP's and gRPC's, to the APIs that change the server."""
 
 
 def patience(build: Path) -> float:
@@ -28,6 +36,8 @@ class Deployment:
     """A build directory and the addresses that its Triton listens on.
 
     `ranks` is how many the engine has that has most, `start_s` how long loading them may take, in seconds.
+    Engines of one rank in NVIDIA's C++ backend are loaded one by one: two at once would make MPI groups with
+    one tag. `http_host` is where HTTP is, if not on `host`; `key` opens the APIs that change the server.
     """
 
     name: str
@@ -35,8 +45,12 @@ class Deployment:
     model_name: str
     ranks: int = 1
     host: str = "127.0.0.1"
+    http_host: str | None = None
     ports: Ports = field(default_factory=Ports)
     start_s: float = _START_S
+    grace_s: float = GRACE_S
+    loads_one_by_one: bool = False
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
     def repository(self) -> Path:
@@ -45,6 +59,17 @@ class Deployment:
     @property
     def log(self) -> Path:
         return self.build / "tritonserver.log"
+
+    def begin_log(self) -> None:
+        """That of an earlier deployment is kept beside it, since it may tell of a crash."""
+        if self.log.exists():
+            self.log.replace(self.log.with_suffix(".log.1"))
+        self.log.touch()
+
+    @property
+    def is_public(self) -> bool:
+        """Whether other machines can reach it."""
+        return self.host not in ("localhost", "::1") and not self.host.startswith("127.")
 
     @property
     def client_host(self) -> str:
@@ -61,16 +86,29 @@ class Deployment:
         path = f"/v2/models/{self.model_name}/ready"
         return all(self._get(self.ports.http, url) is not None for url in (path, "/v2/health/ready"))
 
+    def make_unready(self) -> None:
+        """Has the server say that it is not ready, while it serves what runs.
+
+        It does so once a model has failed to load; no model is unloaded, since that would let a new request
+        hear that there is no such model.
+        """
+        config = json.dumps({"parameters": {"config": '{"backend": "none"}', "file:1/none": ""}})
+        self._ask("POST", self.ports.http, "/v2/repository/models/trtspec_is_stopping/load", config)
+
     def is_idle(self) -> bool:
         """Whether no completion runs, as far as the metrics know; they are told 20 times a second."""
         running = _RUNNING.findall(self._get(self.ports.metrics, "/metrics") or "")
         return not any(float(number) for number in running)
 
     def _get(self, port: int, path: str) -> str | None:
+        return self._ask("GET", port, path)
+
+    def _ask(self, method: str, port: int, path: str, body: str | None = None) -> str | None:
         """What a 200 brings; proxies of the environment are not asked."""
-        with closing(http.client.HTTPConnection(self.client_host, port, timeout=5)) as connection:
+        host = (self.http_host if port == self.ports.http else None) or self.client_host
+        with closing(http.client.HTTPConnection(host, port, timeout=5)) as connection:
             try:
-                connection.request("GET", path)
+                connection.request(method, path, body, {KEY_HEADER: self.key} if body else {})
                 response = connection.getresponse()
                 return response.read().decode(errors="replace") if response.status == 200 else None
             except (OSError, http.client.HTTPException):

@@ -4,100 +4,159 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.launch import SERVER, launch
-from trtspec.deploy.options import server_options
+from trtspec.deploy.options import MAX_BODY, server_options
 from trtspec.deploy.ports import address_of, check_free
 from trtspec.deploy.server import Server, check_path
+from trtspec.deploy.shared_memory import PREFIX
 from trtspec.docker import command
-from trtspec.docker.container import Container, Mount, name_for
+from trtspec.docker.container import Container, Health, Mount, name_for
 from trtspec.docker.state import find_state, remove
 from trtspec.errors import UnavailableError
+from trtspec.serving.triton.stopping import STOPPING
 
 LABEL = "trtspec.deployment"
+
+_ANY = "0.0.0.0"  # noqa: S104
+# The image certainly has Python.
+_READY = (
+    "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{}/v2/health/ready\", timeout=4)'"
+)
+_RESTART = "on-failure:5"
 
 
 def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: str | None) -> Container:
     """In which the build directory can only be read; `gpus` and `user` are those of `Container`. Pure."""
     # Its network is its own: what is published is up to docker.
-    options = server_options(deployment, "0.0.0.0", "trtspec_", bool(gpus))  # noqa: S104
-    started = launch([SERVER, *options], deployment.ranks, len(gpus))
+    options = server_options(deployment, _ANY, _ANY, PREFIX, bool(gpus))
+    started = launch([SERVER, *options, f"--http-max-input-size={MAX_BODY}"], deployment.ranks, len(gpus))
     host, ports = address_of(deployment.host), deployment.ports
+    name = name_for(deployment.name, deployment.build)
     host = f"[{host}]" if ":" in host else host
     return Container(
         image=image,
-        name=name_for(deployment.name, deployment.build),
+        name=name,
         command=started.argv,
         folder=deployment.build,
         mounts=(Mount(deployment.build, read_only=True),),
         gpus=gpus,
         user=user,
-        environment={"PYTHONDONTWRITEBYTECODE": "1", **started.environment},
+        environment={"PYTHONDONTWRITEBYTECODE": "1", STOPPING: _stopping(name), **started.environment},
         labels={
             LABEL: deployment.name,
             f"{LABEL}.build": str(deployment.build),
             f"{LABEL}.model": deployment.model_name,
             f"{LABEL}.host": deployment.host,
             f"{LABEL}.ports": f"{ports.http},{ports.grpc},{ports.metrics}",
+            f"{LABEL}.grace": f"{deployment.grace_s:g}",
+            # It is among the server's options too; who may ask docker may do anything.
+            f"{LABEL}.key": deployment.key,
         },
         publish=tuple(f"{host}:{port}:{port}" for port in (ports.http, ports.grpc, ports.metrics)),
+        health=Health(_READY.format(ports.http), deployment.start_s),
     )
 
 
-@contextmanager
-def serve(deployment: Deployment, made: Container, detach: bool) -> Iterator[Server]:
-    """Starts the container, which may not be ready yet, and removes it at the end unless it is to be left.
+def _stopping(name: str) -> str:
+    """A file in the container."""
+    return f"/tmp/{name}-stopping"  # noqa: S108
 
+
+@contextmanager
+def serve(deployment: Deployment, made: Container, detach: bool) -> Iterator[Callable[[], Server]]:
+    """What starts the container, which may not be ready yet, and removes the one before.
+
+    The last one is removed at the end, unless it is to be left: docker then starts it again when it fails.
     What is raised removes it in any case. Raises `UnavailableError` before anything starts when a port is
     taken, a path cannot be served from, or the same build is served already.
     """
     check_path(deployment.repository)
-    if (state := find_state(made.name)) and state.is_running:
-        raise UnavailableError(made.name, "is running already", f"trtspec deploy stop {made.name}")
+    if state := find_state(made.name):
+        if state.is_running:
+            raise UnavailableError(made.name, "is running already", f"trtspec deploy stop {made.name}")
+        if state.labels.get(f"{LABEL}.build") != str(deployment.build):
+            raise UnavailableError(made.name, "a container of this name is not ours", "docker rename it")
+        remove(state.id)
     check_free(deployment.host, deployment.ports)
-    remove(made.name)
+    deployment.begin_log()
+    there = _There(deployment, made)
     try:
-        command.run(*made.run("--detach")[1:])
-        with _followed(deployment, made.name) as follower:
-            server = Server(deployment, ContainerProcess(made.name, follower))
-            yield server
-            if detach:
-                return
-            server.stop()
+        yield there.start
     except BaseException:
-        remove(made.name)
+        there.end()
         raise
-    remove(made.name)
+    if detach:
+        command.run("update", "--restart", _RESTART, there.left())
+    else:
+        there.end()
+
+
+@dataclass(slots=True)
+class _There:
+    """At most one container at a time; what it says goes to the deployment's log while this process runs."""
+
+    deployment: Deployment
+    made: Container
+    container_id: str | None = None
+    follower: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Server:
+        self.end()
+        self.container_id = command.run(*self.made.run("--detach")[1:]).strip()
+        with self.deployment.log.open("ab") as log:
+            self.follower = command.start(("logs", "--follow", self.container_id), log)
+        process = ContainerProcess(self.container_id, self.made.name, self.deployment.grace_s, self.follower)
+        return Server(self.deployment, process)
+
+    def left(self) -> str:
+        """The id of the container, which goes on alone."""
+        if self.follower:
+            self.follower.kill()
+            self.follower.wait()
+        assert self.container_id
+        return self.container_id
+
+    def end(self) -> None:
+        if self.container_id:
+            remove(self.left())
+            self.container_id = None
 
 
 class ContainerProcess:
     """The first process of a container; `follower` ends with it."""
 
-    def __init__(self, name: str, follower: subprocess.Popen[bytes] | None = None) -> None:
-        self._name, self._follower = name, follower
+    def __init__(
+        self,
+        container_id: str,
+        name: str,
+        grace_s: float,
+        follower: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        self._id, self._stopping = container_id, _stopping(name)
+        self._grace_s, self._follower = grace_s, follower
 
     def poll(self) -> int | None:
         if self._follower and self._follower.poll() is None:
             return None
-        state = find_state(self._name)
+        try:
+            state = find_state(self._id)
+        except UnavailableError:
+            # A daemon that does not answer leaves its containers running.
+            return None
         if state is None:
             return -signal.SIGKILL
         return None if state.is_running else state.status
 
-    def stop(self, seconds: int) -> None:
-        command.run_if_there("stop", "-t", str(seconds), self._name)
+    def is_stuck(self) -> bool:
+        return False
 
+    def drain(self) -> None:
+        command.run_if_there("exec", self._id, "sh", "-c", f"echo {self._grace_s} > {self._stopping}")
 
-@contextmanager
-def _followed(deployment: Deployment, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """What the container says goes to the deployment's log."""
-    with deployment.log.open("wb") as log:
-        follower = command.start(("logs", "--follow", name), log)
-    try:
-        yield follower
-    finally:
-        follower.kill()
-        follower.wait()
+    def stop(self, seconds: float) -> None:
+        command.run_if_there("stop", "-t", f"{seconds:.0f}", self._id)

@@ -5,23 +5,29 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.front import Front
 from trtspec.deploy.launch import SERVER, Launch, launch
 from trtspec.deploy.options import server_options
 from trtspec.deploy.ports import check_free
+from trtspec.deploy.processes import has_stuck_stub
 from trtspec.deploy.server import Server, check_path
+from trtspec.deploy.shared_memory import PREFIX, new_prefix, remove_abandoned, remove_regions
 from trtspec.deploy.triton import Triton
 from trtspec.deploy.wheel import find_wheel
 from trtspec.errors import UnavailableError
+from trtspec.serving.triton.stopping import STOPPING
 
-_MEMORY = "trtspec_"
+_LOOPBACK = "127.0.0.1"
 
 
 def find_triton() -> Triton:
@@ -35,9 +41,13 @@ def find_triton() -> Triton:
     return find_wheel()
 
 
-def line(deployment: Deployment, triton: Triton, gpus: int, memory: str = _MEMORY) -> Launch:
-    """What is run in the build directory, with the variables that it needs; `gpus` is how many are here."""
-    server = [str(triton.server), *server_options(deployment, deployment.host, memory, gpus > 0)]
+def line(deployment: Deployment, triton: Triton, gpus: int, memory: str = PREFIX) -> Launch:
+    """What is run in the build directory, with the variables that it needs; `gpus` is how many are here.
+
+    The HTTP port of `deployment` is the one behind the front.
+    """
+    options = server_options(deployment, _LOOPBACK, deployment.host, memory, gpus > 0)
+    server = [str(triton.server), *options]
     if triton.backends:
         server.append(f"--backend-directory={triton.backends}")
     started = launch(server, deployment.ranks, gpus)
@@ -45,8 +55,8 @@ def line(deployment: Deployment, triton: Triton, gpus: int, memory: str = _MEMOR
 
 
 @contextmanager
-def serve(deployment: Deployment, triton: Triton, gpus: int) -> Iterator[Server]:
-    """Starts a server, which may not be ready yet, and stops it at the end.
+def serve(deployment: Deployment, triton: Triton, gpus: int) -> Iterator[Callable[[], Server]]:
+    """What starts a server, which may not be ready yet, and ends the one before; at the end there is none.
 
     Raises `UnavailableError` before anything starts when a port is taken, a path cannot be served from, or
     there is no mpirun for engines that need it.
@@ -54,45 +64,76 @@ def serve(deployment: Deployment, triton: Triton, gpus: int) -> Iterator[Server]
     for path in filter(None, (deployment.repository, triton.backends)):
         check_path(path)
     check_free(deployment.host, deployment.ports)
-    memory = f"{_MEMORY}{uuid.uuid4().hex}_"
-    started = line(deployment, triton, gpus, memory)
-    environment = {**triton.environment(), **started.environment}
-    if shutil.which(started.argv[0], path=environment.get("PATH")) is None:
+    command = line(deployment, triton, gpus).argv[0]
+    if shutil.which(command, path=triton.environment().get("PATH")) is None:
         problem = "is not on PATH, and starts engines of several ranks"
-        raise UnavailableError(started.argv[0], problem, "NVIDIA's image has it: trtspec deploy --docker")
-    with deployment.log.open("wb") as log:
-        process = _Group(
-            subprocess.Popen(  # noqa: S603
+        raise UnavailableError(command, problem, "NVIDIA's image has it: trtspec deploy --docker")
+    remove_abandoned()
+    deployment.begin_log()
+    front = Front(deployment.host, deployment.ports.http)
+    front.start()
+    with tempfile.TemporaryDirectory(prefix="trtspec-") as folder:
+        local = _Local(deployment, triton, gpus, front, Path(folder, "stopping"))
+        try:
+            yield local.start
+        finally:
+            local.end()
+            front.close()
+
+
+class _Local:
+    """At most one server at a time; `stopping` is the file that tells it to drain."""
+
+    def __init__(
+        self, deployment: Deployment, triton: Triton, gpus: int, front: Front, stopping: Path
+    ) -> None:
+        self._deployment, self._triton, self._gpus = deployment, triton, gpus
+        self._front, self._stopping = front, stopping
+        self._process: _Group | None = None
+        self._memory = new_prefix()
+
+    def start(self) -> Server:
+        self.end()
+        ports = replace(self._deployment.ports, http=_free_port())
+        inside = replace(self._deployment, ports=ports)
+        started = line(inside, self._triton, self._gpus, self._memory)
+        environment = {**self._triton.environment(), **started.environment, STOPPING: str(self._stopping)}
+        with inside.log.open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", "trtspec.deploy.leash", str(os.getpid()), *started.argv],
-                cwd=deployment.build,
+                cwd=inside.build,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        )
-    server = Server(deployment, process)
-    try:
-        yield server
-        server.stop()
-    finally:
-        process.kill()
+        self._process = _Group(process, self._stopping, inside.grace_s)
+        return Server(replace(inside, http_host=_LOOPBACK), self._process, self._front)
+
+    def end(self) -> None:
+        if self._process:
+            self._process.kill()
         # A server that is killed leaves what it shared with its processes.
-        for region in Path("/dev/shm").glob(f"{memory}*"):  # noqa: S108
-            region.unlink(missing_ok=True)
+        remove_regions(self._memory)
 
 
 class _Group:
     """A process in a session of its own, so that the terminal's Ctrl-C does not reach it."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[bytes], stopping: Path, grace_s: float) -> None:
+        self._process, self._stopping, self._grace_s = process, stopping, grace_s
 
     def poll(self) -> int | None:
         return self._process.poll()
 
-    def stop(self, seconds: int) -> None:
+    def is_stuck(self) -> bool:
+        return has_stuck_stub(self._process.pid)
+
+    def drain(self) -> None:
+        self._stopping.write_text(f"{self._grace_s}")
+
+    def stop(self, seconds: float) -> None:
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
@@ -101,3 +142,9 @@ class _Group:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server((_LOOPBACK, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

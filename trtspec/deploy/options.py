@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.deployment import KEY_HEADER, Deployment
 
-DRAIN_S = 10
-"""What is in flight gets this long to end when the server is told to, in seconds."""
+MAX_BODY = 16 << 20
+"""Bytes of one HTTP body: more text than any model reads."""
+
+# What changes the server, or lets a client into its memory; perf_analyzer reads the others.
+_CLOSED = "model-repository,shared-memory,logging,trace"
 
 
-def server_options(deployment: Deployment, address: str, memory: str, has_gpus: bool) -> list[str]:
-    """`address` is what it listens on, `memory` begins the names of the shared memory that it makes."""
+def server_options(deployment: Deployment, http: str, address: str, memory: str, has_gpus: bool) -> list[str]:
+    """`http` and `address` are what its HTTP and the other two listen on, `memory` begins the names of the
+    shared memory that it makes.
+
+    Every user of the machine can read the deployment's key here; it keeps clients on the network out.
+    """
     ports = deployment.ports
     options = [
         f"--model-repository={deployment.repository}",
+        # So that a server that is to end can be made unready before it does.
+        "--model-control-mode=explicit",
+        "--load-model=*",
         f"--backend-config=python,stub-timeout-seconds={deployment.start_s:.0f}",
         f"--backend-config=python,shm-region-prefix-name={memory}",
         "--disable-auto-complete-config",
-        f"--exit-timeout-secs={DRAIN_S}",
-        f"--http-address={address}",
+        f"--exit-timeout-secs={deployment.grace_s:.0f}",
+        f"--http-address={http}",
         f"--grpc-address={address}",
         f"--metrics-address={address}",
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
+        f"--http-restricted-api={_CLOSED}:{KEY_HEADER}={deployment.key}",
+        f"--grpc-restricted-protocol={_CLOSED}:{KEY_HEADER}={deployment.key}",
     ]
+    if deployment.loads_one_by_one:
+        options.append("--model-load-thread-count=1")
     return options if has_gpus else [*options, "--allow-gpu-metrics=false"]

@@ -12,10 +12,10 @@ from typing import Protocol
 from trtspec.causes import find_cause
 from trtspec.deploy.causes import CAUSES
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.options import DRAIN_S
-from trtspec.errors import ServerError, UnavailableError
+from trtspec.errors import ServerError, StuckError, UnavailableError
 
-_STOP_S = DRAIN_S + 5
+# Beyond the grace, in which what still runs is cancelled, and Triton ends.
+_STOP_S = 5.0
 # So often in a row must the metrics say that nothing runs, since they come late.
 _QUIET = 3
 
@@ -23,6 +23,9 @@ _QUIET = 3
 _LOAD_FAILURE = re.compile(
     r"failed to load '[^']*' version \d+: \w+: (?:TritonModelException: )?(.+?)(?:\\n|\"\n)"
 )
+
+# What the watchdog of a process says; others follow, whose processes ended with the server.
+_WATCHDOG = re.compile(r"^trtspec: (\S+) (.+), so this server ends$", re.MULTILINE)
 
 # Lines of Triton (E1121 …), of TensorRT and of TensorRT-LLM; their warnings tell of what has no effect.
 _ERROR = re.compile(r"^(?:E\d{4} |error: |.*\[(?:E|ERROR)\]).*$", re.MULTILINE)
@@ -35,24 +38,46 @@ class Process(Protocol):
         """Its exit status, negative for a signal; None while it runs."""
         ...
 
-    def stop(self, seconds: int) -> None:
+    def is_stuck(self) -> bool:
+        """Whether its start can be seen to lead nowhere."""
+        ...
+
+    def drain(self) -> None:
+        """Tells the model to take in nothing more, and to cancel what still runs after the grace."""
+        ...
+
+    def stop(self, seconds: float) -> None:
         """Tells it to end, and waits for so long."""
         ...
 
 
-class Server:
-    """One that was started, and may not be ready yet."""
+class Door(Protocol):
+    """Who lets requests in."""
 
-    def __init__(self, deployment: Deployment, process: Process) -> None:
-        self._deployment, self._process = deployment, process
-        self._deadline = time.monotonic() + deployment.start_s
+    def open(self, port: int) -> None: ...
+
+    def shut(self, state: str, is_alive: bool = True) -> None: ...
+
+
+class Server:
+    """One that was started, and may not be ready yet; requests come in through `door` if there is one."""
+
+    def __init__(self, deployment: Deployment, process: Process, door: Door | None = None) -> None:
+        self._deployment, self._process, self._door = deployment, process, door
+        self._begin = time.monotonic()
+        # Before it there may be what earlier ones have said.
+        self._log_begin = deployment.log.stat().st_size if deployment.log.exists() else 0
 
     def is_ready(self) -> bool:
         """Raises `ServerError` when the server has ended, or takes longer than it may."""
         self.check_running()
         if self._deployment.is_ready():
+            if self._door:
+                self._door.open(self._deployment.ports.http)
             return True
-        if time.monotonic() > self._deadline:
+        if self._process.is_stuck():
+            raise StuckError("tritonserver", "waits for a process that does not begin", "start it again")
+        if time.monotonic() > self._begin + self._deployment.start_s:
             problem = f"not ready after {self._deployment.start_s:g} s"
             raise ServerError("tritonserver", problem, "give it longer with --timeout")
         return False
@@ -62,27 +87,45 @@ class Server:
         status = self._process.poll()
         if status is None:
             return
-        log = self._deployment.log
-        said = log.read_text(encoding="utf-8", errors="replace")
+        if self._door:
+            self._door.shut("ended", is_alive=False)
+        said, log = self._said(), self._deployment.log
         failure = _LOAD_FAILURE.search(said)
         cause = find_cause(CAUSES, failure[1] if failure else "\n".join(_ERROR.findall(said)))
         repair = cause[1] if cause else f"its log is {log}"
         if failure:
             raise ServerError(self._deployment.model_name, f"did not load: {failure[1]}", repair)
+        if deaths := _WATCHDOG.findall(said):
+            model, how = deaths[0]
+            raise ServerError(model, f"{how}: {cause[0]}" if cause else how, repair)
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         raise ServerError("tritonserver", f"{how}: {cause[0]}" if cause else how, repair)
+
+    def refuse(self, state: str) -> None:
+        """Lets no request in while it is "restarting" or the like."""
+        if self._door:
+            self._door.shut(state, is_alive=False)
 
     def stop(self) -> None:
         """Tells the server to end when the requests in flight have, and waits; for ever it does not.
 
-        Triton itself waits for a request, but takes in no others meanwhile, which every round is in the bls
-        layout.
+        Not ready first, then the model takes in nothing more. Triton itself waits for a request, but takes in
+        no others meanwhile, which every round is in the bls layout.
         """
-        quiet, deadline = 0, time.monotonic() + DRAIN_S
+        if self._door:
+            self._door.shut("stopping")
+        self._process.drain()
+        self._deployment.make_unready()
+        quiet, deadline = 0, time.monotonic() + self._deployment.grace_s + 1
         while quiet < _QUIET and time.monotonic() < deadline and self._process.poll() is None:
             quiet = quiet + 1 if self._deployment.is_idle() else 0
             time.sleep(0.05)
-        self._process.stop(_STOP_S)
+        self._process.stop(self._deployment.grace_s + _STOP_S)
+
+    def _said(self) -> str:
+        with self._deployment.log.open("rb") as log:
+            log.seek(self._log_begin)
+            return log.read().decode("utf-8", "replace")
 
 
 def check_path(path: Path) -> None:

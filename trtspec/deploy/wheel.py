@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +16,12 @@ from trtspec.cache import cache_folder
 from trtspec.deploy.triton import Triton
 from trtspec.errors import UnavailableError
 
-_INSTALL = "pip install 'trtspec[triton]' (Linux on x86-64, Python 3.10 to 3.13)"
+_INSTALL = "pip install 'trtspec[triton]' (Linux on x86-64, Python 3.10 to 3.12)"
+_AGE = (
+    "nvidia-pytriton has Triton 2.51 of October 2024, to which clients can do harm: NVIDIA has fixed "
+    "CVE-2025-23310, -23311, -23319, -23320 and -23334 in 25.07; serve a network from NVIDIA's image, with "
+    "trtspec deploy --docker"
+)
 
 
 def find_wheel() -> Triton:
@@ -28,6 +34,7 @@ def find_wheel() -> Triton:
     server = root / "bin" / "tritonserver"
     if not server.is_file():
         raise UnavailableError(server, "no such file in the installed nvidia-pytriton", _INSTALL)
+    _check_numpy()
     python = _python_version()
     stub = root / "python_backend_stubs" / python / "triton_python_backend_stub"
     if not stub.is_file():
@@ -36,7 +43,18 @@ def find_wheel() -> Triton:
         raise UnavailableError("nvidia-pytriton", problem, "use one of these")
     libraries = [str(package.parent / "nvidia_pytriton.libs"), sysconfig.get_config_var("LIBDIR")]
     variables = {"PATH": [os.path.join(sys.prefix, "bin")], "LD_LIBRARY_PATH": libraries}
-    return Triton(server, _backends(root / "backends", stub), _before(variables))
+    return Triton(server, _backends(root / "backends", stub), _before(variables), _AGE)
+
+
+def _check_numpy() -> None:
+    """The stubs of the wheel are built for numpy 1: with numpy 2 each dies of the first text."""
+    if sys.version_info >= (3, 13):
+        problem = f"its Python backend needs numpy 1, which there is not for Python {_python_version()}"
+        raise UnavailableError("nvidia-pytriton", problem, "use Python 3.10 to 3.12")
+    found = version("numpy")
+    if not found.startswith("1."):
+        problem = f"its Python backend needs numpy 1, and numpy {found} is installed"
+        raise UnavailableError("nvidia-pytriton", problem, "pip install 'numpy<2'")
 
 
 def _before(variables: Mapping[str, list[str]]) -> dict[str, str]:

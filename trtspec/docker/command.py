@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -36,6 +37,11 @@ CAUSES = (
 )
 
 
+_GONE = re.compile(
+    r"No such (container|image|object)|is not running|removal of container .* already in progress"
+)
+
+
 def run(*words: str) -> str:
     """The output of one docker command; raises `UnavailableError` when it fails."""
     result = _run(words)
@@ -45,9 +51,15 @@ def run(*words: str) -> str:
 
 
 def run_if_there(*words: str) -> str | None:
-    """The output of one about a thing that may be gone; None when it fails."""
+    """The output of one about a thing that may be gone; None when it is, and `UnavailableError` when docker
+    cannot be asked.
+    """
     result = _run(words)
-    return None if result.returncode else result.stdout
+    if result.returncode == 0:
+        return result.stdout
+    if _GONE.search(result.stderr):
+        return None
+    raise explained(result.stderr)
 
 
 def start(words: tuple[str, ...], output: IO[bytes] | int) -> subprocess.Popen[bytes]:

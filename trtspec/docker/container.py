@@ -24,6 +24,18 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class Health:
+    """What docker runs in the container every ten seconds; failures in the first `start_s` do not count."""
+
+    command: str
+    start_s: float
+
+    def words(self) -> list[str]:
+        often = ["--health-interval", "10s", "--health-timeout", "5s", "--health-retries", "3"]
+        return ["--health-cmd", self.command, *often, "--health-start-period", f"{self.start_s:.0f}s"]
+
+
+@dataclass(frozen=True, slots=True)
 class Container:
     """`command` in `image`, with `folder` as working directory.
 
@@ -41,6 +53,7 @@ class Container:
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     publish: tuple[str, ...] = ()
+    health: Health | None = None
 
     def run(self, *how: str) -> tuple[str, ...]:
         """The line that runs it; `how` are further options of `docker run`."""
@@ -49,6 +62,9 @@ class Container:
             words += ["--label", f"{key}={value}"]
         if self.gpus:
             words += ["--gpus", _csv([f"device={','.join(self.gpus)}"])]
+        # Neither Triton nor MPI and NCCL between processes of one user need any, and no log fills the disk.
+        words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+        words += ["--log-driver", "json-file", "--log-opt", "max-size=50m", "--log-opt", "max-file=3"]
         # As NVIDIA starts its images of TensorRT-LLM.
         words += ["--shm-size", SHARED_MEMORY, "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
         environment = dict(self.environment)
@@ -61,6 +77,8 @@ class Container:
         for mount in self.mounts:
             fields = ["type=bind", f"src={mount.folder}", f"dst={mount.folder}"]
             words += ["--mount", _csv([*fields, "readonly"] if mount.read_only else fields)]
+        if self.health:
+            words += self.health.words()
         for address in self.publish:
             words += ["--publish", address]
         return (*words, "--workdir", str(self.folder), self.image, *self.command)

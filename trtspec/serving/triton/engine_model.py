@@ -49,8 +49,8 @@ class TritonPythonModel:
                 self._service.submit(arrays, request.request_id(), client)
 
     def finalize(self) -> None:
-        self._watchdog.close()
         self._service.close()
+        self._watchdog.close()
 
 
 class TritonClient:

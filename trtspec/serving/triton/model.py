@@ -16,6 +16,7 @@ from trtspec.serving.triton.metrics import Metrics
 from trtspec.serving.triton.requests import Wanted, explain, read
 from trtspec.serving.triton.responses import Chunk, Code, Failure, arrays
 from trtspec.serving.triton.service import Service
+from trtspec.serving.triton.stopping import LOOK_S, Stopping
 from trtspec.serving.triton.watchdog import Watchdog
 
 
@@ -31,6 +32,7 @@ class TritonPythonModel:
         self._watchdog, self._departures = Watchdog(args["model_name"]), Departures()
         try:
             self._service = Service(lambda: self.load(parameters, folder), metrics.update, self._watchdog)
+            self._service.every(LOOK_S, Stopping(self._service.drain).look)
         except BaseException as error:
             self._watchdog.close()
             if isinstance(error, ServingError):
@@ -58,8 +60,8 @@ class TritonPythonModel:
                 self._service.submit(completion, client.wanted, client)
 
     def finalize(self) -> None:
-        self._watchdog.close()
         self._service.close()
+        self._watchdog.close()
 
 
 class TritonClient:

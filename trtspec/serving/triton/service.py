@@ -46,9 +46,8 @@ class Service:
         tick_s: float = 0.05,
     ) -> None:
         self._loop = LoopThread("trtspec-loop")
-        self._tasks: dict[
-            asyncio.Task[None], Failure
-        ] = {}  # and what the client hears should it be cancelled
+        # And what its client hears should one be cancelled.
+        self._tasks: dict[asyncio.Task[None], Failure] = {}
         self._watchdog, self._failed_at = watchdog, 0.0
         try:
             self._pair = self._loop.call(load)
@@ -70,13 +69,21 @@ class Service:
     def refuse(self, client: Client, failure: Failure) -> None:
         self._sender.open(client, lambda: None).put(Chunk(failure=failure))
 
+    def every(self, seconds: float, work: Callable[[], object]) -> None:
+        """Has it called on the loop, so often."""
+        self._loop.every(seconds, work)
+
     def drain(self, grace_s: float) -> None:
-        """Refuses new requests; those at work have `grace_s` seconds to end, and are cancelled then."""
-        self._loop.run(self._drain(grace_s))
+        """Refuses new requests; those at work have so many seconds to end, and are cancelled then.
+
+        Called on the loop.
+        """
+        self._coordinator.close(_STOPPING)
+        asyncio.get_running_loop().call_later(grace_s, self._cancel_all)
 
     def close(self) -> None:
         """Cancels what still runs, sends the last words, frees the engines."""
-        self.drain(0)
+        self._loop.run(self._end_all())
         self._sender.close()
         self._loop.call(self._pair.shutdown)
         self._loop.end()
@@ -111,18 +118,15 @@ class Service:
             log.exception("a request failed")
             outbox.put(Chunk(failure=_DEFECT))
 
-    async def _drain(self, grace_s: float) -> None:
-        self._coordinator.close(_STOPPING)
-        if tasks := list(self._tasks):
-            await asyncio.wait(tasks, timeout=grace_s)
-            await self._cancel_all(Failure(f"{_STOPPING}, and the request was cancelled", Code.UNAVAILABLE))
-
-    async def _cancel_all(self, failure: Failure) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            self._tasks[task] = failure
+    def _cancel_all(self) -> None:
+        for task in self._tasks:
+            self._tasks[task] = Failure(f"{_STOPPING}, and the request was cancelled", Code.UNAVAILABLE)
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _end_all(self) -> None:
+        self._coordinator.close(_STOPPING)
+        self._cancel_all()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # On the sending thread.
 

@@ -48,7 +48,7 @@ class Watchdog:
         self._say(f"failed {reason}")
 
     def close(self) -> None:
-        """Says that this process ends as it should."""
+        """Says that this process ends as it should; the loop that beats has ended."""
         self._say("close")
         os.close(self._pipe)
         self._child.wait()

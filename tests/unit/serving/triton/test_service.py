@@ -208,14 +208,12 @@ def test_draining_lets_those_at_work_end_and_nobody_in(serve):
     working, waiting = ask(service, ENDLESS, Wanted(stream=True)), ask(service, ENDLESS)
     assert working.is_streaming.wait(SECONDS)
 
-    drained = threading.Thread(target=service.drain, args=(SECONDS,))
-    drained.start()
+    service._loop.post(service.drain, SECONDS)
 
     stopping = Failure("the server is stopping; try again later", Code.UNAVAILABLE)
     assert waiting.failure() == stopping
     assert ask(service, ENDLESS).failure() == stopping
     assert working.failure() is None
-    drained.join()
     assert working.heard[-1].completion.num_output_tokens == 400
 
 
@@ -224,7 +222,7 @@ def test_a_drain_ends_when_the_grace_does(serve):
     client = ask(service, ENDLESS, Wanted(stream=True))
     assert client.is_streaming.wait(SECONDS)
 
-    service.drain(0.05)
+    service._loop.post(service.drain, 0.05)
 
     assert client.failure() == Failure(
         "the server is stopping, and the request was cancelled", Code.UNAVAILABLE
