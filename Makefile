@@ -4,7 +4,7 @@ BIN := .venv/bin
 RECIPE ?= recipes/tiny/recipe.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-gpu check format bench clean
+.PHONY: help demo test test-sweep test-chaos test-gpu check format bench clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test: .venv/.dev ## The test suite; no GPU, under 10 minutes on 2 cores
 
 test-sweep: .venv/.dev ## Every draft length over 200 prompts, through Triton in both layouts
 	$(BIN)/python -m pytest -m sweep
+
+test-chaos: .venv/.dev ## 20,000 requests while everything breaks; about 15 minutes on 2 cores
+	$(BIN)/python -m pytest -m chaos
 
 test-gpu: .venv/.dev ## What needs an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu

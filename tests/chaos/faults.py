@@ -57,6 +57,12 @@ class Conductor:
                 await asyncio.sleep(0.05)
             await (self._kill() if fault.what == "killed" else self._draft(fault.what))
 
+    async def up_or(self, seconds: float) -> None:
+        """Returns when the server is up, or after so long."""
+        deadline = time.monotonic() + seconds
+        while not self.is_up and time.monotonic() < deadline:
+            await asyncio.sleep(0.2)
+
     def finish(self) -> None:
         self.ups.append(Up(self._since, float("inf")))
 

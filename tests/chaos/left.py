@@ -15,6 +15,7 @@ from tests.chaos.server import Process, Server, until
 GROWTH = 0.02
 """Of the memory of a process in the second half of a run."""
 EVERY_S = 0.5
+PARTS = 8
 IDLE_S = 30.0
 
 
@@ -31,40 +32,32 @@ class Sampler:
                 self.samples.append(await asyncio.to_thread(self.server.processes))
             await asyncio.sleep(EVERY_S)
 
-    def memory(self) -> dict[str, dict[str, float]]:
-        """Megabytes, and the most threads, of each process at the beginning and the end of the half."""
-        part = max(1, len(self.samples) // 8)
-        first, last = (self._by_name(samples) for samples in (self.samples[:part], self.samples[-part:]))
-        return {
-            name: {
-                "mb_first": round(_mb(first[name]), 1),
-                "mb_last": round(_mb(last[name]), 1),
-                "threads_first": max(process.threads for process in first[name]),
-                "threads_last": max(process.threads for process in last[name]),
-            }
-            for name in first.keys() & last.keys()
-        }
+    def seen(self) -> dict[str, dict[str, list[float]]]:
+        """Of each process: megabytes, the median of each part of the samples, and its most threads."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for part in self._parts():
+            for name in sorted({process.name for process in part}):
+                of_name = [process for process in part if process.name == name]
+                seen = found.setdefault(name, {"mb": [], "threads": []})
+                seen["mb"].append(round(statistics.median(process.rss for process in of_name) / 1e6, 1))
+                seen["threads"].append(max(process.threads for process in of_name))
+        return found
 
     def violations(self) -> list[str]:
         found = []
-        for name, seen in self.memory().items():
-            if seen["mb_last"] > (1 + GROWTH) * seen["mb_first"]:
-                found.append(f"{name} has grown from {seen['mb_first']} to {seen['mb_last']} MB")
-            if seen["threads_last"] > seen["threads_first"]:
-                found.append(f"{name} has {seen['threads_last']} threads, {seen['threads_first']} before")
+        for name, seen in self.seen().items():
+            if seen["mb"][-1] > (1 + GROWTH) * seen["mb"][0]:
+                found.append(f"{name} has grown: {seen['mb']} MB")
+            if seen["threads"][-1] > seen["threads"][0]:
+                found.append(f"{name} has more threads: {seen['threads']}")
         return found
 
-    @staticmethod
-    def _by_name(samples: list[list[Process]]) -> dict[str, list[Process]]:
-        names = {process.name for sample in samples for process in sample}
-        return {
-            name: [process for sample in samples for process in sample if process.name == name]
-            for name in names
-        }
-
-
-def _mb(processes: list[Process]) -> float:
-    return statistics.median(process.rss for process in processes) / 1e6
+    def _parts(self) -> list[list[Process]]:
+        size = -(-len(self.samples) // PARTS)
+        return [
+            [process for sample in self.samples[begin : begin + size] for process in sample]
+            for begin in range(0, len(self.samples), size or 1)
+        ]
 
 
 def left_behind(server: Server) -> list[str]:

@@ -77,7 +77,7 @@ def chaos(
         "whole_p50_s": round(statistics.median(_times(results)), 2),
         "whole_max_s": round(max(_times(results)), 2),
         "faults": conductor.log,
-        "memory": sampler.memory(),
+        "processes": sampler.seen(),
         "num_violations": len(found),
         "violations": found[:SHOWN],
     }
@@ -94,9 +94,8 @@ async def _fire(
             answer = await clients.send(shot, PATIENCE_S)
             results.append((shot, answer))
             if answer.error is not None and not conductor.is_up:
-                # As a client that has been told to try later; all the others would be over before the
-                # server is back.
-                await asyncio.sleep(dice.uniform(1, 5))
+                # As one that was told to try later; else nothing would be left when the server is back.
+                await conductor.up_or(dice.uniform(1, 60))
 
     async with Clients(server.http, server.grpc, MODEL) as clients:
         watching = asyncio.create_task(sampler.sample(lambda: len(results) / len(shots)))
