@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 
 from aiohttp import web
@@ -11,6 +12,8 @@ from multidict import CIMultiDict
 RETRY_S = 1
 
 _IN_PARTS = b"generate expects model to produce exactly 1 response"
+# The model's own errors begin with theirs: see `trtspec.serving.triton.departures`.
+_STATUS = re.compile(rb'((?:data: )?\{)"error":"(\d{3}) ')
 _NO_JSON = (b'{"error":"failed to parse the request JSON', b'{"error":"Unable to parse')
 
 
@@ -29,8 +32,15 @@ def error_json(message: str) -> bytes:
     return json.dumps({"error": message}).encode()
 
 
+def without_status(piece: bytes) -> bytes:
+    """A part of a stream, in which an error says no status any more: that of the stream has been sent."""
+    return _STATUS.sub(rb'\1"error":"', piece) if b'"error":"' in piece else piece
+
+
 def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> web.Response:
     """A whole answer of Triton's, with the status that its words have."""
+    if said := _STATUS.match(body):
+        return error(int(said[2]), json.loads(body[len(said[1]) - 1 :])["error"].partition(" ")[2])
     if status == 200 and body.startswith(b'{"error"'):
         if _IN_PARTS in body:
             return error(400, "stream is true: the answer comes in parts, from generate_stream alone")

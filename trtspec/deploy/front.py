@@ -27,7 +27,7 @@ from aiohttp import (
 )
 from yarl import URL
 
-from trtspec.deploy.answers import corrected, error, error_json
+from trtspec.deploy.answers import corrected, error, error_json, without_status
 from trtspec.deploy.bodies import Bodies, BodyError, is_deep, with_field
 from trtspec.serving.triton.departures import LEFT, REQUEST
 
@@ -170,7 +170,7 @@ async def _streamed(request: web.BaseRequest, answer: ClientResponse) -> web.Str
     await response.prepare(request)
     try:
         async for piece in answer.content.iter_any():
-            await response.write(piece)
+            await response.write(without_status(piece))
     except ClientError:
         if answer.content_type != "text/event-stream":
             # Without its end, so that nobody takes a part for the whole.

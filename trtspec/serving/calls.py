@@ -20,6 +20,7 @@ class Engine:
 
     def __init__(self, executor: Executor) -> None:
         self.executor, self.limits = executor, executor.limits
+        self.failures_in_a_row = 0
         self._pending: dict[int, tuple[float, Callable[[EngineFailure], None]]] = {}
 
     @property
@@ -47,7 +48,7 @@ class Engine:
             raise
         finally:
             del self._pending[request_id]
-        return _checked(response)
+        return self._checked(response)
 
     async def answers(self, request: Request, until: float) -> AsyncGenerator[Response, None]:
         """The responses of a request that streams, the final one included.
@@ -64,7 +65,7 @@ class Engine:
                 if isinstance(response, EngineFailure):
                     raise response
                 is_final = response.is_final
-                yield _checked(response)
+                yield self._checked(response)
         finally:
             del self._pending[request_id]
             if not is_final:
@@ -81,10 +82,11 @@ class Engine:
         for _, end in list(self._pending.values()):
             end(EngineFailure(error))
 
-
-def _checked(response: Response) -> Response:
-    if response.error is not None:
-        raise EngineFailure(response.error)
-    if response.finish_reason is FinishReason.CANCELLED:
-        raise Cancelled()
-    return response
+    def _checked(self, response: Response) -> Response:
+        if response.error is not None:
+            self.failures_in_a_row += 1
+            raise EngineFailure(response.error)
+        self.failures_in_a_row = 0
+        if response.finish_reason is FinishReason.CANCELLED:
+            raise Cancelled()
+        return response

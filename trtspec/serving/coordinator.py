@@ -12,8 +12,8 @@ from trtspec.serving.bounds import Bounds
 from trtspec.serving.calls import Engine
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
 from trtspec.serving.drafter import EngineDrafter
-from trtspec.serving.errors import Busy, Overdue, TimedOut
-from trtspec.serving.executor import Executor, FinishReason, Response
+from trtspec.serving.errors import Busy, Cancelled, EngineFailure, Overdue, TimedOut
+from trtspec.serving.executor import Executor, FinishReason, Request, Response
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.outcome import read_verification
 from trtspec.serving.places import Places
@@ -23,6 +23,8 @@ from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
 
+MAX_FAILURES = 8
+"""Errors of the target in a row, after which it is asked for proof that it works at all."""
 CHECK_S = 0.05
 """How often it is looked whose time is over, while there is anything to look at."""
 
@@ -56,6 +58,7 @@ class Coordinator:
         self._num_draft_tokens = num_draft_tokens
         self._num_present = 0
         self._check: asyncio.Handle | None = None
+        self._probe: asyncio.Task[None] | None = None
 
     @property
     def failure(self) -> str | None:
@@ -130,11 +133,14 @@ class Coordinator:
                 continue
             else:
                 alone = state.request(min(BURST, state.num_remaining), streaming=True)
+            before = len(state.text)
             async with aclosing(self._target.answers(alone, deadline)) as responses:
                 async for response in responses:
                     yield state.take(response.token_ids, _end_reason(response))
                     if state.end_reason is not None:
-                        break
+                        return
+            if len(state.text) == before:
+                yield state.take((), EndReason.END_ID)
 
     async def _round(
         self, drafter: EngineDrafter, state: CompletionState, length: int, deadline: float
@@ -153,6 +159,15 @@ class Coordinator:
             state.speculation.record(outcome.num_verified, outcome.num_accepted)
             self.stats.speculation.record(outcome.num_verified, outcome.num_accepted)
         return state.take(response.token_ids, EndReason.END_ID if ended else None)
+
+    async def _prove(self, until: float) -> None:
+        """Whether the target fails whatever it is asked; an error may also be the request's own fault."""
+        try:
+            await self._target.answer(Request([0], max_tokens=1), until)
+        except (EngineFailure, Cancelled) as failure:
+            self._pulse.lose(f"the target fails every request: {failure}")
+        finally:
+            self._probe = None
 
     def _enter(self) -> None:
         self._num_present += 1
@@ -173,6 +188,8 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         now, self._check = loop.time(), None
         self._pulse.look(now, self._target.is_busy)
+        if self._target.failures_in_a_row >= MAX_FAILURES and self._probe is None:
+            self._probe = loop.create_task(self._prove(now + self._bounds.target_timeout_s))
         if self.failure is not None:
             self._places.close(self.failure)
             self._target.fail(self.failure)
@@ -180,7 +197,7 @@ class Coordinator:
             engine.reap(now)
         self._places.reap(now)
         self.stats.longest_wait_s = self._places.longest_wait(now)
-        if self._num_present:
+        if self._num_present or self._probe:
             self._check = loop.call_later(CHECK_S, self._look_around)
 
 

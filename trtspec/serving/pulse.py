@@ -20,10 +20,14 @@ class Pulse:
     def failure(self) -> str | None:
         return self._lost or self._executor.failure
 
+    def lose(self, why: str) -> None:
+        """Nobody need look any more."""
+        self._lost = self._lost or why
+
     def look(self, now: float, is_busy: bool) -> None:
         """`is_busy` is whether the engine has requests, without which it need not make progress."""
         progress = self._executor.progress
         if not is_busy or progress != self._progress:
             self._progress, self._since = progress, now
         elif now - self._since > self._timeout_s:
-            self._lost = f"the target has requests, and has made no progress for {self._timeout_s:g} s"
+            self.lose(f"the target has requests, and has made no progress for {self._timeout_s:g} s")

@@ -16,10 +16,10 @@ from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatte
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
 from trtspec.serving.bounds import Bounds
 from trtspec.serving.breaker import FIRST_REST_S
-from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.coordinator import CHECK_S, Coordinator
+from trtspec.serving.completion import CompletionRequest, EndReason
+from trtspec.serving.coordinator import CHECK_S, MAX_FAILURES, Coordinator
 from trtspec.serving.errors import Busy, Cancelled, EngineFailure, TimedOut
-from trtspec.serving.executor import FinishReason, Request
+from trtspec.serving.executor import FinishReason, Request, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 
 BOUNDS = Bounds(max_places=256)
@@ -224,6 +224,22 @@ class TestTarget:
         run(main())
 
     @pytest.mark.parametrize("num_draft_tokens", [0, 4])
+    def test_says_nothing_more_and_not_why(
+        self, run: Run, tokenizer: Tokenizer, num_draft_tokens: int
+    ) -> None:
+        class Target(OneShot):
+            def say(self, request: Request) -> tuple[list[int], FinishReason]:
+                return ([7] if len(request.input_token_ids) < 4 else []), FinishReason.NOT_FINISHED
+
+        async def main() -> None:
+            draft = ScriptedExecutor(DRAFT, echo(range(50, 90), 5))
+            request = CompletionRequest(prompt_token_ids=[1], max_tokens=9, num_draft_tokens=num_draft_tokens)
+            delta = await Coordinator(Target(TARGET), draft, tokenizer).complete(request)
+            assert (delta.token_ids, delta.completion.end_reason) == ([7, 7, 7], EndReason.END_ID)
+
+        run(main())
+
+    @pytest.mark.parametrize("num_draft_tokens", [0, 4])
     def test_is_shut_down(self, run: Run, tokenizer: Tokenizer, num_draft_tokens: int) -> None:
         async def main() -> None:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
@@ -269,6 +285,41 @@ class TestTarget:
             assert "no progress for 10 s" in coordinator.failure
             with pytest.raises(Busy):
                 await coordinator.complete(request)
+
+        run(main())
+
+    def test_fails_whatever_it_is_asked(self, run: Run, tokenizer: Tokenizer) -> None:
+        async def main() -> None:
+            is_broken = True
+            target = ScriptedExecutor(
+                TARGET, echo(range(50, 90), 5), fails=lambda _: "CUDA error" if is_broken else None
+            )
+            coordinator = Coordinator(target, None, tokenizer)
+            request = CompletionRequest(prompt_token_ids=[1])
+            for _ in range(MAX_FAILURES):
+                with pytest.raises(EngineFailure):
+                    await coordinator.complete(request)
+            await until(lambda: coordinator.failure)
+            assert coordinator.failure == "the target fails every request: CUDA error"
+
+        run(main())
+
+    def test_requests_that_fail_by_their_own_fault_end_nothing(self, run: Run, tokenizer: Tokenizer) -> None:
+        async def main() -> None:
+            target = ScriptedExecutor(
+                TARGET,
+                echo(range(50, 90), 5),
+                fails=lambda request: "top_k is too large" if request.sampling.top_k == 9999 else None,
+            )
+            coordinator = Coordinator(target, None, tokenizer)
+            bad = CompletionRequest(prompt_token_ids=[1], sampling=SamplingConfig(top_k=9999))
+            for _ in range(2 * MAX_FAILURES):
+                with pytest.raises(EngineFailure):
+                    await coordinator.complete(bad)
+                await asyncio.sleep(0)
+            await until(lambda: len(target.requests) > 2 * MAX_FAILURES)  # the proof
+            assert coordinator.failure is None
+            assert await coordinator.complete(CompletionRequest(prompt_token_ids=[1]))
 
         run(main())
 

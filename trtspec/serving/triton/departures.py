@@ -1,7 +1,8 @@
-"""Clients that have left, as the front of `trtspec deploy` tells.
+"""What the model and the front of `trtspec deploy` tell each other past Triton's HTTP.
 
-Triton's HTTP notices a departure only when it has something to send, which for an answer in one piece is its
-end. The front names each request in a parameter, and names it again when its client has gone.
+Triton notices a departure only when it has something to send, which for an answer in one piece is its end.
+The front names each request in a parameter, and names it again when its client has gone. And Triton gives
+every error of a model the status 400, so those of a request that has a name begin with their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ REQUEST, LEFT = "trtspec_request", "trtspec_left"
 
 
 class Leaving(Protocol):
+    is_named: bool
+
     def leave(self) -> None: ...
 
 
@@ -26,6 +29,7 @@ class Departures:
     def arrive(self, parameters: dict[str, Any], client: Leaving) -> None:
         """Takes the name, if there is one, out of the parameters."""
         if name := parameters.pop(REQUEST, None):
+            client.is_named = True
             self._here[name] = client
 
     def leave(self, parameters: dict[str, Any]) -> bool:

@@ -70,7 +70,8 @@ class TritonClient:
     """
 
     def __init__(self, sender: Any) -> None:
-        self._sender, self.wanted, self._has_left = sender, Wanted(), False
+        self._sender, self.wanted = sender, Wanted()
+        self.is_named = self._has_left = False
 
     def leave(self) -> None:
         self._has_left = True
@@ -82,7 +83,8 @@ class TritonClient:
     def send(self, chunk: Chunk) -> None:
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if chunk.is_last else 0
         if chunk.failure is not None:
-            self._sender.send(pb_utils.InferenceResponse(error=_error(chunk.failure)), flags)
+            error = _error(chunk.failure, with_status=self.is_named)
+            self._sender.send(pb_utils.InferenceResponse(error=error), flags)
         else:
             tensors = [pb_utils.Tensor(name, array) for name, array in arrays(chunk, self.wanted).items()]
             self._sender.send(pb_utils.InferenceResponse(tensors), flags)
@@ -91,5 +93,6 @@ class TritonClient:
         return self._has_left or bool(self._sender.is_cancelled())
 
 
-def _error(failure: Failure) -> Any:
-    return pb_utils.TritonError(failure.message, getattr(pb_utils.TritonError, failure.code.value))
+def _error(failure: Failure, with_status: bool) -> Any:
+    message = f"{failure.code.value} {failure.message}" if with_status else failure.message
+    return pb_utils.TritonError(message, getattr(pb_utils.TritonError, failure.code.name))

@@ -15,12 +15,12 @@ from trtspec.serving.triton.tensors import OUTPUTS, Datatype
 
 
 class Code(Enum):
-    """Triton's kinds of errors, of which `UNAVAILABLE` alone is worth another try."""
+    """Triton's kinds of errors, of which `UNAVAILABLE` alone is worth another try, with HTTP's status."""
 
-    INVALID_ARG = "INVALID_ARG"
-    UNAVAILABLE = "UNAVAILABLE"
-    CANCELLED = "CANCELLED"
-    INTERNAL = "INTERNAL"
+    INVALID_ARG = 400
+    CANCELLED = 499
+    INTERNAL = 500
+    UNAVAILABLE = 503
 
 
 @dataclass(frozen=True, slots=True)
