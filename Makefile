@@ -7,7 +7,7 @@ BIN := .venv/bin
 RECIPE ?= recipes/tiny/recipe.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-pythons test-gpu check format bench clean
+.PHONY: help demo test test-sweep test-chaos test-pythons test-gpu check format bench clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-sweep: .venv/.dev ## Every draft length over 200 prompts, through Triton in
 
 test-pythons: ## The demo and the tests of deploy with each Python that the README names, as far as PATH has it
 	tests/pythons.sh $(PYTHONS)
+
+test-chaos: .venv/.dev ## 20,000 requests while everything breaks; about 15 minutes on 2 cores
+	$(BIN)/python -m pytest -m chaos
 
 test-gpu: .venv/.dev ## What needs an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu

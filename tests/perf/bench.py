@@ -35,7 +35,8 @@ class Bar:
 
 def main() -> int:
     results: dict[str, Any] = {"commands_s": commands()}
-    for script in ("pair", "coordinator", "triton_overhead", "executor", "busy_core", "conversion"):
+    scripts = ("pair", "coordinator", "triton_overhead", "executor", "busy_core", "load", "conversion")
+    for script in scripts:
         print(f"{script} ...", file=sys.stderr)
         done = subprocess.run([sys.executable, HERE / f"{script}.py"], check=True, stdout=subprocess.PIPE)
         results[script] = json.loads(done.stdout)
@@ -68,6 +69,7 @@ def promised(results: dict[str, Any]) -> list[Bar]:
             for name in rounds
             if name.startswith("in_process, 1 streams")
         ),
+        *under_load(results["load"]),
         *(
             Bar(f"conversion of 3 GB / cp -r, {way}", conversion[way]["ratio to cp"], bar, False)
             for way, bar in most.items()
@@ -76,6 +78,20 @@ def promised(results: dict[str, Any]) -> list[Bar]:
         Bar("trtspec --help, s", times["trtspec --help"], 0.25, False),
         Bar("a build with nothing to do, s", times["trtspec build, nothing to do"], 1.5, False),
     ]
+
+
+def under_load(results: dict[str, Any]) -> list[Bar]:
+    """More streams than the engine has places cost neither throughput nor work."""
+    bars = []
+    for case, levels in results.items():
+        full = levels["16 streams"]
+        for streams in ("64 streams", "256 streams"):
+            share = {name: round(levels[streams][name] / full[name], 2) for name in full}
+            bars += [
+                Bar(f"tokens/s / 16 streams, {case}, {streams}", share["tokens_per_s"], 0.9, True),
+                Bar(f"rows a token / 16 streams, {case}, {streams}", share["rows_per_token"], 1.1, False),
+            ]
+    return bars
 
 
 def commands() -> dict[str, float]:

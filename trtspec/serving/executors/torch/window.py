@@ -52,8 +52,14 @@ class Causal:
         if rows == 1 and low == high:
             return None
         begin, end = self._length + self.first(low), self._length + high + rows
-        parts = [self._table[:rows, begin - start : end - start] for start in starts]
+        parts = [self._cut(rows, begin - start, end - start) for start in starts]
         return parts[0][None, None] if len(parts) == 1 else torch.stack(parts)[:, None]
+
+    def _cut(self, rows: int, begin: int, end: int) -> Tensor:
+        """Where the table ends, all that follows is future."""
+        part = self._table[:rows, begin:end]
+        missing = end - begin - part.shape[1]
+        return F.pad(part, (0, missing), value=float("-inf")) if missing else part
 
 
 class Single:

@@ -13,6 +13,7 @@ from tests.fakes.engine_dir import MODELS, tiny_llama, tiny_model, write_engine
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.scheduler import CHUNK
 from trtspec.serving.executors.torch.weights import read_tensors
 
 BOUND = 3e-5  # relative to the largest logit: what float32 leaves when sums run in another order
@@ -33,8 +34,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def load(folder: Path, model: PreTrainedModel) -> Decoder:
-    engine, device = write_engine(folder / "engine", model, max_seq_len=256), torch.device("cpu")
+def load(folder: Path, model: PreTrainedModel, max_seq_len: int = 256) -> Decoder:
+    engine, device = write_engine(folder / "engine", model, max_seq_len=max_seq_len), torch.device("cpu")
     config = read_config(engine)
     return Decoder(config, read_tensors(engine, config, device), Cache(config, device), device)
 
@@ -121,6 +122,25 @@ def test_half_precision(tmp_path: Path, dtype: torch.dtype, bound: float, step: 
 @pytest.mark.parametrize("family", MODELS)
 def test_a_ragged_batch(tmp_path: Path, family: str) -> None:
     check_ragged(tmp_path, tiny_model(family))
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_short_and_long_texts_in_one_batch(tmp_path: Path, rows: int) -> None:
+    """Further apart than any step is long."""
+    lengths = [3, CHUNK + 500, 700]
+    model = tiny_llama(max_position_embeddings=2048)
+    decoder = load(tmp_path, model, max_seq_len=2048)
+    texts = [torch.randint(0, 96, (length + rows,)).tolist() for length in lengths]
+    with torch.inference_mode():
+        for slot, length in enumerate(lengths):
+            for start in range(0, length, 300):
+                span = Span(slot, start, min(300, length - start))
+                decoder.forward(texts[slot][start : start + span.rows], [span], [])
+        spans = [Span(slot, length, rows) for slot, length in enumerate(lengths)]
+        flat = [token for text in texts for token in text[-rows:]]
+        parts = decoder.forward(flat, spans, list(range(len(flat)))).split(rows)
+    for text, part in zip(texts, parts, strict=True):
+        assert difference(part, expected(model, text)[-rows:]) < BOUND
 
 
 def check_ragged(folder: Path, model: PreTrainedModel) -> None:
