@@ -70,11 +70,19 @@ class Torch:
     def __init__(self, folder: Path) -> None:
         self.model, self._folder = tiny_llama(vocab_size=VOCAB_SIZE), folder
         self._cached = cache(self._next_token)
+        self._loaded: list[TorchExecutor] = []
 
     def load(self, **limits: int) -> Executor:
         name = "-".join(f"{key}{value}" for key, value in limits.items()) or "plain"
-        executor = TorchExecutor(write_engine(self._folder / name, self.model, **(LIMITS | limits)))
-        return _trimming(executor, self.keep)
+        self._loaded.append(TorchExecutor(write_engine(self._folder / name, self.model, **(LIMITS | limits))))
+        return _trimming(self._loaded[-1], self.keep)
+
+    def close(self) -> None:
+        async def end() -> None:
+            while self._loaded:
+                self._loaded.pop().shutdown()
+
+        asyncio.run(end())
 
     def next_token(self, sequence: Sequence[int]) -> int:
         return self._cached(tuple(sequence))
@@ -130,8 +138,14 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def torch_subject(tmp_path_factory: pytest.TempPathFactory) -> Torch:
+def torch_engines(tmp_path_factory: pytest.TempPathFactory) -> Torch:
     return Torch(tmp_path_factory.mktemp("engines"))
+
+
+@pytest.fixture
+def torch_subject(torch_engines: Torch) -> Iterator[Torch]:
+    yield torch_engines
+    torch_engines.close()
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,10 @@ def texts(build: Path, device: str, num_draft_tokens: int) -> list[str]:
             CompletionRequest(prompt=prompt, max_tokens=48, num_draft_tokens=num_draft_tokens, end_id=NO_END)
             for prompt in PROMPTS
         ]
-        return [delta.text for delta in await asyncio.gather(*map(coordinator.complete, requests))]
+        said = [delta.text for delta in await asyncio.gather(*map(coordinator.complete, requests))]
+        for executor in (draft, target):
+            executor.shutdown()
+        return said
 
     return asyncio.run(main())
 

@@ -28,6 +28,10 @@ class Text(list[int]):
         if token_id > self.largest:
             self.largest = token_id
 
+    def extend(self, token_ids: Iterable[int]) -> None:
+        for token_id in token_ids:
+            self.append(token_id)
+
     def packed(self, length: int) -> memoryview:
         """The first `length` ids as int32, which stay as they are; only what is new is converted."""
         done = self._num_packed
