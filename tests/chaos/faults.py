@@ -27,13 +27,15 @@ class Fault:
 
 
 def plan(num_draft_faults: int, num_kills: int) -> list[Fault]:
-    """Kills come in the first half, so that the memory of one server is seen through the second."""
+    """Kills come early, so that one server grows up in what is left of the first half, and must not grow in
+    the second.
+    """
     modes = ("fails", "hangs", "lies")
     drafts = [
         Fault((number + 0.7) / (num_draft_faults + 1), modes[number % len(modes)])
         for number in range(num_draft_faults)
     ]
-    kills = [Fault(0.45 * (number + 1) / num_kills, "killed") for number in range(num_kills)]
+    kills = [Fault(0.25 * (number + 1) / num_kills, "killed") for number in range(num_kills)]
     return sorted([*drafts, *kills], key=lambda fault: fault.at)
 
 
