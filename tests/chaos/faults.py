@@ -17,23 +17,38 @@ _BACK_S = 120.0
 _LYING_S = 3.0
 
 
+MODES = ("fails", "hangs", "lies")
+DRAFT = "tensorrt_llm_draft"
+KILLS = {
+    "killed": (MODEL, signal.SIGKILL),
+    "draft killed": (DRAFT, signal.SIGKILL),
+    "draft stopped": (DRAFT, signal.SIGSTOP),
+}
+"""The processes that a kill is of, and its signal."""
+
+
 @dataclass(frozen=True)
 class Fault:
-    """`at` is the part of all requests that have been sent when it comes, `what` a mode of the draft or
-    "killed"."""
+    """`at` is the part of all requests that have been sent when it comes, `what` one of `MODES`, which the
+    draft is in for a while, or one of `KILLS`.
+    """
 
     at: float
     what: str
 
 
-def plan(num_draft_faults: int, num_kills: int) -> list[Fault]:
-    """Kills come in the first half, so that the memory of one server is seen through the second."""
-    modes = ("fails", "hangs", "lies")
+def plan(layout: str, num_draft_faults: int, num_kills: int) -> list[Fault]:
+    """Kills come early, so that one server grows up in what is left of the first half, and must not grow in
+    the second.
+    """
+    kinds = ["killed"] if layout == "in_process" else list(KILLS)
     drafts = [
-        Fault((number + 0.7) / (num_draft_faults + 1), modes[number % len(modes)])
+        Fault((number + 0.7) / (num_draft_faults + 1), MODES[number % len(MODES)])
         for number in range(num_draft_faults)
     ]
-    kills = [Fault(0.45 * (number + 1) / num_kills, "killed") for number in range(num_kills)]
+    kills = [
+        Fault(0.25 * (number + 1) / num_kills, kinds[number % len(kinds)]) for number in range(num_kills)
+    ]
     return sorted([*drafts, *kills], key=lambda fault: fault.at)
 
 
@@ -55,7 +70,7 @@ class Conductor:
         for fault in faults:
             while progress() < fault.at:
                 await asyncio.sleep(0.05)
-            await (self._kill() if fault.what == "killed" else self._draft(fault.what))
+            await (self._kill(fault.what) if fault.what in KILLS else self._draft(fault.what))
 
     async def up_or(self, seconds: float) -> None:
         """Returns when the server is up, or after so long."""
@@ -66,14 +81,14 @@ class Conductor:
     def finish(self) -> None:
         self.ups.append(Up(self._since, float("inf")))
 
-    async def _kill(self) -> None:
+    async def _kill(self, what: str) -> None:
         starts, begin = self.server.starts, time.monotonic()
         self.is_up = False
-        self.server.kill(MODEL, signal.SIGKILL)
+        self.server.kill(*KILLS[what])
         self.ups.append(Up(self._since, begin))
         await self._until(lambda: self.server.starts > starts, START_S, "the server ready again")
         await asyncio.to_thread(self.server.note_memory)
-        self.log.append({"fault": "killed", "back_s": round(time.monotonic() - begin, 1)})
+        self.log.append({"fault": what, "back_s": round(time.monotonic() - begin, 1)})
         await asyncio.sleep(_SETTLED_S)
         self._since, self.is_up = time.monotonic(), True
 

@@ -41,26 +41,39 @@ def main() -> int:
     parser.add_argument("--draft-faults", type=int, default=10)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--layout", choices=["in_process", "bls"], default="in_process")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         report = chaos(
-            Path(folder), options.requests, options.clients, options.draft_faults, options.kills, options.seed
+            Path(folder),
+            options.requests,
+            options.clients,
+            options.draft_faults,
+            options.kills,
+            options.layout,
+            options.seed,
         )
     print(json.dumps(report, indent=1))
     return 1 if report["violations"] else 0
 
 
 def chaos(
-    folder: Path, requests: int, clients: int, num_draft_faults: int, num_kills: int, seed: int = 0
+    folder: Path,
+    requests: int,
+    clients: int,
+    num_draft_faults: int,
+    num_kills: int,
+    layout: str = "in_process",
+    seed: int = 0,
 ) -> dict[str, Any]:
     """The whole run, with a server of its own that is stopped at the end."""
-    recipe, output = build(folder, "in_process")
+    recipe, output = build(folder, layout)
     cases = make_cases(output)
     shots = draw(requests, cases, seed)
     with deploy(recipe, output, *(["--restart"] if num_kills else [])) as server:
         begin = time.monotonic()
         results, conductor, sampler = asyncio.run(
-            _fire(server, cases, shots, clients, plan(num_draft_faults, num_kills))
+            _fire(server, cases, shots, clients, plan(layout, num_draft_faults, num_kills))
         )
         seconds = time.monotonic() - begin
         found = [*violations(results, conductor.ups), *conductor.violations]
@@ -68,6 +81,7 @@ def chaos(
             found += sampler.violations()
         found += left_behind(server)
     return {
+        "layout": layout,
         "requests": requests,
         "clients": clients,
         "seed": seed,

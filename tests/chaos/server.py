@@ -35,13 +35,12 @@ class Process:
 
 @dataclass
 class Server:
-    """`killed` are the moments at which something in it was killed, of the monotonic clock."""
+    """`said` is what `deploy` says, `ports` are those of HTTP, gRPC and the metrics."""
 
     process: subprocess.Popen[bytes]
     build: Path
     said: Path
     ports: tuple[int, int, int]
-    killed: list[float] = field(default_factory=list)
     _memory: set[str] = field(default_factory=set)
 
     @property
@@ -81,7 +80,6 @@ class Server:
     def kill(self, name: str, number: int) -> None:
         (victim,) = (process for process in self.processes() if process.name == name)
         os.kill(victim.pid, number)
-        self.killed.append(time.monotonic())
 
     def processes(self) -> list[Process]:
         """`deploy` and all that descend from it."""
@@ -135,7 +133,7 @@ def _name(line: list[str]) -> str:
 
 
 def build(folder: Path, layout: str) -> tuple[Path, Path]:
-    """The recipe and its build, whose draft can be told to fail where the layout has it in one process."""
+    """The recipe and its build, whose draft can be told to fail."""
     recipe, output = folder / "recipe.yaml", folder / "build"
     text = (TINY / "recipe.yaml").read_text()
     for role in ("target", "draft"):
@@ -143,10 +141,9 @@ def build(folder: Path, layout: str) -> tuple[Path, Path]:
     recipe.write_text(f"{text}serving: {{layout: {layout}}}\n")
     command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(output)]
     subprocess.run(command, check=True, capture_output=True)
-    if layout == "in_process":
-        version = output / "model_repository" / MODEL / "1"
-        shutil.copy(HERE / "faulty_model.py", version / "model.py")
-        (version / "mode").write_text("works")
+    version = output / "model_repository" / MODEL / "1"
+    shutil.copy(HERE / "faulty_model.py", version / "model.py")
+    (version / "mode").write_text("works")
     return recipe, output
 
 

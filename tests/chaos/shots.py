@@ -63,7 +63,11 @@ def _shot(number: int, cases: list[Case], dice: random.Random) -> Shot:
     if (length := dice.choice([None, None, 0, 1, 3, 8])) is not None:
         values["num_draft_tokens"] = length
     if fate < 0.10:
-        leaves_s = dice.expovariate(2.0)
+        leaves_s = dice.uniform(0, dice.choice([0.5, 15]))
+        if dice.random() < 0.5:
+            # A prompt of its own, so that the caches of a server are soon as full as they get.
+            values["text_input"] = _gibberish(dice)
+            return Shot(number, Kind.CANCELLED, wire, stream, values, leaves_s=leaves_s)
         return Shot(number, Kind.CANCELLED, wire, stream, values, case, leaves_s=leaves_s)
     if fate < 0.15:
         if wire == "http" and dice.random() < 0.4:
@@ -73,6 +77,10 @@ def _shot(number: int, cases: list[Case], dice: random.Random) -> Shot:
         limit_s = dice.choice([0.001, 0.1, 1.0, 5.0])
         return Shot(number, Kind.LIMITED, wire, stream, values, case, limit_s=limit_s)
     return Shot(number, Kind.WELL_FORMED, wire, stream, values, case)
+
+
+def _gibberish(dice: random.Random) -> str:
+    return " ".join(str(dice.randrange(1000)) for _ in range(dice.randrange(10, 250)))
 
 
 RAW = (

@@ -46,9 +46,9 @@ def _problems(shot: Shot, answer: Answer, ups: Sequence[Up]) -> Iterator[str]:
 
 
 def _of_text(shot: Shot, answer: Answer) -> Iterator[str]:
-    if shot.case is None:
+    if shot.kind in (Kind.MALFORMED, Kind.LARGE):
         yield f"answered with {answer.text!r}: {shot.raw!r} {str(shot.values)[:200]}"
-    elif answer.text != shot.case.text:
+    elif shot.case is not None and answer.text != shot.case.text:
         yield f"wrong: {answer.text!r}, not {shot.case.text!r}"
     if answer.num_ends != 1:
         yield f"{answer.num_ends} ends"
