@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--drafts", nargs="+", choices=DRAFTS, default=list(DRAFTS))
     parser.add_argument("--streams", nargs="+", type=int, default=list(STREAMS))
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of a completion")
-    parser.add_argument("--repeats", type=int, default=3, help="of which the fastest counts")
+    parser.add_argument("--repeats", type=int, default=3, help="of short prompts; the fastest counts")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, deployed(Path(folder)) as server:
         texts = Texts(server.build)
@@ -66,7 +66,8 @@ def levels(
 ) -> dict[str, dict[str, float]]:
     """Of equal runs, in turns with the others, the one that the rest of the machine disturbed least."""
     runs: dict[str, list[dict[str, float]]] = {f"{streams} streams": [] for streams in options.streams}
-    for _ in range(options.repeats):
+    # A level of long prompts takes a minute, in which disturbances even out.
+    for _ in range(options.repeats if prompt == "short" else 1):
         for streams, found in zip(options.streams, runs.values(), strict=True):
             prompts = texts.cut(PROMPTS[prompt])[: None if streams > 1 else COMPLETIONS // PLACES]
             found.append(asyncio.run(measure(server, prompts, streams, DRAFTS[draft], options.tokens)))
