@@ -1,7 +1,7 @@
 # Each target sets up what it needs: a virtual environment in .venv with the versions of constraints.txt.
 # The Python backend of the embedded Triton is built for numpy 1, which there is up to Python 3.12.
 PYTHONS := 3.12 3.11 3.10
-PYTHON ?= $(firstword $(foreach name,$(PYTHONS:%=python%) python3,$(shell $(name) -c \
+PYTHON ?= $(firstword $(foreach name,python3 $(PYTHONS:%=python%),$(shell $(name) -c \
 	'import sys; (3, 10) <= sys.version_info[:2] <= (3, 12) and print("$(name)")' 2>/dev/null)))
 BIN := .venv/bin
 RECIPE ?= recipes/tiny/recipe.yaml
