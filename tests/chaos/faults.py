@@ -47,7 +47,7 @@ def plan(layout: str, num_draft_faults: int, num_kills: int) -> list[Fault]:
         for number in range(num_draft_faults)
     ]
     kills = [
-        Fault(0.25 * (number + 1) / num_kills, kinds[number % len(kinds)]) for number in range(num_kills)
+        Fault(0.15 * (number + 1) / num_kills, kinds[number % len(kinds)]) for number in range(num_kills)
     ]
     return sorted([*drafts, *kills], key=lambda fault: fault.at)
 
