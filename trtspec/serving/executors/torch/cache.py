@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -71,7 +73,17 @@ class Cache:
         if old.shape[2] >= length:
             return old
         layers, heads, held, head_size = old.shape
-        new = old.new_empty(layers, heads, min(capacity(length), self._max_seq_len), head_size)
+        new = _memory((layers, heads, min(capacity(length), self._max_seq_len), head_size), old)
         new[:, :, :held] = old
         self._slots[slot] = new
         return new
+
+
+def _memory(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """On a CPU pages of the kernel's own: slots of many sizes that come and go would leave a heap in pieces,
+    and what is dropped goes back at once.
+    """
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    pages = mmap.mmap(-1, math.prod(shape) * like.element_size(), mmap.MAP_PRIVATE)
+    return torch.frombuffer(pages, dtype=like.dtype).view(shape)
