@@ -41,9 +41,9 @@ class Turns:
 
     What the loop has for the engines goes as one parcel for each of its iterations, so that requests which
     are made together run together; it is read between two steps. What a step says goes to the loop as one
-    parcel as well. After such a step the next waits until the loop has had its say, at most as long as the
-    step took: answers lead to new requests, which run with those that wait, and what the loop does with them
-    would take a processor from a step that uses them all.
+    parcel as well. After a step that ends a request the next waits until the loop has had its say, at most as
+    long as the step took: answers lead to new requests, which run with those that wait, and what the loop
+    does with them would take a processor from a step that uses them all.
 
     What an engine multiplies, from its loading on, it multiplies on this thread: each thread that does so
     has helpers of its own, and OpenMP lets them all sleep between two products once they are more than there
@@ -162,6 +162,8 @@ class Turns:
         try:
             self._loop.call_soon_threadsafe(self._deliver, said)
         except RuntimeError:  # The loop is closed, and nobody listens.
+            return
+        if not any(response.is_final for _, response in said):  # What goes on leads to no request.
             return
         self._awaits_echo, until = True, time.perf_counter() + took
         while self._awaits_echo and (left := until - time.perf_counter()) > 0:
