@@ -140,7 +140,8 @@ def ours(
 def theirs(turns: Turns, tokens: int, dtype: torch.dtype) -> dict[str, Run]:
     """transformers' `generate` with its own defaults, but for an end token that never comes."""
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(TINY / name, dtype=dtype) for name in ("target", "draft")
+        turns.call(lambda name=name: AutoModelForCausalLM.from_pretrained(TINY / name, dtype=dtype))
+        for name in ("target", "draft")
     )
     for model in (target, draft):
         model.generation_config.eos_token_id = None

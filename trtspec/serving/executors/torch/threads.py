@@ -55,7 +55,8 @@ class Threads:
         self.most = self.now = most
         self._set_threads, self._clock = set_threads, clock
         self._wall = self._cpu = 0.0
-        self._pause, self._next_try, self._is_try = _PAUSE_S, 0.0, False
+        self._pause, self._next_try = _PAUSE_S, 0.0
+        self._is_try = self._is_short = False
 
         set_threads(most)
 
@@ -74,7 +75,10 @@ class Threads:
             self._look(missing)
 
     def _look(self, missing: float) -> None:
-        if missing > _MISSING and self.now > 1:
+        was_short, self._is_short = self._is_short, missing > _MISSING
+        if self._is_short and self.now > 1:
+            if not (was_short or self._is_try):  # One window may be short by chance.
+                return
             self._pause = min(2 * self._pause, _LONGEST_PAUSE_S) if self._is_try else _PAUSE_S
             self._next_try = self._clock() + self._pause
             self._change(max(self.now - math.ceil(missing - _MISSING), 1))
@@ -86,5 +90,6 @@ class Threads:
 
     def _change(self, threads: int) -> None:
         log.debug("steps run on %d threads, of %d", threads, self.most)
-        self._is_try, self.now = False, threads
+        self._is_try = self._is_short = False
+        self.now = threads
         self._set_threads(threads)
