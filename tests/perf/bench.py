@@ -53,7 +53,9 @@ def main() -> int:
 def promised(results: dict[str, Any]) -> list[Bar]:
     ratios = {name: found["ratio"] for name, found in results["pair"]["ratios"].items()}
     rounds, times = results["triton_overhead"], results["commands_s"]
-    beside = results["busy_core"]["tokens_per_second"]
+    beside, coordinator = results["busy_core"]["tokens_per_second"], results["coordinator"]
+    longer = coordinator["1 stream after 131072 tokens"]["us_a_round"]
+    shorter = coordinator["1 stream after 1024 tokens"]["us_a_round"]
     conversion, most = results["conversion"], {"TP 1": 2, "TP 4": 2, "FP8": 4, "FP8, TP 4": 4}
     return [
         Bar("the four ways say the same", float(results["pair"]["same_text"]), 1, True),
@@ -69,6 +71,8 @@ def promised(results: dict[str, Any]) -> list[Bar]:
             for name in rounds
             if name.startswith("in_process, 1 streams")
         ),
+        Bar("us a round of the coordinator, 32 streams", coordinator["32 streams"]["us_a_round"], 30, False),
+        Bar("a round after 131,072 tokens / after 1,024", round(longer / shorter, 2), 1.3, False),
         *under_load(results["load"]),
         *(
             Bar(f"conversion of 3 GB / cp -r, {way}", conversion[way]["ratio to cp"], bar, False)
