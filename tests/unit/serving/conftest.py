@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
+from tests.fakes.clock import Clock
 from tests.fakes.expected import Cases, make_cases
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -76,3 +77,10 @@ def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
 @pytest.fixture
 def cases(byte_level: tokenizers.Tokenizer) -> Cases:
     return make_cases(byte_level)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock, time = Clock(), asyncio.BaseEventLoop.time
+    monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: time(loop) + clock.seconds)
+    return clock

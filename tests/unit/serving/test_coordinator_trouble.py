@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
 import tokenizers
 
+from tests.fakes.clock import Clock, until
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
@@ -18,30 +18,11 @@ from trtspec.serving.bounds import Bounds
 from trtspec.serving.breaker import FIRST_REST_S
 from trtspec.serving.completion import CompletionRequest, EndReason
 from trtspec.serving.coordinator import CHECK_S, MAX_FAILURES, Coordinator
-from trtspec.serving.errors import Busy, Cancelled, EngineFailure, TimedOut
+from trtspec.serving.errors import Busy, Cancelled, EngineFailure
 from trtspec.serving.executor import FinishReason, Request, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 
 BOUNDS = Bounds(max_places=256)
-
-
-class Clock:
-    """What the loop takes for the time, moved by hand on top of what really passes."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock, time = Clock(), asyncio.BaseEventLoop.time
-    monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: time(loop) + clock.seconds)
-    return clock
-
-
-async def until(happens: Callable[[], object]) -> None:
-    while not happens():
-        await asyncio.sleep(0)
 
 
 class TestDraft:
@@ -320,59 +301,6 @@ class TestTarget:
             await until(lambda: len(target.requests) > 2 * MAX_FAILURES)  # the proof
             assert coordinator.failure is None
             assert await coordinator.complete(CompletionRequest(prompt_token_ids=[1]))
-
-        run(main())
-
-
-class TestTime:
-    @pytest.mark.parametrize("slow", ["draft", "target", "target alone"])
-    def test_a_completion_has_a_limit(self, run: Run, tokenizer: Tokenizer, clock: Clock, slow: str) -> None:
-        async def main() -> None:
-            target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=0 if slow == "draft" else 3600)
-            draft = drafting_for(target, 1.0, delay=3600 if slow == "draft" else 0)
-            bounds = replace(BOUNDS, default_timeout_s=15.0, draft_timeout_s=100.0)
-            coordinator = Coordinator(target, draft, tokenizer, bounds=bounds)
-            num_draft_tokens = 0 if slow == "target alone" else 4
-            own = CompletionRequest(prompt_token_ids=[1], num_draft_tokens=num_draft_tokens, timeout_s=5.0)
-            others = replace(own, timeout_s=None)
-            tasks = [asyncio.ensure_future(coordinator.complete(request)) for request in (own, others)]
-            engine = draft if slow == "draft" else target
-            await until(lambda: engine.in_flight == 2)
-            clock.seconds += 5.0
-            with pytest.raises(TimedOut, match="at token 0 of 16"):
-                await tasks[0]
-            assert not tasks[1].done()
-            clock.seconds += 10.0
-            with pytest.raises(TimedOut):
-                await tasks[1]
-            assert (engine.in_flight, coordinator.stats.timed_out) == (0, 2)
-            assert coordinator.stats.draft_failures == 0
-
-        run(main())
-
-    def test_the_queue_has_one(self, run: Run, tokenizer: Tokenizer, clock: Clock) -> None:
-        async def main() -> None:
-            target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=3600)
-            bounds = replace(BOUNDS, max_places=1, max_queue_size=2, max_queue_delay_s=12.0)
-            coordinator = Coordinator(target, None, tokenizer, bounds=bounds)
-            request = CompletionRequest(prompt_token_ids=[1])
-            working = asyncio.ensure_future(coordinator.complete(request))
-            await until(lambda: target.in_flight)
-            impatient = asyncio.ensure_future(coordinator.complete(replace(request, timeout_s=5.0)))
-            patient = asyncio.ensure_future(coordinator.complete(request))
-            await until(lambda: coordinator.stats.waiting == 2)
-            with pytest.raises(Busy, match="1 completions are at work and 2 wait already; try again later"):
-                await coordinator.complete(request)
-            clock.seconds += 5.0
-            with pytest.raises(TimedOut, match="in the queue"):
-                await impatient
-            assert coordinator.stats.longest_wait_s >= 5.0
-            clock.seconds += 7.0
-            with pytest.raises(Busy, match="no place became free in 12 s"):
-                await patient
-            assert not working.done()
-            assert (coordinator.stats.refused, coordinator.stats.timed_out) == (2, 1)
-            working.cancel()
 
         run(main())
 

@@ -1,0 +1,72 @@
+"""Completions that must not take longer than they may."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.fakes.clock import Clock, until
+from tests.fakes.languages import TARGET, Run, drafting_for
+from tests.fakes.scripted_executor import ScriptedExecutor, echo
+from trtspec.serving.bounds import Bounds
+from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.errors import Busy, TimedOut
+from trtspec.serving.tokenizer import Tokenizer
+
+BOUNDS = Bounds(max_places=256)
+
+
+@pytest.mark.parametrize("slow", ["draft", "target", "target alone"])
+def test_a_completion_has_a_limit(run: Run, tokenizer: Tokenizer, clock: Clock, slow: str) -> None:
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=0 if slow == "draft" else 3600)
+        draft = drafting_for(target, 1.0, delay=3600 if slow == "draft" else 0)
+        bounds = replace(BOUNDS, default_timeout_s=15.0, draft_timeout_s=100.0)
+        coordinator = Coordinator(target, draft, tokenizer, bounds=bounds)
+        num_draft_tokens = 0 if slow == "target alone" else 4
+        own = CompletionRequest(prompt_token_ids=[1], num_draft_tokens=num_draft_tokens, timeout_s=5.0)
+        others = replace(own, timeout_s=None)
+        tasks = [asyncio.ensure_future(coordinator.complete(request)) for request in (own, others)]
+        engine = draft if slow == "draft" else target
+        await until(lambda: engine.in_flight == 2)
+        clock.seconds += 5.0
+        with pytest.raises(TimedOut, match="at token 0 of 16"):
+            await tasks[0]
+        assert not tasks[1].done()
+        clock.seconds += 10.0
+        with pytest.raises(TimedOut):
+            await tasks[1]
+        assert (engine.in_flight, coordinator.stats.timed_out) == (0, 2)
+        assert coordinator.stats.draft_failures == 0
+
+    run(main())
+
+
+def test_the_queue_has_one(run: Run, tokenizer: Tokenizer, clock: Clock) -> None:
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=3600)
+        bounds = replace(BOUNDS, max_places=1, max_queue_size=2, max_queue_delay_s=12.0)
+        coordinator = Coordinator(target, None, tokenizer, bounds=bounds)
+        request = CompletionRequest(prompt_token_ids=[1])
+        working = asyncio.ensure_future(coordinator.complete(request))
+        await until(lambda: target.in_flight)
+        impatient = asyncio.ensure_future(coordinator.complete(replace(request, timeout_s=5.0)))
+        patient = asyncio.ensure_future(coordinator.complete(request))
+        await until(lambda: coordinator.stats.waiting == 2)
+        with pytest.raises(Busy, match="1 completions are at work and 2 wait already; try again later"):
+            await coordinator.complete(request)
+        clock.seconds += 5.0
+        with pytest.raises(TimedOut, match="in the queue"):
+            await impatient
+        assert coordinator.stats.longest_wait_s >= 5.0
+        clock.seconds += 7.0
+        with pytest.raises(Busy, match="no place became free in 12 s"):
+            await patient
+        assert not working.done()
+        assert (coordinator.stats.refused, coordinator.stats.timed_out) == (2, 1)
+        working.cancel()
+
+    run(main())
