@@ -210,7 +210,7 @@ def check_logits(folder: Path, tensor: int, pipeline: int) -> None:
     convert(read_source(folder), ConvertOptions("float32", Mapping(tensor, pipeline)), checkpoint)
     build(checkpoint, BuildOptions(2, 63, 64, 8192), engine)
     config = read_config(engine)
-    decoder = Decoder(config, read_tensors(engine, config, cpu), Cache(config, 2, cpu), cpu)
+    decoder = Decoder(config, read_tensors(engine, config, cpu), Cache(config, cpu), cpu)
     text = torch.arange(60)
     with torch.inference_mode():
         expected = AutoModelForCausalLM.from_pretrained(folder)(text[None]).logits[0]

@@ -140,7 +140,7 @@ def test_the_engine_is_the_model_that_was_measured(
     build(tmp_path / "checkpoint", BuildOptions(2, 63, 64, 8192), tmp_path / "engine")
     cpu = torch.device("cpu")
     config = read_config(tmp_path / "engine")
-    decoder = Decoder(config, read_tensors(tmp_path / "engine", config, cpu), Cache(config, 2, cpu), cpu)
+    decoder = Decoder(config, read_tensors(tmp_path / "engine", config, cpu), Cache(config, cpu), cpu)
     text = TEXTS[0]
     with torch.inference_mode():
         served = decoder.forward(text, [Span(0, 0, len(text))], list(range(len(text))))
