@@ -29,7 +29,7 @@ $(BIN)/python:
 demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one completion, stop
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/tiny/demo.sh
 
-test: .venv/.dev ## The test suite; no GPU, under 10 minutes on 2 cores
+test: .venv/.dev ## The test suite; no GPU, under 15 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-sweep: .venv/.dev ## Every draft length over 200 prompts, through Triton in both layouts
