@@ -20,6 +20,8 @@ import threading
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 from tests.e2e.conftest import RECIPE, TRTSPEC, Deploy, Deployer, wait_until
 
 BODY = {"text_input": "class A:\n", "max_tokens": 200, "num_draft_tokens": 4, "end_id": -1, "stream": True}
