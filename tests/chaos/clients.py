@@ -17,16 +17,8 @@ import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.chaos.shots import MEGABYTE, Shot
-from trtspec.serving.triton.tensors import INPUTS, Datatype
+from trtspec.deploy.client import BY_NAME, WIRE
 
-_WIRE = {
-    Datatype.STRING: ("BYTES", np.object_),
-    Datatype.BOOL: ("BOOL", np.bool_),
-    Datatype.INT32: ("INT32", np.int32),
-    Datatype.UINT64: ("UINT64", np.uint64),
-    Datatype.FP32: ("FP32", np.float32),
-}
-_INPUTS = {tensor.name: tensor for tensor in INPUTS}
 _PIECE = b"x" * MEGABYTE
 
 
@@ -149,8 +141,8 @@ async def _large(size: int) -> AsyncIterator[bytes]:
 
 
 def _tensor(name: str, value: Any) -> Any:
-    wire, dtype = _WIRE[_INPUTS[name].datatype]
-    items = value if _INPUTS[name].is_list else [value]
+    wire, dtype = WIRE[BY_NAME[name].datatype]
+    items = value if BY_NAME[name].is_list else [value]
     encoded = [item.encode() if isinstance(item, str) else item for item in items]
     tensor = triton.InferInput(name, [1, len(encoded)], wire)
     tensor.set_data_from_numpy(np.array([encoded], dtype=dtype))

@@ -14,14 +14,14 @@ from tritonclient.utils import InferenceServerException  # type: ignore[import-u
 from trtspec.errors import ServerError
 from trtspec.serving.triton.tensors import INPUTS, Datatype
 
-_WIRE = {
+WIRE = {
     Datatype.STRING: ("BYTES", np.object_),
     Datatype.BOOL: ("BOOL", np.bool_),
     Datatype.INT32: ("INT32", np.int32),
     Datatype.UINT64: ("UINT64", np.uint64),
     Datatype.FP32: ("FP32", np.float32),
 }
-_INPUTS = {tensor.name: tensor for tensor in INPUTS}
+BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 
 
 class Client:
@@ -79,8 +79,8 @@ class Client:
 
 
 def _tensor(name: str, value: Any) -> Any:
-    wire, dtype = _WIRE[_INPUTS[name].datatype]
-    items = value if _INPUTS[name].is_list else [value]
+    wire, dtype = WIRE[BY_NAME[name].datatype]
+    items = value if BY_NAME[name].is_list else [value]
     # Bytes of the command line that are not UTF-8 go out as they are, and what is too large for 32 bits as
     # infinity: the server says what is wrong with them.
     encoded = [item.encode(errors="surrogateescape") if isinstance(item, str) else item for item in items]

@@ -17,7 +17,7 @@ from trtspec.serving.executor import Executor, FinishReason, Request, Response
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.outcome import read_verification
 from trtspec.serving.places import Places
-from trtspec.serving.policy import BURST, draft_length, may_split
+from trtspec.serving.policy import BURST, draft_length
 from trtspec.serving.pulse import Pulse
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
@@ -121,10 +121,9 @@ class Coordinator:
     async def _rounds(self, state: CompletionState, deadline: float) -> AsyncGenerator[Delta, None]:
         """Rounds where a draft can help; the target alone where it cannot, or before the text may end."""
         drafter, limits = self._drafter, self._target.limits
-        splits = may_split(state.sampling)
         while state.end_reason is None:
-            length = draft_length(state, limits, drafter.limits) if drafter and splits else 0
-            if splits and (endless := state.num_endless) > 0:
+            length = draft_length(state, limits, drafter.limits) if drafter else 0
+            if (endless := state.num_endless) > 0:
                 alone = state.endless_request(endless)
             elif not length:
                 alone = state.request(state.num_remaining, streaming=True)

@@ -43,8 +43,13 @@ class CompletionState:
 
     @property
     def num_endless(self) -> int:
-        """How many more tokens must come before anything may end the text, within `max_tokens`."""
-        return min(self.min_tokens, self.max_tokens) - self.num_output_tokens if self.end_ids else 0
+        """How many more tokens must come before anything may end the text, within `max_tokens`.
+
+        0 where nothing ends it, and where the engine itself is told of `min_tokens`.
+        """
+        if not self.end_ids or self.sampling.min_tokens:
+            return 0
+        return min(self.min_tokens, self.max_tokens) - self.num_output_tokens
 
     def request(self, max_tokens: int, streaming: bool = False) -> Request:
         """The continuation of what there is so far."""
