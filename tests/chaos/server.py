@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.processes import command_line
+
 HERE = Path(__file__).parent
 TINY = HERE.parents[1] / "recipes" / "tiny"
 MODEL = "speculative_llm"
@@ -90,7 +92,7 @@ class Server:
                 folder = Path(f"/proc/{pid}")
                 for task in (folder / "task").iterdir():
                     pids += map(int, (task / "children").read_text().split())
-                line = (folder / "cmdline").read_text().split("\0")
+                line = command_line(pid)
                 status = dict(re.findall(r"^(\w+):\s+(\d+)", (folder / "status").read_text(), re.MULTILINE))
                 rss = int(status["VmRSS"]) * 1024
                 found.append(Process(pid, _name(line), rss, int(status["Threads"])))
@@ -103,8 +105,8 @@ class Server:
     def note_memory(self) -> None:
         """To be called after each start: how its regions begin is told by the server's command line."""
         (server,) = (process for process in self.processes() if process.name == "tritonserver")
-        line = Path(f"/proc/{server.pid}/cmdline").read_text()
-        found = re.search(r"shm-region-prefix-name=([^\0]+)", line)
+        line = " ".join(command_line(server.pid))
+        found = re.search(r"shm-region-prefix-name=(\S+)", line)
         assert found is not None
         self._memory.add(found[1])
 

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import command_lines
 from trtspec.deploy.client import Client
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
@@ -70,15 +72,11 @@ class Deploy:
         """The tritonserver that serves this build, and its children."""
         server = f"--grpc-port={self.ports[1]}"
         found = set()
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                line = (folder / "cmdline").read_text().split("\0")
-            except OSError:
-                continue
+        for pid, line in command_lines():
             if server in line:
-                found.add(int(folder.name))
-                children = folder / "task" / folder.name / "children"
-                found |= {int(pid) for pid in children.read_text().split()}
+                found.add(pid)
+                with suppress(OSError):
+                    found |= set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
         return found
 
     # The server as a client sees it.

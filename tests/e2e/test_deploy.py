@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from pathlib import Path
 
 
 def test_two_servers_at_once_one_of_a_build_that_was_moved(server, deployer, build_copy, until):
@@ -52,6 +53,7 @@ def test_requests_in_flight_end_before_the_server_does(deployer, build_copy, unt
     assert len("".join(texts)) > 200
     assert deploy.process.wait(60) == 0
     assert not deploy.server_pids()
+    assert [*Path("/tmp").glob(f"folder*/1/*{deploy.process.pid}")] == []
 
 
 def test_a_killed_deploy_leaves_no_server(deployer, build_copy, until):

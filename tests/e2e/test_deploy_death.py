@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import command_line
 from trtspec.errors import ServerError
 
 LONG = {"text_input": "class A:\n", "max_tokens": 900, "num_draft_tokens": 1, "end_id": -1}
@@ -21,7 +22,7 @@ def engine_processes(deploy) -> dict[str, int]:
     """The processes of Python models, by the names of the models."""
     found = {}
     for pid in deploy.server_pids():
-        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        words = command_line(pid)
         if "triton_python_backend_stub" in words[0]:
             found[Path(words[1]).parents[1].name] = pid
     return found

@@ -6,10 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from tests.fakes import docker
-
-CLIENT = Path(docker.__file__)
-TRTLLM_BUILD = CLIENT.with_name("trtllm_build.py")
+FAKES = Path(__file__).parent
+CLIENT = f'PYTHONPATH={FAKES.parents[1]} exec {sys.executable} -m tests.fakes.docker "$@"'
+TRTLLM_BUILD = FAKES / "trtllm_build.py"
 INFO = '{"ServerVersion": "29.0.1", "Runtimes": {"nvidia": {}, "runc": {}}}'
 
 

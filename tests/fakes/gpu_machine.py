@@ -71,7 +71,7 @@ class GpuMachine:
 
     def containers(self, *images: str) -> DockerDaemon:
         """A docker that runs containers, with these images."""
-        self._script("docker", CLIENT)
+        self.command("docker", CLIENT)
         daemon = DockerDaemon(self.folder / "docker", self._bin / "docker", self._bin / "gpus.csv")
         daemon.images(*images)
         self.environment["FAKE_DOCKER"] = str(daemon.folder)

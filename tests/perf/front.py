@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.e2e.conftest import RECIPE, TRTSPEC, Deploy, Deployer, wait_until
+from tests.processes import command_line
 
 BODY = {"text_input": "class A:\n", "max_tokens": 200, "num_draft_tokens": 4, "end_id": -1, "stream": True}
 SECONDS, PAIRS = 3.0, 4
@@ -30,7 +31,7 @@ SECONDS, PAIRS = 3.0, 4
 
 def behind(deploy: Deploy) -> int:
     """The port of Triton itself."""
-    line = Path(f"/proc/{min(deploy.server_pids())}/cmdline").read_text()
+    line = " ".join(command_line(min(deploy.server_pids())))
     return int(re.search(r"--http-port=(\d+)", line)[1])
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import secrets
+import shutil
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,10 +92,14 @@ class Deployment:
         """Has the server say that it is not ready, while it serves what runs.
 
         It does so once a model has failed to load; no model is unloaded, since that would let a new request
-        hear that there is no such model.
+        hear that there is no such model. Triton leaves the files of a model that came by HTTP in a folder of
+        /tmp (core, `MakeTemporaryDirectory`).
         """
-        config = json.dumps({"parameters": {"config": '{"backend": "none"}', "file:1/none": ""}})
-        self._ask("POST", self.ports.http, "/v2/repository/models/trtspec_is_stopping/load", config)
+        mark = f"trtspec-{os.getpid()}"
+        model = json.dumps({"parameters": {"config": '{"backend": "none"}', f"file:1/{mark}": ""}})
+        self._ask("POST", self.ports.http, "/v2/repository/models/trtspec_is_stopping/load", model)
+        for file in Path("/tmp").glob(f"folder*/1/{mark}"):  # noqa: S108
+            shutil.rmtree(file.parents[1], ignore_errors=True)
 
     def is_idle(self) -> bool:
         """Whether no completion runs, as far as the metrics know; they are told 20 times a second."""

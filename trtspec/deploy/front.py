@@ -42,6 +42,8 @@ _NOT_FORWARDED = {
 _FORM = "application/x-www-form-urlencoded"
 _MOST_CONNECTIONS = 4096
 _IDLE_S = 75.0
+# What a client may take for the head of its first request; later ones have the time of an idle connection.
+_HEAD_S = 30.0
 # What takes no time to look through, in bytes.
 _SHORT = 1 << 16
 # A client that has left may have overtaken its own request.
@@ -60,6 +62,7 @@ class Front:
         self._state: str | None = "starting"
         self._is_alive = True
         self._bodies, self._notes = Bodies(), set[asyncio.Task[None]]()
+        self._silent = set[asyncio.BaseProtocol]()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="trtspec-front", daemon=True)
 
@@ -107,9 +110,22 @@ class Front:
         await self._session.close()
 
     def _accept(self) -> asyncio.BaseProtocol:
-        return self._server() if len(self._server.connections) < self._most else _Full()
+        if len(self._server.connections) >= self._most:
+            return _Full()
+        client = self._server()
+        self._silent.add(client)
+        self._loop.call_later(_HEAD_S, self._hang_up, client)
+        return client
+
+    def _hang_up(self, client: web.RequestHandler) -> None:
+        """On a client that has asked nothing yet."""
+        if client in self._silent:
+            self._silent.discard(client)
+            if client.transport:
+                client.transport.abort()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._silent.discard(request.protocol)
         path = unquote(request.path)
         if path == "/v2/health/live" and self._is_alive:
             return web.Response()
@@ -124,6 +140,8 @@ class Front:
             return error(problem.status, str(problem))
         except (ClientError, asyncio.TimeoutError):
             return error(503, "the server has ended")
+        except ConnectionError:
+            return error(400, "the client has left")
 
     async def _answer(
         self, request: web.BaseRequest, triton: URL, path: str, body: bytes

@@ -14,6 +14,7 @@ import pytest
 
 from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import H200, GpuMachine
+from tests.processes import naming
 from trtspec.recipe.releases import release_of
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
@@ -251,21 +252,8 @@ def hanging(build: Builds, docker: DockerDaemon) -> subprocess.Popen[str]:
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
-    assert processes_of(build.out) != []
+    assert naming(build.out) != []
     return process
-
-
-def processes_of(out: Path) -> list[str]:
-    """The command lines of all processes that know of this build."""
-    lines = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(out) in line and int(process.name) != os.getpid():
-            lines.append(line)
-    return lines
 
 
 def test_ctrl_c_ends_the_container_too(build: Builds, docker: DockerDaemon) -> None:
@@ -274,7 +262,7 @@ def test_ctrl_c_ends_the_container_too(build: Builds, docker: DockerDaemon) -> N
     process.communicate(timeout=20)
     assert process.returncode == 130
     assert [path.name for path in (build.out / "target").iterdir()] == ["checkpoint"]
-    assert processes_of(build.out) == []
+    assert naming(build.out) == []
     assert docker.running() == []
 
 
@@ -288,4 +276,4 @@ def test_a_container_that_was_left_behind_is_ended_by_the_next_build(
     docker.in_image(FAKE_FAILURE="")
     build.in_container()
     assert docker.running() == []
-    assert processes_of(build.out) == []
+    assert naming(build.out) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.gpu_machine import H200, GpuMachine
+from tests.processes import naming
 from trtspec.errors import StepError
 from trtspec.plan.plan import make_plan
 from trtspec.plan.runner import run
@@ -304,22 +304,9 @@ def test_ctrl_c_ends_the_builders_and_leaves_nothing_half_made(
     assert process.returncode == 130
     out = recipe.parent / "out"
     assert [path.name for path in (out / "target").iterdir()] == ["checkpoint"]
-    assert _builders(out) == []
+    assert naming(out) == []
     assert list(Path(environment["TRTSPEC_CACHE"]).rglob("*.cache*")) == []
     assert build(recipe, machine).returncode == 0
-
-
-def _builders(out: Path) -> list[str]:
-    """The command lines of all processes that know of this build."""
-    lines = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(out) in line and int(process.name) != os.getpid():
-            lines.append(line)
-    return lines
 
 
 def test_a_store_knows_the_tensorrt_that_built(recipe: Path, machine: GpuMachine) -> None:
