@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Deploy, free_ports, wait_until
+from trtspec.build.plan import make_plan
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import serve
 from trtspec.deploy.ports import Ports
 from trtspec.deploy.wheel import find_wheel
 from trtspec.plan.layout import repository_spec
-from trtspec.plan.plan import make_plan
 from trtspec.repository.writer import write_repository
 from trtspec.watch import unwatched
 

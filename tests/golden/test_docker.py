@@ -22,13 +22,13 @@ from typing import Any
 import pytest
 
 from tests.unit.recipes.conftest import hub_cache, published_models  # noqa: F401
+from trtspec.build.plan import make_plan
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_docker import container
 from trtspec.docker.daemon import Daemon, container_user
-from trtspec.plan.devices import Gpu, container_gpus
-from trtspec.plan.plan import make_plan
-from trtspec.plan.steps import make_steps
+from trtspec.machine.devices import Gpu, container_gpus
 from trtspec.recipe.releases import RELEASES
+from trtspec.steps.steps import make_steps
 from trtspec.watch import unwatched
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -51,9 +51,7 @@ def lines(name: str, release: str, folder: Path) -> dict[str, tuple[str, ...]]:
     host = replace(plan.facts.host, gpus=gpus, daemon=daemon)
     steps = make_steps(plan.resolved, replace(plan.facts, host=host))
     built = {step.name: step.command for step in steps if step.name.startswith("build")}
-    ranks = max(
-        engine.checkpoint.mapping.world_size for engine in (plan.resolved.target, plan.resolved.draft)
-    )
+    ranks = max(engine.checkpoint.mapping.world_size for engine in plan.resolved.engines.values())
     deployment = Deployment(
         loaded.name, plan.output, loaded.serving.model_name, ranks, loads_one_by_one=ranks > 1, key="KEY"
     )

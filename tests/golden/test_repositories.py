@@ -14,9 +14,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.unit.recipes.conftest import hub_cache, published_models  # noqa: F401
+from trtspec.build.plan import make_plan
 from trtspec.deploy.launch import SERVER, launch
 from trtspec.plan.layout import repository_spec
-from trtspec.plan.plan import make_plan
 from trtspec.recipe.releases import RELEASES
 from trtspec.repository.engine_config import engine_config_text
 from trtspec.repository.writer import write_repository
@@ -51,7 +51,7 @@ def test_models_and_launch_line(path: Path, tmp_path: Path, request, release: st
     resolved = planned(path, tmp_path, release)
     spec = repository_spec(resolved)
     write_repository(tmp_path / "model_repository", spec)
-    ranks = max(engine.checkpoint.mapping.world_size for engine in (resolved.target, resolved.draft))
+    ranks = max(engine.checkpoint.mapping.world_size for engine in resolved.engines.values())
     server = [SERVER, "--model-repository=model_repository", "--disable-auto-complete-config"]
     line = launch(server, ranks, resolved.loaded.recipe.hardware.count)
 

@@ -17,11 +17,12 @@ from tests.fakes.trtllm_build import parser
 from trtspec.checkpoint.scheme import Scheme
 from trtspec.checkpoint.source import read_source
 from trtspec.engine.trtllm import build_argv
+from trtspec.machine.host import Host
 from trtspec.plan.facts import Facts, ModelFacts
-from trtspec.plan.host import Host
 from trtspec.plan.resolve import resolve
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import RELEASES
+from trtspec.roles import Role
 
 FP8 = "quantization: {weights: fp8, kv_cache: fp8}"
 RECIPES = {
@@ -70,7 +71,7 @@ def facts(llama_folder: Callable[..., Path]) -> Callable[[str], Facts]:
             source = read_source(llama_folder(role, **sizes, max_position_embeddings=131072))
             scheme = Scheme("modelopt", "kv_cache" in line) if "fp8" in line else None
             models.append(ModelFacts(role, None, replace(source, scheme=scheme), None))
-        return Facts(*models, host=Host({}), serving_code="")
+        return Facts(dict(zip(Role, models, strict=True)), Host({}), serving_code="")
 
     return make
 
@@ -87,7 +88,7 @@ def test_command_lines(tmp_path: Path, facts: Callable[[str], Facts], name: str,
     assert resolved.release is not None
     assert resolved.release.version == release
     lines = []
-    for role, engine in (("target", resolved.target), ("draft", resolved.draft)):
+    for role, engine in resolved.engines.items():
         argv = build_argv(f"{role}/checkpoint", f"{role}/engine", engine.options)
         parser(release).parse_args(argv[1:])  # or SystemExit
         options = " ".join(argv).split(" --")

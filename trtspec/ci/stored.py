@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trtspec.engine.store.entry import Entry
-from trtspec.plan.digests import digest_of
-from trtspec.plan.stored import platform_of
+from trtspec.engine.store.platform import platform_of
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
 
@@ -18,11 +17,10 @@ def has_pair(entries: Iterable[Entry], loaded: LoadedRecipe, commits: Mapping[st
     """
     recipe = loaded.recipe
     platform = platform_of(recipe.hardware.gpu, release_of(recipe.engine.release))
-    digest = digest_of(recipe.model_dump(mode="json"))
     return any(
         entry.role == "pair"
         and entry.platform == platform
-        and entry.manifest["recipe"] == digest
+        and entry.manifest["recipe"] == recipe.digest
         and {role: model["revision"] for role, model in entry.manifest["models"].items()} == commits
         for entry in entries
     )

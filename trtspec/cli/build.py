@@ -22,8 +22,8 @@ from trtspec.cli.report import ReportOption, reported
 from trtspec.cli.store import say_pushed
 
 if TYPE_CHECKING:
-    from trtspec.plan.plan import Plan
-    from trtspec.plan.step import Step
+    from trtspec.build.plan import Plan
+    from trtspec.run.step import Step
 
 EXAMPLES = (
     "trtspec build recipe.yaml",
@@ -46,9 +46,9 @@ def build(
     json: JsonOption = False,
 ) -> None:
     """Convert, build both engines, write the repository."""
+    from trtspec.build.plan import check_host, make_plan
+    from trtspec.build.stored import push_build
     from trtspec.engine.store.store import Store
-    from trtspec.plan.plan import check_host, make_plan
-    from trtspec.plan.stored import push_build
 
     engines = Store(store) if store else None
     flags = {"output": output, "engine.backend": backend}
@@ -76,7 +76,7 @@ def _checked(made: Plan) -> Plan:
 
 def run_steps(made: Plan, steps: Sequence[Step], json: bool) -> None:
     """Runs what is not done of these steps of the plan, with progress, and prints what was made."""
-    from trtspec.plan.runner import run
+    from trtspec.run.runner import run
 
     start = monotonic()
     ran = run(steps, made.output, made.digests, watch)
@@ -93,10 +93,11 @@ def print_costs(made: Plan, steps: Sequence[Step]) -> None:
     """What FP8 costs each model that was calibrated, whether in this run or before it."""
     from trtspec.checkpoint.calibrate.verdict import cost, worries
     from trtspec.checkpoint.calibration import read_calibration
+    from trtspec.steps.calibrate import KIND
 
     for step in steps:
-        role = step.name.removeprefix("calibrate ")
-        if role == step.name or step.output is None:
+        role = step.role
+        if step.kind != KIND or step.output is None:
             continue
         calibration = read_calibration(made.output / step.output)
         if sentence := cost(calibration):

@@ -52,8 +52,9 @@ def _examine(loaded: LoadedRecipe) -> Report:
     from trtspec.checkpoint.pair import compare
     from trtspec.checkpoint.side import read_side
 
-    sides, unseen = {}, {}
-    for role, model in (("target", loaded.recipe.target), ("draft", loaded.recipe.draft)):
+    sides: dict[str, Side] = {}
+    unseen: dict[str, str] = {}
+    for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)
         folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
         if folder is None:

@@ -26,8 +26,8 @@ def init(
     force: ForceOption = False,
 ) -> None:
     """Write the workflow that builds engines, into this repository."""
+    from trtspec.atomic import write_atomically
     from trtspec.ci import github, gitlab
-    from trtspec.plan.atomic import write_atomically
 
     file, text = {
         "github": (Path(github.FILE), github.workflow),
@@ -91,7 +91,7 @@ def _stored(url: str, recipes: list[LoadedRecipe]) -> set[Path]:
 def _commits(loaded: LoadedRecipe) -> dict[str, str]:
     from trtspec.checkpoint.hub import find_commit
 
-    models = {"target": loaded.recipe.target, "draft": loaded.recipe.draft}
+    models = loaded.recipe.models
     places = {role: loaded.model_location(model) for role, model in models.items()}
     return {
         role: find_commit(place, models[role].revision, _HUB_TIMEOUT_S)

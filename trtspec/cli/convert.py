@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from trtspec.cli.build import run_steps
 from trtspec.cli.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.plan import watch
+from trtspec.roles import Role
 
 EXAMPLES = (
     "trtspec convert recipe.yaml",
@@ -19,9 +20,7 @@ EXAMPLES = (
 
 def convert(
     recipe: RecipeArgument,
-    only: Annotated[
-        Literal["target", "draft"] | None, typer.Option("--only", help="Convert one of the two models.")
-    ] = None,
+    only: Annotated[Role | None, typer.Option("--only", help="Convert one of the two models.")] = None,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Prove afterwards that all ranks together are the original weights."),
@@ -30,9 +29,12 @@ def convert(
     json: JsonOption = False,
 ) -> None:
     """Convert a recipe's models to TensorRT-LLM checkpoints."""
-    from trtspec.plan.plan import make_plan
+    from trtspec.build.plan import make_plan
+    from trtspec.steps import calibrate
+    from trtspec.steps import convert as converting
+    from trtspec.steps import verify as verifying
 
     made = make_plan(recipe, {"output": output}, True, watch)
-    verbs = ("calibrate", "convert", *(["verify"] if verify else []))
-    names = [f"{verb} {role}" for verb in verbs for role in ("target", "draft") if only in (role, None)]
-    run_steps(made, [step for step in made.steps if step.name in names], json)
+    kinds = {calibrate.KIND, converting.KIND, *([verifying.KIND] if verify else [])}
+    chosen = [step for step in made.steps if step.kind in kinds and only in (step.role, None)]
+    run_steps(made, chosen, json)

@@ -71,7 +71,6 @@ def deploy(
     from trtspec.deploy.restarts import Restarts
     from trtspec.engine.directory import read_engine
     from trtspec.engine.manifest import recipe_of
-    from trtspec.plan.digests import digest_of
     from trtspec.plan.resolve import build_folder
     from trtspec.recipe.loader import load
 
@@ -86,14 +85,14 @@ def deploy(
         name=loaded.recipe.name,
         build=build.resolve(),
         model_name=loaded.recipe.serving.model_name,
-        ranks=max(read_engine(build / role / "engine").num_processes for role in ("target", "draft")),
+        ranks=max(read_engine(build / role / "engine").num_processes for role in loaded.recipe.models),
         host=host,
         ports=Ports(http_port, grpc_port, metrics_port),
         start_s=timeout or patience(build),
         grace_s=grace,
         loads_one_by_one=_shares_a_server(loaded.recipe, build),
     )
-    if recipe_of(build / "manifest.json") not in (None, digest_of(loaded.recipe.model_dump(mode="json"))):
+    if recipe_of(build / "manifest.json") not in (None, loaded.recipe.digest):
         out.warning(f"{recipe} has changed since {build} was built from it, which is served as it is")
     if docker:
         _in_docker(deployment, loaded.recipe, Restarts(restart), detach, dry_run)
@@ -108,8 +107,8 @@ def _shares_a_server(recipe: Recipe, build: Path) -> bool:
 
 def _here(deployment: Deployment, recipe: Recipe, restarts: Restarts, dry_run: bool) -> None:
     from trtspec.deploy.local import find_triton, line, serve
-    from trtspec.plan.devices import find_gpus
-    from trtspec.plan.runtime import this_runtime
+    from trtspec.machine.devices import find_gpus
+    from trtspec.machine.runtime import this_runtime
 
     triton, gpus = find_triton(), len(find_gpus())
     if dry_run:
@@ -130,8 +129,8 @@ def _in_docker(
     from trtspec.deploy.in_docker import container, serve
     from trtspec.docker.daemon import container_user, find_daemon, obstacle
     from trtspec.docker.image import ensure_image
-    from trtspec.plan.devices import container_gpus, find_gpus
-    from trtspec.plan.runtime import image_runtime
+    from trtspec.machine.devices import container_gpus, find_gpus
+    from trtspec.machine.runtime import image_runtime
     from trtspec.recipe.releases import release_of
 
     release, daemon = release_of(recipe.engine.release), find_daemon()
@@ -154,11 +153,11 @@ def _check_engines(build: Path, recipe: Recipe, runtime: Runtime) -> None:
     from trtspec.engine.directory import read_engine
     from trtspec.engine.loading import Pair, built_with, check_loading
     from trtspec.engine.unchanged import check_unchanged
-    from trtspec.plan.devices import find_gpus
+    from trtspec.machine.devices import find_gpus
     from trtspec.plan.obstacles import settings_obstacle
     from trtspec.repository.placement import place
 
-    gpus = place(recipe.target.parallel.ranks, recipe.draft.parallel.ranks, recipe.hardware.count)
+    gpus = place(recipe.ranks, recipe.hardware.count)
     pair = Pair(build / "target/engine", build / "draft/engine", gpus.target, gpus.draft)
     check_unchanged(build)
     manifest = build / "manifest.json"

@@ -19,7 +19,7 @@ def init(
     force: ForceOption = False,
 ) -> None:
     """Write a commented starter recipe."""
-    from trtspec.plan.atomic import write_atomically
+    from trtspec.atomic import write_atomically
     from trtspec.recipe.starter import STARTER
 
     if path.is_dir():

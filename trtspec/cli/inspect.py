@@ -56,8 +56,9 @@ def inspect(
 
 def _digest(report: Report, asked: bool) -> str | None:
     """One digest of all files by their names; a build's own record of digests saves reading."""
-    from trtspec.plan.digests import LARGE, FileDigests, digest_of
-    from trtspec.plan.records import FOLDER
+    from trtspec.digest import digest_of
+    from trtspec.run.digests import LARGE, FileDigests
+    from trtspec.run.records import FOLDER
 
     if report.bytes >= LARGE and not asked:
         return None

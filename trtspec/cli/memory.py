@@ -14,16 +14,19 @@ if TYPE_CHECKING:
 
 def print_memory(budget: Budget) -> None:
     """The sum as one reads it: what a GPU has, what the engines take, what is left and for what."""
-    target, draft = budget.target, budget.draft
-    both = "target {}, draft {}".format
+    engines = budget.engines.items()
     rows = [
-        ("weights", _gib(budget.weights), both(_gib(target.weights), _gib(draft.weights))),
+        (
+            "weights",
+            _gib(budget.weights),
+            ", ".join(f"{role} {_gib(engine.weights)}" for role, engine in engines),
+        ),
         ("workspace", _gib(budget.workspace), "an estimate: activations, logits, CUDA, TensorRT"),
         ("KV cache", _gib(max(budget.left, 0)), f"{budget.tokens:,} tokens in each of the two"),
         (
             "a token",
             f"{budget.kv_per_token:,} B",
-            both(f"{target.kv_per_token:,} B", f"{draft.kv_per_token:,} B"),
+            ", ".join(f"{role} {engine.kv_per_token:,} B" for role, engine in engines),
         ),
         (
             "requests",
@@ -38,7 +41,8 @@ def print_memory(budget: Budget) -> None:
 def memory_as_json(budget: Budget) -> dict[str, Any]:
     """In bytes, tokens and requests."""
     found = {name: getattr(budget, name) for name in ("left", "tokens", "requests", "problem")}
-    return {**asdict(budget), **found}
+    values = asdict(budget)
+    return {**values, **values.pop("engines"), **found}
 
 
 def print_embedded(embedded: Embedded) -> None:

@@ -15,7 +15,7 @@ from trtspec.cli.options import BackendOption, JsonOption, OutputOption, RecipeA
 from trtspec.cli.output import out
 
 if TYPE_CHECKING:
-    from trtspec.plan.plan import Plan
+    from trtspec.build.plan import Plan
     from trtspec.watch import Advance
 
 EXAMPLES = ("trtspec plan recipe.yaml", "trtspec plan recipe.yaml --commands")
@@ -29,9 +29,9 @@ def plan(
     json: JsonOption = False,
 ) -> None:
     """Show every value of a build, its reason, and the steps."""
+    from trtspec.build.plan import make_plan
     from trtspec.plan.embedded import embedded
     from trtspec.plan.memory import budget
-    from trtspec.plan.plan import make_plan
     from trtspec.serving.executors.torch.host import look
 
     made = make_plan(recipe, {"output": output, "engine.backend": backend}, False, watch)

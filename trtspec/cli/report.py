@@ -14,8 +14,8 @@ from trtspec.cli.errors import explain
 from trtspec.cli.output import out
 
 if TYPE_CHECKING:
+    from trtspec.build.plan import Plan
     from trtspec.ci.report import BuildReport, Failure, Status, StepReport
-    from trtspec.plan.plan import Plan
 
 _SUFFIXES = (".md", ".xml", ".json")
 
@@ -67,7 +67,7 @@ class _Build:
 
     def _steps(self, made: Plan, failure: Failure | None) -> Iterator[StepReport]:
         from trtspec.ci.report import StepReport
-        from trtspec.plan.records import read_records
+        from trtspec.run.records import read_records
 
         records, after = read_records(made.output), made.pending()
         for step in made.steps:
@@ -108,10 +108,10 @@ def _failure(error: BaseException) -> Failure:
 
 
 def _write(files: Sequence[Path], report: BuildReport) -> None:
+    from trtspec.atomic import write_atomically
     from trtspec.ci.junit import to_junit
     from trtspec.ci.markdown import to_markdown
     from trtspec.ci.report import to_json
-    from trtspec.plan.atomic import write_atomically
 
     formats = dict(zip(_SUFFIXES, (to_markdown, to_junit, to_json), strict=True))
     for file in files:

@@ -36,9 +36,9 @@ EntryArgument = Annotated[
 
 def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) -> None:
     """Put a finished build into the store."""
+    from trtspec.build.plan import make_plan
+    from trtspec.build.stored import push_build
     from trtspec.engine.store.store import Store
-    from trtspec.plan.plan import make_plan
-    from trtspec.plan.stored import push_build
 
     store, made = Store(url), make_plan(recipe, {"output": output}, True, watch)
     if undone := made.pending():
@@ -53,11 +53,11 @@ def pull(
     output: Annotated[str, typer.Option("--output", metavar="DIR", help="The folder that is made.")],
 ) -> None:
     """Fetch a pair that is ready to be served, or one engine."""
+    from trtspec.atomic import publish, remove, temporary
     from trtspec.engine.store.lookup import find_entry
     from trtspec.engine.store.pull import pull as fetch
     from trtspec.engine.store.store import Store
-    from trtspec.plan.atomic import publish, remove, temporary
-    from trtspec.plan.runtime import this_runtime
+    from trtspec.machine.runtime import this_runtime
 
     store, folder = Store(url), Path(output)
     if folder.exists():

@@ -9,8 +9,9 @@ from typing import Literal
 from trtspec.errors import UnavailableError
 from trtspec.plan.machine import Machine, ModelState
 from trtspec.recipe import gpus, releases
-from trtspec.recipe.schema import Model, Recipe
+from trtspec.recipe.schema import Recipe
 from trtspec.repository.placement import place
+from trtspec.roles import Role
 
 State = Literal["ok", "note", "missing"]
 GIB = 1 << 30
@@ -70,11 +71,10 @@ def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
     return Finding("disk", found)
 
 
-def _weights(machine: Machine, recipe: Recipe) -> dict[str, int]:
+def _weights(machine: Machine, recipe: Recipe) -> dict[Role, int]:
     """Bytes of the weights, by role; without the models whose size is not known here."""
-    models: dict[str, Model] = {"target": recipe.target, "draft": recipe.draft}
     return {
-        role: state.parameters * (1 if models[role].quantization.weights == "fp8" else 2)
+        role: state.parameters * (1 if recipe.models[role].quantization.weights == "fp8" else 2)
         for role, state in machine.models.items()
         if state.parameters
     }
@@ -147,11 +147,10 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
 
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
     """Bytes of weights on each GPU, by CUDA's numbers."""
-    ranks = {"target": recipe.target.parallel.ranks, "draft": recipe.draft.parallel.ranks}
-    placement, loads = place(ranks["target"], ranks["draft"], recipe.hardware.count), dict[int, float]()
+    placement, loads = place(recipe.ranks, recipe.hardware.count), dict[int, float]()
     for role, size in _weights(machine, recipe).items():
-        for gpu in placement.target if role == "target" else placement.draft:
-            loads[gpu] = loads.get(gpu, 0) + size / ranks[role]
+        for gpu in placement.of(role):
+            loads[gpu] = loads.get(gpu, 0) + size / recipe.ranks[role]
     return loads
 
 

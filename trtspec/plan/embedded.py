@@ -39,7 +39,7 @@ def embedded(resolved: Resolved, host: Host) -> Embedded | None:
     """None for the `tensorrt_llm` backend."""
     if resolved.backend != "torch":
         return None
-    engines = (resolved.target, resolved.draft)
+    engines = resolved.engines.values()
     needs, weights = [_need(engine) for engine in engines], sum(_weights(engine) for engine in engines)
     threads, because = host.threads
     return Embedded(

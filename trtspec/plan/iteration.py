@@ -20,13 +20,18 @@ MAX_NUM_TOKENS, MOST_NUM_TOKENS = 8192, 16384
 
 def least_num_tokens(options: BuildOptions) -> int:
     """What is enough to verify every request, whatever else is chosen."""
-    return max(MAX_NUM_TOKENS, options.max_batch_size * (options.max_draft_len + 1))
+    return max(MAX_NUM_TOKENS, verification(options))
+
+
+def verification(options: BuildOptions) -> int:
+    """Tokens of every request's draft, and one more of each."""
+    return options.max_batch_size * (options.max_draft_len + 1)
 
 
 def choose_num_tokens(choose: Chooser, target: BuildOptions, affordable: Callable[[int], bool] | None) -> int:
     """`affordable` says whether the GPUs have room for iterations of so many tokens; None for the torch
     backend, which reads a text in parts of any size."""
-    needed = target.max_batch_size * (target.max_draft_len + 1)
+    needed = verification(target)
     default, reason = least_num_tokens(target), "trtllm-build's default"
     if affordable:
         default, reason = _widest(target, affordable)

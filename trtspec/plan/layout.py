@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from trtspec.plan.memory import KV_FRACTION, budget
 from trtspec.plan.resolved import EnginePlan, Resolved
-from trtspec.repository.spec import DRAFT, TARGET, EngineModel, RepositorySpec, TensorRtLlm
+from trtspec.repository.spec import MODELS, EngineModel, RepositorySpec, TensorRtLlm
 
 
 def repository_spec(resolved: Resolved) -> RepositorySpec:
@@ -15,10 +15,9 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
     in_process = None
     admission = resolved.admission
     if resolved.layout == "bls":
-        placement = resolved.placement
-        engines = (
-            _engine(resolved, TARGET, "target/engine", resolved.target, placement.target),
-            _engine(resolved, DRAFT, "draft/engine", resolved.draft, placement.draft),
+        engines = tuple(
+            _engine(resolved, MODELS[role], f"{role}/engine", engine, resolved.placement.of(role))
+            for role, engine in resolved.engines.items()
         )
         admission = replace(admission, kv_tokens=_kv_tokens(resolved))
     elif resolved.release:
@@ -26,8 +25,7 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
             resolved.release.image,
             resolved.placement,
             KV_FRACTION,
-            resolved.target.enable_chunked_context,
-            resolved.draft.enable_chunked_context,
+            *(engine.enable_chunked_context for engine in resolved.engines.values()),
         )
     return RepositorySpec(
         model_name=resolved.model_name,

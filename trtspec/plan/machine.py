@@ -15,10 +15,11 @@ from trtspec.checkpoint.source import read_source
 from trtspec.docker.daemon import Daemon, find_daemon
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError
-from trtspec.plan.devices import Gpu, find_gpus
-from trtspec.plan.installed import engine_versions, installed
+from trtspec.machine.devices import Gpu, find_gpus
+from trtspec.machine.installed import engine_versions, installed
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
+from trtspec.roles import Role
 
 _HUB_TIMEOUT_S = 1.5
 _TRITON = Path("/opt/tritonserver")
@@ -60,13 +61,13 @@ class Machine:
     hub: TrtspecError | None
     folder: Path
     free: int
-    models: Mapping[str, ModelState]
+    models: Mapping[Role, ModelState]
 
 
 def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) -> Machine:
     """Everything at once, which takes as long as the slowest look; `output` is where a build would go."""
     recipe = loaded.recipe if loaded else None
-    roles = {"target": recipe.target, "draft": recipe.draft} if recipe else {}
+    roles = recipe.models if recipe else {}
     folder = next(parent for parent in (output.absolute(), *output.absolute().parents) if parent.is_dir())
     with ThreadPoolExecutor(8) as pool:
         models = {role: pool.submit(_model, loaded, model) for role, model in roles.items() if loaded}

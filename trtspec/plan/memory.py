@@ -1,4 +1,4 @@
-"""What the two engines take of the fullest GPU; pure.
+"""What the engines take of the fullest GPU; pure.
 
 Weights and KV cache are exact: the first are the bytes of the checkpoint's largest rank, the second follows
 from the layers and key-value heads of a rank. What an engine works with is an estimate that errs on the
@@ -8,14 +8,15 @@ large side. The KV cache gets `free_gpu_memory_fraction` of what is left, as in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.checkpoint.tensors import ITEM_SIZE
-from trtspec.plan.resolved import EnginePlan, Resolved
+from trtspec.plan.resolved import EnginePlan, Resolved, placement
 from trtspec.recipe import gpus
-from trtspec.repository.placement import place
+from trtspec.roles import Role
 
 GIB = 1 << 30
 KV_FRACTION = 0.9
@@ -45,27 +46,26 @@ class Budget:
 
     gpu: str
     total: int
-    target: EngineMemory
-    draft: EngineMemory
+    engines: Mapping[Role, EngineMemory]
     tokens_per_request: int
     max_batch_size: int
 
     @property
     def weights(self) -> int:
-        return self.target.weights + self.draft.weights
+        return sum(engine.weights for engine in self.engines.values())
 
     @property
     def workspace(self) -> int:
-        return self.target.workspace + self.draft.workspace
+        return sum(engine.workspace for engine in self.engines.values())
 
     @property
     def kv_per_token(self) -> int:
-        """Of both engines."""
-        return self.target.kv_per_token + self.draft.kv_per_token
+        """Of all engines."""
+        return sum(engine.kv_per_token for engine in self.engines.values())
 
     @property
     def left(self) -> int:
-        """What the two KV caches share; below zero where not even the engines fit."""
+        """What the KV caches share; below zero where not even the engines fit."""
         free = self.total - self.weights - self.workspace
         return int(KV_FRACTION * free) if free > 0 else free
 
@@ -97,19 +97,20 @@ def budget(resolved: Resolved) -> Budget | None:
     gpu = gpus.GPUS.get(hardware.gpu)
     if resolved.release is None or gpu is None:
         return None
-    return budget_of(gpu, resolved.target, resolved.draft, hardware.count)
+    return budget_of(gpu, resolved.engines, hardware.count)
 
 
-def budget_of(gpu: gpus.Gpu, target: EnginePlan, draft: EnginePlan, count: int) -> Budget:
-    """Of two engines on a server with `count` such GPUs."""
-    options = target.options
-    target_ranks, draft_ranks = (engine.checkpoint.mapping.world_size for engine in (target, draft))
-    is_shared = place(target_ranks, draft_ranks, count).is_shared
+def budget_of(gpu: gpus.Gpu, engines: Mapping[Role, EnginePlan], count: int) -> Budget:
+    """Of engines on a server with `count` such GPUs."""
+    options, is_shared = engines[Role.TARGET].options, placement(engines, count).is_shared
+    nothing = EngineMemory(0, 0, 0)
     return Budget(
         gpu=gpu.label,
         total=int(gpu.memory_gib * GIB),
-        target=engine_memory(target),
-        draft=engine_memory(draft) if is_shared else EngineMemory(0, 0, 0),
+        engines={
+            role: engine_memory(engine) if role is Role.TARGET or is_shared else nothing
+            for role, engine in engines.items()
+        },
         tokens_per_request=options.max_seq_len + options.max_draft_len,
         max_batch_size=options.max_batch_size,
     )

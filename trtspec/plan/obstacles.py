@@ -9,8 +9,8 @@ from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.docker import daemon
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError, UnavailableError
-from trtspec.plan.devices import Gpu
-from trtspec.plan.host import Host
+from trtspec.machine.devices import Gpu
+from trtspec.machine.host import Host
 from trtspec.recipe import gpus
 from trtspec.recipe.releases import Release, release_of
 from trtspec.recipe.schema import Recipe
@@ -44,11 +44,11 @@ def build_obstacle(host: Host, release: Release, gpu: str, ranks: int) -> Trtspe
 
 def recipe_obstacle(host: Host, recipe: Recipe) -> TrtspecError | None:
     """What keeps this machine from building TensorRT-LLM engines, as far as the recipe alone tells."""
-    models, release = (recipe.target, recipe.draft), release_of(recipe.engine.release)
+    models, release = recipe.models.values(), release_of(recipe.engine.release)
     datasets = [own.dataset for model in models if (own := model.quantization.calibration)]
     if not all(dataset.endswith(CALIBRATION) for dataset in datasets) and (found := calibrate_obstacle(host)):
         return found
-    ranks = max(model.parallel.ranks for model in models)
+    ranks = max(recipe.ranks.values())
     return build_obstacle(host, release, recipe.hardware.gpu, ranks)
 
 

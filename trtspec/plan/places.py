@@ -9,7 +9,7 @@ from trtspec.docker.daemon import container_user
 from trtspec.engine import trtllm
 from trtspec.engine.in_container import InContainer
 from trtspec.engine.place import Here, Place
-from trtspec.plan.host import Host
+from trtspec.machine.host import Host
 from trtspec.recipe.releases import Release
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.mapping import Mapping as RankMapping
@@ -18,14 +19,14 @@ from trtspec.engine.defaults import EngineKind, defaults
 from trtspec.engine.options import BuildOptions
 from trtspec.plan.choices import Choice, Chooser
 from trtspec.plan.facts import Facts, ModelFacts
-from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
+from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens, verification
 from trtspec.plan.memory import budget_of, fits_a_tensor
 from trtspec.plan.resolved import CalibrationPlan, EnginePlan, Resolved
 from trtspec.plan.serving import choose_admission, choose_layout, choose_num_draft_tokens
 from trtspec.recipe import gpus, releases
-from trtspec.recipe.build_options import Value, is_on
+from trtspec.recipe.build_options import SIZES, Value, is_on
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import Model
+from trtspec.roles import Role
 
 BACKENDS = ("tensorrt_llm", "torch")
 
@@ -54,13 +55,15 @@ def resolve(
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]
     options = _options(choose, facts, backend)
-    target = _engine(choose, "target", backend, facts.target, options)
-    draft = _engine(choose, "draft", backend, facts.draft, replace(options, max_draft_len=0))
-    target, draft = _iterations(choose, target, draft, release is not None)
+    engines = {
+        role: _engine(choose, role, backend, model, options if role is Role.TARGET else _proposing(options))
+        for role, model in facts.models.items()
+    }
+    engines = _iterations(choose, engines, release is not None)
     num_draft_tokens = choose_num_draft_tokens(choose, options.max_draft_len)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
-    layout = choose_layout(choose, target, draft)
-    admission = choose_admission(choose, target, draft)
+    layout = choose_layout(choose, engines.values())
+    admission = choose_admission(choose, engines.values())
     return Resolved(
         loaded,
         output,
@@ -69,8 +72,7 @@ def resolve(
         model_name,
         layout,
         num_draft_tokens,
-        target,
-        draft,
+        engines,
         admission,
         tuple(choose.choices),
     )
@@ -95,7 +97,7 @@ def _choose_output(choose: Chooser) -> Path:
 
 
 def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
-    """The sizes that both engines share. The coordinator sends both the whole text in every round."""
+    """The sizes that all engines share. The coordinator sends each the whole text in every round."""
     on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
     drafts = choose(
         "speculation.max_draft_len",
@@ -105,9 +107,7 @@ def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
     batch = choose(
         "engine.max_batch_size", choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"
     )
-    longest = {
-        role: model.source.max_position for role, model in (("target", facts.target), ("draft", facts.draft))
-    }
+    longest = {role: model.source.max_position for role, model in facts.models.items()}
     shorter = min(longest, key=lambda role: longest[role])
     bounded = longest[shorter] > MAX_SEQ_LEN
     length = choose(
@@ -116,9 +116,9 @@ def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
         "keeps memory for many requests" if bounded else f"the longest text that the {shorter} was made for",
         "default" if bounded else "model",
     )
-    if length > longest["target"]:
-        problem = f"{length} is more than the target was made for, {longest['target']} tokens"
-        raise choose.error("engine.max_seq_len", problem, f"at most {longest['target']}")
+    if length > longest[Role.TARGET]:
+        problem = f"{length} is more than the target was made for, {longest[Role.TARGET]} tokens"
+        raise choose.error("engine.max_seq_len", problem, f"at most {longest[Role.TARGET]}")
     prompt = choose("engine.max_input_len", length - 1, "leaves room for one token of answer")
     if prompt >= length:
         problem = f"{prompt} leaves no room for an answer: max_seq_len is {length}"
@@ -127,34 +127,45 @@ def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
     return replace(options, max_num_tokens=least_num_tokens(options))
 
 
+def _proposing(options: BuildOptions) -> BuildOptions:
+    """A draft verifies nothing."""
+    return replace(options, max_draft_len=0)
+
+
 def _iterations(
-    choose: Chooser, target: EnginePlan, draft: EnginePlan, on_tensorrt: bool
-) -> tuple[EnginePlan, EnginePlan]:
-    """Both engines with the size of their iterations. The draft keeps chunked context: it has no drafts that
+    choose: Chooser, engines: Mapping[Role, EnginePlan], on_tensorrt: bool
+) -> dict[Role, EnginePlan]:
+    """The engines with the size of their iterations. The draft keeps chunked context: it has no drafts that
     could be discarded."""
-    hardware = choose.loaded.recipe.hardware
+    hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET]
     gpu = gpus.GPUS.get(hardware.gpu) if on_tensorrt else None
 
-    def sized(engine: EnginePlan, tokens: int) -> EnginePlan:
-        return replace(engine, options=replace(engine.options, max_num_tokens=tokens))
+    def sized(tokens: int) -> dict[Role, EnginePlan]:
+        return {
+            role: replace(engine, options=replace(engine.options, max_num_tokens=tokens))
+            if "max_num_tokens" not in choose.loaded.recipe.models[role].build
+            else engine
+            for role, engine in engines.items()
+        }
 
     def kv_memory(tokens: int) -> int:
         assert gpu is not None
-        return budget_of(gpu, sized(target, tokens), sized(draft, tokens), hardware.count).left
+        return budget_of(gpu, sized(tokens), hardware.count).left
 
     def affordable(tokens: int) -> bool:
         plain = kv_memory(target.options.max_num_tokens)
         return fits_a_tensor(target, tokens) and plain - kv_memory(tokens) <= _PRICE * plain
 
-    tokens = choose_num_tokens(choose, target.options, affordable if gpu else None)
-    target, draft = sized(target, tokens), sized(draft, tokens)
+    found = sized(choose_num_tokens(choose, target.options, affordable if gpu else None))
     if on_tensorrt:
-        chunked = choose_chunked_context(choose, target.options)
-        target = replace(target, enable_chunked_context=chunked)
-    return target, draft
+        chunked = choose_chunked_context(choose, found[Role.TARGET].options)
+        found[Role.TARGET] = replace(found[Role.TARGET], enable_chunked_context=chunked)
+    return found
 
 
-def _engine(choose: Chooser, role: str, backend: str, facts: ModelFacts, options: BuildOptions) -> EnginePlan:
+def _engine(
+    choose: Chooser, role: Role, backend: str, facts: ModelFacts, options: BuildOptions
+) -> EnginePlan:
     dtype = choose(f"{role}.dtype", facts.source.dtype, "what the model is stored in", "model")
     if dtype == "auto":
         dtype = facts.source.dtype
@@ -167,15 +178,36 @@ def _engine(choose: Chooser, role: str, backend: str, facts: ModelFacts, options
     extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint)
     if "lora_dir" in extra:
         extra["lora_dir"] = _adapter(choose, f"{role}.build.lora_dir", str(extra["lora_dir"]))
-    return EnginePlan(facts, calibration, checkpoint, replace(options, extra=extra))
+    own = {name: extra.pop(name) for name in SIZES if name in extra}
+    return EnginePlan(facts, calibration, checkpoint, _own_sizes(choose, role, options, own, extra))
+
+
+def _own_sizes(
+    choose: Chooser, role: Role, shared: BuildOptions, own: Mapping[str, Any], extra: Mapping[str, Value]
+) -> BuildOptions:
+    """The sizes of one engine, of which some are its own; it reads every text that the others read."""
+    options = replace(shared, **own, extra=extra)
+    for name, least, reason in (
+        ("max_seq_len", shared.max_seq_len, "every engine reads the whole text"),
+        ("max_num_tokens", verification(options), "one iteration verifies every request"),
+    ):
+        if own.get(name, least) < least:
+            raise choose.error(
+                f"{role}.build.{name}", f"{own[name]} is too few: {reason}", f"at least {least}"
+            )
+    prompt, longest = options.max_input_len, options.max_seq_len
+    if prompt >= longest:
+        problem = f"{prompt} leaves no room for an answer: max_seq_len is {longest}"
+        raise choose.error(f"{role}.build.max_input_len", problem, f"at most {longest - 1}")
+    return options
 
 
 def _build_options(
-    choose: Chooser, role: str, backend: str, architecture: str, checkpoint: ConvertOptions
+    choose: Chooser, role: Role, backend: str, architecture: str, checkpoint: ConvertOptions
 ) -> dict[str, Value]:
     """The options of `trtllm-build` beside the sizes: an expert's, and the recipe's in their place."""
     recipe = choose.loaded.recipe
-    model: Model = getattr(recipe, role)
+    model = recipe.models[role]
     if is_on(model.build.get("reduce_fusion")) and architecture != "LlamaForCausalLM":
         problem = f"trtllm-build switches it off for {architecture}"
         raise choose.error(f"{role}.build.reduce_fusion", problem, "remove this line")
@@ -204,7 +236,7 @@ def _adapter(choose: Chooser, key: str, written: str) -> str:
     return str(folder)
 
 
-def _checkpoint(choose: Chooser, role: str, dtype: str, source: Source) -> ConvertOptions:
+def _checkpoint(choose: Chooser, role: Role, dtype: str, source: Source) -> ConvertOptions:
     weights = choose(f"{role}.quantization.weights", "none", "as the model is")
     cache = choose(f"{role}.quantization.kv_cache", "none", "as the model is")
     tensor = choose(f"{role}.parallel.tensor", 1, "one GPU has every layer whole")
@@ -220,9 +252,9 @@ def _checkpoint(choose: Chooser, role: str, dtype: str, source: Source) -> Conve
 
 
 def _calibration(
-    choose: Chooser, role: str, checkpoint: ConvertOptions, facts: ModelFacts
+    choose: Chooser, role: Role, checkpoint: ConvertOptions, facts: ModelFacts
 ) -> CalibrationPlan | None:
-    model: Model = getattr(choose.loaded.recipe, role)
+    model = choose.loaded.recipe.models[role]
     key, own = f"{role}.quantization.calibration", model.quantization.calibration
     if facts.source.scheme and own:
         raise choose.error(key, "the model is FP8 already, with scales of its own", "remove this section")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,7 @@ from trtspec.recipe import releases
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.repository.placement import Placement, place
 from trtspec.repository.spec import Admission
+from trtspec.roles import Role
 
 Layout = Literal["in_process", "bls"]
 
@@ -29,7 +31,7 @@ class CalibrationPlan:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """One of the two engines: how its checkpoint is made, and what it is built for.
+    """One engine: how its checkpoint is made, and what it is built for.
 
     `calibration` is None for what needs none; what it finds becomes part of `checkpoint` when it is known.
     With `enable_chunked_context` TensorRT-LLM may read a text in several iterations.
@@ -56,13 +58,21 @@ class Resolved:
     model_name: str
     layout: Layout
     num_draft_tokens: int
-    target: EnginePlan
-    draft: EnginePlan
+    engines: Mapping[Role, EnginePlan]
     admission: Admission
     choices: tuple[Choice, ...]
 
     @property
+    def target(self) -> EnginePlan:
+        return self.engines[Role.TARGET]
+
+    @property
     def placement(self) -> Placement:
         """The GPUs of the server that the engines run on."""
-        target, draft = (engine.checkpoint.mapping.world_size for engine in (self.target, self.draft))
-        return place(target, draft, self.loaded.recipe.hardware.count)
+        return placement(self.engines, self.loaded.recipe.hardware.count)
+
+
+def placement(engines: Mapping[Role, EnginePlan], gpus: int) -> Placement:
+    """Of engines on a server with so many GPUs."""
+    ranks = {role: engine.checkpoint.mapping.world_size for role, engine in engines.items()}
+    return place(ranks, gpus)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from trtspec.plan.choices import Chooser
 from trtspec.plan.resolved import EnginePlan, Layout
 from trtspec.repository.spec import Admission
@@ -19,18 +21,18 @@ def choose_num_draft_tokens(choose: Chooser, longest: int) -> int:
     return asked
 
 
-def choose_layout(choose: Chooser, target: EnginePlan, draft: EnginePlan) -> Layout:
-    parallel = max(engine.checkpoint.mapping.world_size for engine in (target, draft)) > 1
+def choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
+    parallel = max(engine.checkpoint.mapping.world_size for engine in engines) > 1
     default: Layout = "bls" if parallel else "in_process"
     reason = "an engine of several ranks is a model of its own" if parallel else "no hop between the models"
     layout: Layout = choose("serving.layout", default, reason)
     return layout
 
 
-def choose_admission(choose: Chooser, target: EnginePlan, draft: EnginePlan) -> Admission:
+def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> Admission:
     """Whatever the recipe leaves out keeps within what it names."""
     serving = choose.loaded.recipe.serving
-    places = min(engine.options.max_batch_size for engine in (target, draft))
+    places = min(engine.options.max_batch_size for engine in engines)
     per_place = _QUEUED_FOR_A_PLACE * places
     size = choose(
         "serving.max_queue_size",

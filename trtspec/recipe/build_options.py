@@ -81,7 +81,11 @@ _LORA_MODULES = (
     "mlp_gate_up",
 )
 
+SIZES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
+"""Of one engine, in place of those of the recipe's section `engine`, which are for all."""
+
 OPTIONS: dict[str, Kind] = {
+    **dict.fromkeys(SIZES, Whole()),
     # Without it there is no in-flight batching (`modelConfig.h`, supportsInflightBatching).
     "gpt_attention_plugin": Words(_DTYPES),
     "bert_attention_plugin": _DTYPE,
@@ -147,11 +151,7 @@ _NEVER: dict[str, tuple[int | str, str]] = {
 
 # What the recipe has a key of its own for, or what trtspec decides alone.
 _ELSEWHERE = {
-    "max_batch_size": "set engine.max_batch_size",
-    "max_input_len": "set engine.max_input_len",
-    "max_seq_len": "set engine.max_seq_len",
     "max_decoder_seq_len": "set engine.max_seq_len",
-    "max_num_tokens": "set engine.max_num_tokens",
     "max_draft_len": "set speculation.max_draft_len",
     "max_multimodal_len": "set max_prompt_embedding_table_size",
     "speculative_decoding_mode": "set speculation.mode",

@@ -8,6 +8,7 @@ from trtspec.recipe import gpus
 from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import option_problem
 from trtspec.recipe.schema import Model, Recipe
+from trtspec.roles import Role
 
 # Key, problem, repair.
 Finding = tuple[str, str, str | None]
@@ -18,12 +19,14 @@ _ENGINE_MODELS = ("tensorrt_llm", "tensorrt_llm_draft")
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Everything in the recipe that cannot hold at once."""
+    if recipe.speculation.method == "draft_model" and recipe.draft is None:
+        yield "draft", "is missing: the small model that proposes tokens", None
     yield from _hardware(recipe)
     yield from _lengths(recipe)
     yield from _serving(recipe)
     yield from _times(recipe)
     yield from _overlap(recipe)
-    for role, model in (("target", recipe.target), ("draft", recipe.draft)):
+    for role, model in recipe.models.items():
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
         flaws = [
@@ -76,9 +79,7 @@ def _serving(recipe: Recipe) -> Iterator[Finding]:
             f"{name} is the name of an engine's model in the bls layout",
             "choose another name",
         )
-    ranks = {
-        role: model.parallel.ranks for role, model in (("target", recipe.target), ("draft", recipe.draft))
-    }
+    ranks = recipe.ranks
     several = [role for role, count in ranks.items() if count > 1]
     if layout == "in_process" and several:
         problem = f"in_process needs one rank for each engine, and the {several[0]} has {ranks[several[0]]}"
@@ -102,7 +103,7 @@ def _times(recipe: Recipe) -> Iterator[Finding]:
 
 def _overlap(recipe: Recipe) -> Iterator[Finding]:
     """Two engines of several ranks on the same GPUs wait for each other for ever (TensorRT-LLM #3499)."""
-    target, draft, count = recipe.target.parallel.ranks, recipe.draft.parallel.ranks, recipe.hardware.count
+    target, draft, count = recipe.ranks[Role.TARGET], recipe.ranks.get(Role.DRAFT, 0), recipe.hardware.count
     if recipe.backend == "tensorrt_llm" and 1 < target <= count and 1 < draft <= count < target + draft:
         problem = (
             f"{draft} ranks on GPUs that have ranks of the target too: TensorRT-LLM hangs with two requests"
@@ -114,14 +115,14 @@ def _overlap(recipe: Recipe) -> Iterator[Finding]:
         )
 
 
-def _parallel(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
+def _parallel(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
     ranks, hardware = model.parallel.ranks, recipe.hardware
     if hardware.gpu != gpus.NONE and ranks > hardware.count:
         problem = f"tensor x pipeline is {ranks} ranks, one GPU each, but hardware.count is {hardware.count}"
         yield f"{role}.parallel", problem, f"write hardware: {{count: {ranks}}}, or fewer ranks"
 
 
-def _precision(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
+def _precision(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
     quantization, on_tensorrt = model.quantization, recipe.backend == "tensorrt_llm"
     if quantization.kv_cache == "fp8" and quantization.weights != "fp8":
         # The builder would switch paged context FMHA off, without which a target verifies nothing.

@@ -82,7 +82,7 @@ def _bytes(path: Path) -> bytes:
 
 def _locations(loaded: LoadedRecipe) -> list[Problem]:
     problems = []
-    for role, model in (("target", loaded.recipe.target), ("draft", loaded.recipe.draft)):
+    for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)
         if isinstance(location, str) and not _HUB_ID.match(location):
             problem = f"found {location!r:.80}, which is neither a folder nor a Hub id"

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
+from trtspec.digest import digest_of
 from trtspec.recipe import gpus, releases
+from trtspec.roles import Role
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
@@ -94,13 +96,15 @@ class Model(Section):
     parallel: Parallel = Field(default=Parallel(), description="Ranks of this engine.")
     build: dict[str, BuildOption] = Field(
         default={},
-        description="Any further trtllm-build option, by its name without the dashes: gemm_plugin: auto.",
+        description="Any trtllm-build option of this engine alone, by its name without the dashes: "
+        "gemm_plugin: auto, max_batch_size: 256.",
     )
 
 
-class Speculation(Section):
-    """How the pair works together."""
+class DraftModel(Section):
+    """A small model proposes what the target verifies: the first member of a union by `method`."""
 
+    method: Literal["draft_model"] = Field(default="draft_model", description="Where drafts come from.")
     mode: Literal["draft_tokens_external"] = Field(
         default="draft_tokens_external", description="TensorRT-LLM's speculative_decoding_mode of the target."
     )
@@ -112,6 +116,9 @@ class Speculation(Section):
     num_draft_tokens: Positive | None = Field(
         default=None, description="K of a request that names none; max_draft_len if left out."
     )
+
+
+Speculation = DraftModel
 
 
 class Engine(Section):
@@ -184,16 +191,42 @@ class Serving(Section):
 class Recipe(Section):
     """One pair, from two Hugging Face models to a Triton model repository."""
 
+    # The one method that there is needs a draft, which editors are told and pydantic is not.
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].insert(2, "draft"))
+
     version: Literal[1] = Field(default=1, description="Version of this schema.")
     name: Annotated[str, Field(max_length=100, pattern=r"^[a-z0-9][a-z0-9._-]*$")] = Field(
         description="Name of the build; its folder is build/<name>."
     )
     target: Model = Field(description="The large model, whose text is served.")
-    draft: Model = Field(description="The small model that proposes tokens.")
+    draft: Model | None = Field(
+        default=None, description="The small model that proposes tokens; method draft_model needs it."
+    )
     hardware: Hardware = Field(description="Where the engines run.")
     speculation: Speculation = Field(default=Speculation(), description="How the two models work together.")
     engine: Engine = Field(default=Engine(), description="What both engines are built with and for.")
     serving: Serving = Field(default=Serving(), description="The Triton model in front of the pair.")
+
+    @property
+    def ranks(self) -> dict[Role, int]:
+        """GPUs of each engine."""
+        return {role: model.parallel.ranks for role, model in self.models.items()}
+
+    @property
+    def models(self) -> dict[Role, Model]:
+        """Those that have an engine, the target first."""
+        return {Role.TARGET: self.target, **({Role.DRAFT: self.draft} if self.draft else {})}
+
+    @property
+    def digest(self) -> str:
+        """Stands for the recipe with its defaults, in manifests and stores.
+
+        Keys that are younger than these are left out where they say what was so before them.
+        """
+        values = self.model_dump(mode="json")
+        if values["speculation"]["method"] == "draft_model":
+            del values["speculation"]["method"]
+        return digest_of(values)
 
     def calibration(self, model: Model) -> Calibration | None:
         """What a model is calibrated with if it is to be FP8: its own, or else the target's."""

@@ -1,8 +1,11 @@
-"""Which GPUs of a server the two engines run on."""
+"""Which GPUs of a server the engines run on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from trtspec.roles import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +13,10 @@ class Placement:
     """The GPU of each rank, by CUDA's numbers: TensorRT-LLM's `device_ids`, Triton's `gpu_device_ids`."""
 
     target: tuple[int, ...]
-    draft: tuple[int, ...]
+    draft: tuple[int, ...] = ()
+
+    def of(self, role: Role) -> tuple[int, ...]:
+        return self.target if role is Role.TARGET else self.draft
 
     @property
     def is_shared(self) -> bool:
@@ -23,10 +29,13 @@ class Placement:
         return 1 + max(*self.target, *self.draft)
 
 
-def place(target_ranks: int, draft_ranks: int, gpus: int) -> Placement:
-    """The draft gets GPUs of its own where the server has them, and shares the target's first ones where not.
+def place(ranks: Mapping[Role, int], gpus: int) -> Placement:
+    """Of engines of so many ranks on a server with so many GPUs.
+
+    The draft gets GPUs of its own where the server has them, and shares the target's first ones where not.
 
     Engines on one GPU take turns on it, so apart they are faster with many requests at once.
     """
-    first = target_ranks if target_ranks + draft_ranks <= gpus else 0
-    return Placement(tuple(range(target_ranks)), tuple(range(first, first + draft_ranks)))
+    target, draft = ranks[Role.TARGET], ranks.get(Role.DRAFT, 0)
+    first = target if target + draft <= gpus else 0
+    return Placement(tuple(range(target)), tuple(range(first, first + draft)))

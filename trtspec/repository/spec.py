@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtspec.repository.placement import Placement
+from trtspec.roles import Role
 
-TARGET, DRAFT = "tensorrt_llm", "tensorrt_llm_draft"
+MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
+"""The Triton models of the bls layout, as NVIDIA's own are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class RepositorySpec:
     limits are not here: each engine's own `config.json` holds them. `num_draft_tokens` is the K of a request
     that names none; None stands for the target's `max_draft_len`. `tensorrt_llm` is None for engines of the
     `torch` backend. `admission` is None where the serving side's own defaults hold. `engines` are the models
-    `TARGET` and `DRAFT` of the bls layout, and empty where the coordinator runs both engines in its own
+    of the bls layout, and empty where the coordinator runs both engines in its own
     process.
     """
 

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from trtspec.build.stored import platform_of
 from trtspec.cli.app import app
 from trtspec.engine.store.entry import Entry
 from trtspec.engine.store.push import push
 from trtspec.engine.store.store import Store
 from trtspec.errors import RecipeError, TrtspecError
-from trtspec.plan.digests import digest_of
-from trtspec.plan.stored import platform_of
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import RELEASES, release_of
 
@@ -123,7 +122,7 @@ def stored(folder: Path, recipe: str, gpu: str = "h200", revision: str = "a" * 4
     """A store with the pair of a recipe, built for a GPU from one commit of both models."""
     loaded = load(Path(recipe))
     models = {role: {"revision": revision} for role in ("target", "draft")}
-    manifest = {"recipe": digest_of(loaded.recipe.model_dump(mode="json")), "models": models}
+    manifest = {"recipe": loaded.recipe.digest, "models": models}
     platform = platform_of(gpu, release_of(loaded.recipe.engine.release))
     folder.mkdir(exist_ok=True)
     entry = Entry("pair", "one", platform, "c" * 64, "2026-01-01T00:00:00+00:00", {}, (), manifest)

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from trtspec.cli import inspect as command
 from trtspec.cli.app import app
-from trtspec.plan import digests
+from trtspec.digest import digest_of
+from trtspec.run import digests
 
 RUN = CliRunner()
 
@@ -38,7 +39,7 @@ def test_json_for_a_machine(llama_folder: Callable[..., Path]) -> None:
     assert content["ok"]
     assert content["files"] == {name: len(data) for name, data in files.items()}
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    assert content["digest"] == digests.digest_of(sums)
+    assert content["digest"] == digest_of(sums)
     assert [finding["wrong"] for finding in content["findings"]] == [False]
 
 
@@ -73,7 +74,7 @@ def test_a_build_knows_its_digests(llama_folder: Callable[..., Path], tmp_path: 
     known.save()
     store.write_text(store.read_text().replace(sums["model.safetensors"], "0" * 64))
     content = json.loads(RUN.invoke(app, ["inspect", str(folder), "--json"]).stdout)
-    assert content["digest"] == digests.digest_of({**sums, "model.safetensors": "0" * 64})
+    assert content["digest"] == digest_of({**sums, "model.safetensors": "0" * 64})
 
 
 def test_names_from_files_send_nothing_to_the_terminal(llama_folder: Callable[..., Path]) -> None:

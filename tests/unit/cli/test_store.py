@@ -83,7 +83,7 @@ def test_the_bill_of_materials_is_cyclonedx(store: Path) -> None:
 
 def test_pull(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Runtime("1.2.1", "10.14.1.48", (90,))
-    monkeypatch.setattr("trtspec.plan.runtime.this_runtime", lambda: here)
+    monkeypatch.setattr("trtspec.machine.runtime.this_runtime", lambda: here)
     result = run("pull", store, "pair", "--output", tmp_path / "new")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/new\n")
     assert (tmp_path / "new/rank0.engine").read_bytes() == (tmp_path / "made/rank0.engine").read_bytes()
@@ -105,7 +105,7 @@ def test_pull(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_would_not_load_here_is_not_pulled(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Runtime, why: str
 ) -> None:
-    monkeypatch.setattr("trtspec.plan.runtime.this_runtime", lambda: here)
+    monkeypatch.setattr("trtspec.machine.runtime.this_runtime", lambda: here)
     result = run("pull", store, "pair", "--output", tmp_path / "new")
     assert why in str(result.exception)
     assert not (tmp_path / "new").exists()

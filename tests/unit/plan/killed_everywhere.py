@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trtspec.build.plan import make_plan
 from trtspec.checkpoint import convert
-from trtspec.plan.plan import make_plan
-from trtspec.plan.runner import run
+from trtspec.run.runner import run
 from trtspec.watch import Advance
 
 MOMENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "shutil.rmtree")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.plan.atomic import publish, remove_leftovers, temporary, write_atomically
+from trtspec.atomic import publish, remove_leftovers, temporary, write_atomically
 
 
 def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from trtspec.plan.devices import Gpu, apart, parse, visible
+from trtspec.machine.devices import Gpu, apart, parse, visible
 
 # What `nvidia-smi` prints for the query; the GTX has neither MIG nor a way to say so.
 OUTPUT = """\

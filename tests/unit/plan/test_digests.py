@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.plan import digests as module
-from trtspec.plan.digests import FileDigests, digest_of
+from trtspec.digest import digest_of
+from trtspec.run import digests as module
+from trtspec.run.digests import FileDigests
 from trtspec.watch import Advance
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.plan.installed import installed, installed_beside
+from trtspec.machine.installed import installed, installed_beside
 
 
 def script(tmp_path: Path, first_line: str) -> Path:

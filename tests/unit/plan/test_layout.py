@@ -12,8 +12,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.fakes.gpu_machine import H200, GpuMachine
+from trtspec.build.plan import make_plan
 from trtspec.plan.layout import repository_spec
-from trtspec.plan.plan import make_plan
 from trtspec.repository.spec import RepositorySpec
 from trtspec.watch import unwatched
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from trtspec.errors import UnavailableError
-from trtspec.plan.lock import locked
+from trtspec.run.lock import locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from trtspec.plan.lock import locked
+from trtspec.run.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

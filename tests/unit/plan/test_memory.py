@@ -16,6 +16,7 @@ from trtspec.engine.options import BuildOptions
 from trtspec.plan.facts import ModelFacts
 from trtspec.plan.memory import GIB, Budget, EngineMemory, engine_memory, fits_a_tensor
 from trtspec.plan.resolved import EnginePlan
+from trtspec.roles import Role
 
 
 @pytest.fixture
@@ -75,7 +76,9 @@ def test_the_widest_tensor_has_as_many_numbers_as_tensorrt_counts(source: Source
 
 def budget(total: int, weights: int, per_token: int, length: int = 1000) -> Budget:
     one = EngineMemory(weights=weights, workspace=GIB, kv_per_token=per_token)
-    return Budget("NVIDIA H100", total, one, one, tokens_per_request=length, max_batch_size=16)
+    return Budget(
+        "NVIDIA H100", total, dict.fromkeys(Role, one), tokens_per_request=length, max_batch_size=16
+    )
 
 
 def test_what_is_left_is_for_keys_and_values() -> None:

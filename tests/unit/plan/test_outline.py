@@ -16,7 +16,7 @@ from tests.fakes.hub import COMMIT, Hub
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError
-from trtspec.plan.actions import convert_checkpoint
+from trtspec.steps import convert
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -114,7 +114,7 @@ def test_an_outline_is_never_converted(recipe: Path, hub: Hub, run: Run, tmp_pat
     planned(run("plan", recipe, "--json"))
     (outline,) = (tmp_path / "cache").glob("outlines/*/*")
     with pytest.raises(ModelError, match="is the outline of a model"):
-        convert_checkpoint(read_source(outline), ConvertOptions("float32"), None, tmp_path / "x", print)
+        convert.run(read_source(outline), ConvertOptions("float32"), None, tmp_path / "x", print)
     assert not (tmp_path / "x").exists()
 
 

@@ -9,12 +9,13 @@ import pytest
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.source import read_source
 from trtspec.errors import RecipeError
+from trtspec.machine.host import Host
 from trtspec.plan.choices import Choice
 from trtspec.plan.facts import Facts, ModelFacts
-from trtspec.plan.host import Host
 from trtspec.plan.resolve import resolve
 from trtspec.plan.resolved import Resolved
 from trtspec.recipe.loader import load
+from trtspec.roles import Role
 
 Resolve = Callable[..., Resolved]
 
@@ -39,7 +40,7 @@ def resolved(llama_folder: Callable[..., Path], tmp_path: Path) -> Resolve:
             ModelFacts(name, None, replace(source, architecture=architecture), None)
             for name, source in zip(("target", "draft"), sources, strict=True)
         ]
-        facts = Facts(*models, host=Host({}), serving_code="")
+        facts = Facts(dict(zip(Role, models, strict=True)), Host({}), serving_code="")
         recipe = tmp_path / "recipe.yaml"
         start = ("name: x", f"hardware: {{gpu: {gpu}}}", "target: {model: ./t}", "draft: {model: ./d}")
         given = [line.split(":")[0] for line in lines]
@@ -59,9 +60,12 @@ def test_defaults_for_a_gpu(resolved: Resolve) -> None:
     options = found.target.options
     assert (found.backend, found.release and found.release.version) == ("tensorrt_llm", "1.2.1")
     assert (options.max_batch_size, options.max_draft_len) == (16, 8)
-    assert (found.target.enable_chunked_context, found.draft.enable_chunked_context) == (False, True)
+    assert (found.target.enable_chunked_context, found.engines[Role.DRAFT].enable_chunked_context) == (
+        False,
+        True,
+    )
     assert (options.max_seq_len, options.max_input_len, options.max_num_tokens) == (8192, 8191, 16384)
-    assert found.draft.options.max_draft_len == 0
+    assert found.engines[Role.DRAFT].options.max_draft_len == 0
     assert str(found.output) == "build/x"
     assert (found.target.checkpoint.dtype, choice(found, "target.dtype").origin) == ("bfloat16", "model")
     assert all(choice.reason for choice in found.choices)
@@ -93,7 +97,11 @@ def test_flag_before_environment_before_recipe_before_default(resolved: Resolve)
 def test_an_iteration_is_as_wide_as_the_gpu_can_spare(resolved: Resolve) -> None:
     """With short texts all of them; where memory is scarce, or no GPU is, `trtllm-build`'s default."""
     found = resolved("engine: {max_seq_len: 1000}")
-    assert found.target.options.max_num_tokens == found.draft.options.max_num_tokens == 16 * (1000 + 8)
+    assert (
+        found.target.options.max_num_tokens
+        == found.engines[Role.DRAFT].options.max_num_tokens
+        == 16 * (1000 + 8)
+    )
     assert choice(found, "engine.max_num_tokens").reason == "every request at its longest"
     narrow = resolved("engine: {max_batch_size: 170000}", "speculation: {max_draft_len: 1}", gpu="l4")
     assert narrow.target.options.max_num_tokens == 170000 * 2
@@ -130,12 +138,15 @@ def test_max_num_tokens_covers_a_verification_of_every_request(resolved: Resolve
 def test_dtype_auto_is_the_models_own(resolved: Resolve) -> None:
     found = resolved("target: {model: ./t, dtype: auto}", "draft: {model: ./d, dtype: float16}")
     assert (found.target.checkpoint.dtype, choice(found, "target.dtype").origin) == ("bfloat16", "model")
-    assert (found.draft.checkpoint.dtype, choice(found, "draft.dtype").origin) == ("float16", "recipe")
+    assert (found.engines[Role.DRAFT].checkpoint.dtype, choice(found, "draft.dtype").origin) == (
+        "float16",
+        "recipe",
+    )
 
 
 def test_options_of_one_engine_are_its_own(resolved: Resolve) -> None:
     found = resolved("draft: {model: ./d, build: {gemm_plugin: bfloat16}}")
-    target, draft = (engine.options.extra["gemm_plugin"] for engine in (found.target, found.draft))
+    target, draft = (engine.options.extra["gemm_plugin"] for engine in found.engines.values())
     assert (target, draft) == ("auto", "bfloat16")
     assert choice(found, "target.build.gemm_plugin").origin == "default"
     assert choice(found, "draft.build.gemm_plugin").origin == "recipe"
@@ -148,7 +159,7 @@ def test_the_torch_backend_has_the_recipes_options_alone(resolved: Resolve) -> N
         gpu="none",
     )
     assert found.target.options.extra == {"gather_generation_logits": True}
-    assert found.draft.options.extra == {}
+    assert found.engines[Role.DRAFT].options.extra == {}
 
 
 def test_what_trtllm_build_would_switch_off_is_refused(resolved: Resolve) -> None:
@@ -183,7 +194,7 @@ def test_what_cannot_be_given(resolved: Resolve, line: str, said: str) -> None:
 def test_the_ranks_of_an_engine(resolved: Resolve) -> None:
     found = resolved("hardware: {gpu: h200, count: 4}", "target: {model: ./t, parallel: {tensor: 4}}")
     assert found.target.checkpoint.mapping == RankMapping(tp_size=4)
-    assert found.draft.checkpoint.mapping == RankMapping()
+    assert found.engines[Role.DRAFT].checkpoint.mapping == RankMapping()
 
 
 @pytest.mark.parametrize(
@@ -214,3 +225,26 @@ def test_a_flag_for_tensorrt_does_not_get_around_its_limits(resolved: Resolve) -
         resolved("engine: {backend: torch}", gpu="none", flags=flags)
     with pytest.raises(RecipeError, match=r"draft\.dtype: float32 has no paged context FMHA"):
         resolved("engine: {backend: torch}", "draft: {model: ./d, dtype: float32}", flags=flags)
+
+
+class TestSizesOfOneEngine:
+    def test_they_are_its_alone(self, resolved: Resolve) -> None:
+        found = resolved("draft: {model: ./d, build: {max_batch_size: 256, max_num_tokens: 4096}}")
+        target, draft = found.target.options, found.engines[Role.DRAFT].options
+        assert (target.max_batch_size, draft.max_batch_size) == (16, 256)
+        assert (target.max_num_tokens, draft.max_num_tokens) == (16384, 4096)
+        assert "max_batch_size" not in draft.extra
+        assert found.admission.max_places == 16
+        assert choice(found, "draft.build.max_batch_size").origin == "recipe"
+
+    @pytest.mark.parametrize(
+        ("build", "problem"),
+        [
+            ("max_seq_len: 4096", "4096 is too few: every engine reads the whole text"),
+            ("max_batch_size: 1024, max_num_tokens: 1000", "1000 is too few: one iteration verifies"),
+            ("max_input_len: 9000", "9000 leaves no room for an answer: max_seq_len is 8192"),
+        ],
+    )
+    def test_what_cannot_serve_the_pair(self, resolved: Resolve, build: str, problem: str) -> None:
+        with pytest.raises(RecipeError, match=problem):
+            resolved(f"draft: {{model: ./d, build: {{{build}}}}}")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from trtspec.errors import EngineError, UnavailableError
-from trtspec.plan.digests import FileDigests
-from trtspec.plan.runner import pending, run
-from trtspec.plan.step import Step
+from trtspec.run.digests import FileDigests
+from trtspec.run.runner import pending, run
+from trtspec.run.step import Step
 from trtspec.watch import Advance
 
 

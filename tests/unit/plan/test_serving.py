@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.build.plan import make_plan
 from trtspec.plan.choices import Choice
 from trtspec.plan.layout import repository_spec
-from trtspec.plan.plan import make_plan
 from trtspec.plan.resolved import Resolved
 from trtspec.repository.spec import Admission
 from trtspec.watch import unwatched

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.plan.side_by_side import groups, run_together
-from trtspec.plan.step import Step
+from trtspec.run.side_by_side import groups, run_together
+from trtspec.run.step import Step
 from trtspec.watch import Advance
 
 

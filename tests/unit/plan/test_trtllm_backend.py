@@ -13,9 +13,9 @@ import pytest
 
 from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.processes import naming
+from trtspec.build.plan import make_plan
 from trtspec.errors import StepError
-from trtspec.plan.plan import make_plan
-from trtspec.plan.runner import run
+from trtspec.run.runner import run
 from trtspec.watch import unwatched
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")

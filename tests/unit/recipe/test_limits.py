@@ -161,8 +161,8 @@ def test_what_contradicts(changes: dict[str, Any], key: str, problem: str, repai
 @pytest.mark.parametrize(
     ("option", "value", "problem", "repair"),
     [
-        ("max_batch_size", 8, "not for the recipe", "set engine.max_batch_size"),
-        ("--max-seq-len", 8, "not for the recipe", "set engine.max_seq_len"),
+        ("max_draft_len", 8, "not for the recipe", "set speculation.max_draft_len"),
+        ("--max-decoder-seq-len", 8, "not for the recipe", "set engine.max_seq_len"),
         ("checkpoint_dir", "x", "not for the recipe", "trtspec sets it"),
         ("output_dir", "x", "not for the recipe", "trtspec sets it"),
         ("max_draft_len", 4, "not for the recipe", "set speculation.max_draft_len"),
@@ -214,7 +214,7 @@ def test_build_options_that_may(option: str, value: Any) -> None:
 
 
 def test_a_build_option_is_found_with_its_key() -> None:
-    assert list(found(draft={"build": {"max_batch_size": 3}})) == ["draft.build.max_batch_size"]
+    assert list(found(draft={"build": {"max_draft_len": 3}})) == ["draft.build.max_draft_len"]
 
 
 @pytest.mark.parametrize(("gpu", "backend"), [("none", "torch"), ("h100", "tensorrt_llm")])

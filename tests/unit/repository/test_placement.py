@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtspec.repository.placement import Placement, place
+from trtspec.roles import Role
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from trtspec.repository.placement import Placement, place
     ],
 )
 def test_apart_where_there_is_room(target: int, draft: int, gpus: int, expected: Placement) -> None:
-    placement = place(target, draft, gpus)
+    placement = place({Role.TARGET: target, Role.DRAFT: draft}, gpus)
     assert placement == expected
     assert placement.is_shared is (target + draft > gpus)
     assert placement.gpus == (max(target, draft) if placement.is_shared else target + draft)

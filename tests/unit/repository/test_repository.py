@@ -14,12 +14,13 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from trtspec.build.plan import make_plan
 from trtspec.plan.layout import repository_spec
-from trtspec.plan.plan import make_plan
 from trtspec.repository import RepositorySpec, write_repository
 from trtspec.repository.config import config_text
 from trtspec.repository.placement import place
 from trtspec.repository.spec import Admission, TensorRtLlm
+from trtspec.roles import Role
 from trtspec.watch import unwatched
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +51,9 @@ def test_triton_reads_the_config():
 
 
 def test_engines_of_tensorrt_llm_are_told_of_their_gpus_and_their_image():
-    engines = TensorRtLlm("nvcr.io/image", place(1, 1, 2), 0.8, target_enable_chunked_context=False)
+    engines = TensorRtLlm(
+        "nvcr.io/image", place(dict.fromkeys(Role, 1), 2), 0.8, target_enable_chunked_context=False
+    )
     config = text_format.Parse(config_text(RepositorySpec(tensorrt_llm=engines)), pb.ModelConfig())
 
     assert {key: value.string_value for key, value in config.parameters.items()} == {

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from trtspec.engine.store.platform import Platform
 
 SCHEMA = 1
-Role = Literal["target", "draft", "pair"]
+Content = Literal["target", "draft", "pair"]
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -48,7 +48,7 @@ class Entry:
     those without a file. `manifest` is the provenance.
     """
 
-    role: Role
+    role: Content
     name: str
     platform: Platform
     key: str
@@ -101,7 +101,7 @@ def from_bytes(content: bytes) -> Entry:
         entry = Entry(**values, platform=platform, files=files, folders=folders)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"it is not whole: {error}") from error
-    if entry.role not in get_args(Role):
+    if entry.role not in get_args(Content):
         raise ValueError(f"its role is {entry.role!r}")
     return entry
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtspec.engine.loading import Runtime
+from trtspec.recipe.gpus import GPUS
+from trtspec.recipe.releases import Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,17 @@ class Platform:
             if found and found != built:
                 return f"it was built by {name} {built}, and this machine has {found}"
         return None
+
+
+def platform_of(gpu: str, release: Release | None, tensorrt: str | None = None) -> Platform:
+    """What the engines of a recipe run on; the torch backend has no release.
+
+    `tensorrt` is the version that builds, None for that of the release's image.
+    """
+    if release is None:
+        return Platform("torch")
+    version = base_version(tensorrt or release.tensorrt)
+    return Platform("tensorrt_llm", GPUS[gpu].sm, version, release.version)
 
 
 def base_version(tensorrt: str) -> str:

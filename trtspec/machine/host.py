@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGES
 from trtspec.docker.daemon import Daemon, find_daemon
 from trtspec.engine.trtllm import COMMAND
-from trtspec.plan.devices import Gpu, find_gpus
-from trtspec.plan.installed import engine_versions, installed
+from trtspec.machine.devices import Gpu, find_gpus
+from trtspec.machine.installed import engine_versions, installed
 from trtspec.recipe.releases import Release
 
 PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)

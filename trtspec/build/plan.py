@@ -7,23 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.build.gather import gather
+from trtspec.build.stored import look
 from trtspec.checkpoint.hub import cached_folder
+from trtspec.checkpoint.outline import is_outline
 from trtspec.engine.store.store import Store
-from trtspec.plan.digests import FileDigests
-from trtspec.plan.facts import Facts, gather
-from trtspec.plan.host import find_host
+from trtspec.machine.host import find_host
+from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import recipe_obstacle
-from trtspec.plan.outline import is_outline
-from trtspec.plan.records import FOLDER, has_records
 from trtspec.plan.resolve import backend_of, build_folder, resolve
 from trtspec.plan.resolved import Resolved
-from trtspec.plan.runner import pending
-from trtspec.plan.step import Step
-from trtspec.plan.steps import make_steps, weights_read
-from trtspec.plan.stored import look
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe, load
 from trtspec.recipe.releases import release_of
+from trtspec.roles import Role
+from trtspec.run.digests import FileDigests
+from trtspec.run.records import FOLDER, has_records
+from trtspec.run.runner import pending
+from trtspec.run.step import Step
+from trtspec.steps.steps import make_steps, weights_read
 from trtspec.watch import Watch
 
 
@@ -67,7 +69,7 @@ def make_plan(
     digests = FileDigests(output / FOLDER / "digests.json", watch)
     host = find_host(release_of(loaded.recipe.engine.release), container)
     known = digests if to_run or store or has_records(output) else None
-    weights: list[str] = []
+    weights: set[Role] = set()
     while True:
         facts = gather(loaded, host, known, weights, watch)
         resolved = resolve(loaded, facts, flags, os.environ)
@@ -76,11 +78,12 @@ def make_plan(
             found = look(store, own, pending(own, output, digests), resolved, host.versions.get("tensorrt"))
             steps = make_steps(resolved, facts, found)
         made = Plan(facts, resolved, steps, own, digests)
-        needed = weights_read(made.pending()) if to_run else []
-        missing = [role for role in needed if is_outline(getattr(facts, role).source)]
+        undone = made.pending() if to_run else set[str]()
+        needed = weights_read([step for step in steps if step.name in undone])
+        missing = {role for role in needed if is_outline(facts.models[role].source)}
         if not missing:
             return made
-        weights = weights + missing
+        weights |= missing
 
 
 def check_host(recipe: Path, flags: Mapping[str, str | None], container: bool) -> None:
@@ -98,5 +101,5 @@ def check_host(recipe: Path, flags: Mapping[str, str | None], container: bool) -
 
 
 def _has_models(loaded: LoadedRecipe) -> bool:
-    models = [(loaded.model_location(model), model) for model in (loaded.recipe.target, loaded.recipe.draft)]
+    models = [(loaded.model_location(model), model) for model in loaded.recipe.models.values()]
     return all(isinstance(place, Path) or cached_folder(place, model.revision) for place, model in models)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtspec.errors import TrtspecError
+from trtspec.roles import Role
 from trtspec.watch import Advance, Watch
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do.
+    """One thing to do: of which kind, and with the model of which role, if it is about one.
 
     `output` is a path in the build directory, None for a check that makes nothing; `after` names the steps
     whose outputs it reads. `command` does the same by hand, and is empty where only `trtspec build` does
@@ -23,7 +24,7 @@ class Step:
     fetches what else it needs, before the first step is run.
     """
 
-    name: str
+    kind: str
     summary: str
     inputs: tuple[str, ...]
     output: str | None
@@ -31,7 +32,17 @@ class Step:
     digest: str | None
     action: Callable[[Path, Advance], None] = field(repr=False)
     after: tuple[str, ...] = ()
+    role: Role | None = None
     size: int | None = None
     gpus: tuple[str, ...] = ()
     obstacle: TrtspecError | None = None
     prepare: Callable[[Watch], None] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return name_of(self.kind, self.role)
+
+
+def name_of(kind: str, role: Role | None) -> str:
+    """What people, records and manifests call a step."""
+    return f"{kind} {role}" if role else kind

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trtspec.plan.atomic import write_atomically
+from trtspec.atomic import write_atomically
 
 FOLDER = ".trtspec"
 FILE = f"{FOLDER}/steps.json"

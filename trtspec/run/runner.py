@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from trtspec.atomic import publish, remove, remove_leftovers, temporary
+from trtspec.digest import digest_of
 from trtspec.errors import TrtspecError, UnavailableError
-from trtspec.plan.atomic import publish, remove, remove_leftovers, temporary
-from trtspec.plan.digests import FileDigests, digest_of
-from trtspec.plan.lock import locked
-from trtspec.plan.records import FOLDER, Record, read_records, write_records
-from trtspec.plan.side_by_side import groups, run_together
-from trtspec.plan.step import Step
+from trtspec.run.digests import FileDigests
+from trtspec.run.lock import locked
+from trtspec.run.records import FOLDER, Record, read_records, write_records
+from trtspec.run.side_by_side import groups, run_together
+from trtspec.run.step import Step
 from trtspec.watch import Advance, Watch
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

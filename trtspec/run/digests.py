@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
-from trtspec.plan.atomic import write_atomically
+from trtspec.atomic import write_atomically
 from trtspec.watch import Advance, Watch, unwatched
 
 CHUNK = 4 << 20
@@ -58,9 +57,3 @@ def _sha256(file: Path, advance: Advance) -> str:
             sha.update(chunk)
             advance(len(chunk))
     return sha.hexdigest()
-
-
-def digest_of(value: Any) -> str:
-    """The SHA-256 of plain data; equal values have equal digests, on every machine."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()

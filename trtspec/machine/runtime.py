@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trtspec.engine.loading import Runtime
-from trtspec.plan.devices import find_gpus
-from trtspec.plan.installed import engine_versions
+from trtspec.machine.devices import find_gpus
+from trtspec.machine.installed import engine_versions
 from trtspec.recipe.releases import Release
 
 

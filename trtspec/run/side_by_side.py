@@ -8,7 +8,7 @@ from functools import partial
 from threading import Event
 from time import monotonic
 
-from trtspec.plan.step import Step
+from trtspec.run.step import Step
 from trtspec.watch import Advance
 
 Job = Callable[[Advance], None]

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from trtspec.atomic import publish
 from trtspec.cache import cache_folder
 from trtspec.checkpoint.download import begin, published
 from trtspec.checkpoint.hub import fetch, whole
@@ -20,7 +21,6 @@ from trtspec.checkpoint.hub_errors import explained
 from trtspec.checkpoint.source import Source
 from trtspec.checkpoint.threads import in_threads
 from trtspec.errors import ModelError, TensorError
-from trtspec.plan.atomic import publish
 from trtspec.watch import Watch
 
 _DIGESTS = ".sha256.json"

@@ -1,0 +1,70 @@
+"""The rooms of the house: who may import whom, and how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import trtspec
+
+HOUSE = Path(trtspec.__path__[0])
+FLOORS = (
+    {"serving", "docker", "recipe"},
+    {"checkpoint", "repository"},
+    {"engine"},
+    {"machine", "inspection"},
+    {"plan", "run", "deploy"},
+    {"steps"},
+    {"build", "ci"},
+    {"cli"},
+)
+"""From the ground: a room imports what is below it, and nothing beside it."""
+MOST_LINES = 400
+
+
+def imports(file: Path) -> Iterator[str]:
+    """The rooms that a module imports from, wherever it does so."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "trtspec":
+                yield rest.partition(".")[0]
+
+
+def floor(room: str) -> int:
+    return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {folder.name for folder in HOUSE.iterdir() if (folder / "__init__.py").exists()}
+    assert rooms == set().union(*FLOORS)
+
+
+@pytest.mark.parametrize("room", sorted(set().union(*FLOORS)))
+def test_nothing_is_imported_from_above(room: str) -> None:
+    rooms = set().union(*FLOORS)
+    wrong = [
+        f"{file.relative_to(HOUSE)} imports {other}"
+        for file in (HOUSE / room).rglob("*.py")
+        for other in imports(file)
+        if other in rooms and other != room and floor(other) >= floor(room)
+    ]
+    assert wrong == []
+
+
+def test_what_is_copied_into_repositories_stands_alone() -> None:
+    files = (HOUSE / "serving").rglob("*.py")
+    assert {room for file in files for room in imports(file)} == {"serving"}
+
+
+def test_no_file_is_a_drawer() -> None:
+    files = [*HOUSE.rglob("*.py"), *HOUSE.parent.joinpath("tests").rglob("*.py")]
+    assert [file.name for file in files if len(file.read_text().splitlines()) > MOST_LINES] == []

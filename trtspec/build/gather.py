@@ -1,0 +1,70 @@
+"""Looks at what a plan depends on beside the recipe."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import trtspec.repository
+import trtspec.serving
+from trtspec.checkpoint.calibrate.dataset import find_dataset
+from trtspec.checkpoint.hub import fetch
+from trtspec.checkpoint.outline import digests_of_weights, outline
+from trtspec.checkpoint.source import read_source
+from trtspec.digest import digest_of
+from trtspec.machine.host import Host
+from trtspec.plan.facts import TOKENIZER_FILES, DatasetFacts, Facts, ModelFacts
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import Model
+from trtspec.roles import Role
+from trtspec.run.digests import FileDigests
+from trtspec.watch import Watch
+
+Bring = Callable[["str", "str | None", Watch], Path]
+
+
+def gather(
+    loaded: LoadedRecipe, host: Host, digests: FileDigests | None, weights: Collection[Role], watch: Watch
+) -> Facts:
+    """Looks at the models, and at what repositories carry.
+
+    `weights` are the roles whose weights are needed, and downloaded if they are not here. Without `digests`
+    nothing of the weights is read, and nobody can tell from the facts whether a step is done.
+    """
+    models = {
+        role: _model(loaded, model, digests, fetch if role in weights else outline, watch)
+        for role, model in loaded.recipe.models.items()
+    }
+    return Facts(models, host, _serving_code())
+
+
+def _model(
+    loaded: LoadedRecipe, model: Model, digests: FileDigests | None, bring: Bring, watch: Watch
+) -> ModelFacts:
+    location = loaded.model_location(model)
+    folder = location if isinstance(location, Path) else bring(location, model.revision, watch)
+    source = read_source(folder)
+    names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    found = None
+    if digests:
+        known = digests_of_weights(folder)
+        files = (*source.files, *names)
+        found = {file.name: known.get(file.name) or digests.of(file) for file in files}
+    dataset = None if source.scheme else _dataset(loaded, model, digests)
+    return ModelFacts(model.model, None if folder == location else folder.name, source, found, dataset)
+
+
+def _dataset(loaded: LoadedRecipe, model: Model, digests: FileDigests | None) -> DatasetFacts | None:
+    calibration = loaded.recipe.calibration(model)
+    if calibration is None:
+        return None
+    dataset = find_dataset(calibration.dataset, loaded.path.parent)
+    return DatasetFacts(dataset, digests.of(dataset.file) if digests else None)
+
+
+def _serving_code() -> str:
+    """The digest of the Python files that `write_repository` copies or generates from."""
+    rooms = [Path(room) for package in (trtspec.serving, trtspec.repository) for room in package.__path__]
+    files = sorted(file for room in rooms for file in room.rglob("*.py"))
+    return digest_of([[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in files])

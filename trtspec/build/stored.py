@@ -1,0 +1,78 @@
+"""The store's part in a build: what it has is pulled instead of built, what it lacks is pushed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trtspec.digest import digest_of
+from trtspec.engine.store import push as store_push
+from trtspec.engine.store.entry import Content, Entry
+from trtspec.engine.store.platform import Platform, platform_of
+from trtspec.engine.store.store import Store
+from trtspec.plan.resolved import Resolved
+from trtspec.roles import Role
+from trtspec.run.step import Step, name_of
+from trtspec.steps import build, copy_tokenizer, write_manifest, write_repository
+from trtspec.steps.pull import Stored, engine_key
+from trtspec.watch import Watch
+
+
+def look(
+    store: Store, steps: Sequence[Step], undone: set[str], resolved: Resolved, tensorrt: str | None
+) -> dict[Role, Stored]:
+    """The engines that would have to be built, and that the store has; raises StoreError.
+
+    `tensorrt` is that of `platform_of`.
+    """
+    platform, found = _platform(resolved, tensorrt), dict[Role, Stored]()
+    for role in resolved.engines:
+        key = engine_key(steps, role)
+        if key and name_of(build.KIND, role) in undone and (entry := store.find(platform, key)):
+            found[role] = Stored(store, entry)
+    return found
+
+
+def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: Watch) -> list[Entry]:
+    """Pushes each engine, and the pair that is ready to be served, unless the store has it; gives the new.
+
+    `steps` are those without a store. Raises StoreError.
+    """
+    folder, roles = resolved.output, tuple(resolved.engines)
+    manifest = json.loads((folder / write_manifest.OUTPUT).read_text(encoding="utf-8"))
+    platform = _platform(resolved, manifest["tools"].get("tensorrt"))
+    things: list[tuple[Content, str | None, Path, tuple[str, ...]]] = [
+        (role.value, engine_key(steps, role), folder / build.engine(role), (".",)) for role in roles
+    ]
+    things.append(("pair", _pair_key(steps, roles, manifest), folder, _served(roles)))
+    pushed = []
+    for content, key, path, paths in things:
+        if key is None or store.find(platform, key):
+            continue
+        with watch(f"read {content}", None) as advance:
+            files, folders = store_push.describe(path, paths, advance)
+        created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        entry = Entry(content, manifest["name"], platform, key, created, files, folders, manifest)
+        with watch(f"push {content} to {store}", entry.size) as advance:
+            store_push.push(store, entry, path, advance)
+        pushed.append(entry)
+    return pushed
+
+
+def _platform(resolved: Resolved, tensorrt: str | None) -> Platform:
+    return platform_of(resolved.loaded.recipe.hardware.gpu, resolved.release, tensorrt)
+
+
+def _served(roles: Sequence[Role]) -> tuple[str, ...]:
+    """What of a build directory is served."""
+    engines = map(build.engine, roles)
+    return (copy_tokenizer.OUTPUT, *engines, write_repository.OUTPUT, write_manifest.OUTPUT)
+
+
+def _pair_key(steps: Sequence[Step], roles: Sequence[Role], manifest: Mapping[str, Any]) -> str:
+    """The same whether the engines were built or pulled."""
+    own = [step.digest for step in steps if step.kind in (copy_tokenizer.KIND, write_repository.KIND)]
+    return digest_of([manifest["recipe"], own, [engine_key(steps, role) for role in roles]])

@@ -1,0 +1,109 @@
+"""The step that builds an engine: by TensorRT-LLM's `trtllm-build`, or for the torch backend."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+from trtspec.digest import digest_of
+from trtspec.docker.image import ensure_image
+from trtspec.engine import directory, torch_builder, trtllm
+from trtspec.engine.options import BuildOptions
+from trtspec.engine.place import Place
+from trtspec.engine.timing_cache import TimingCache
+from trtspec.plan.facts import Facts
+from trtspec.plan.obstacles import build_obstacle
+from trtspec.plan.places import build_place
+from trtspec.plan.resolved import EnginePlan, Resolved
+from trtspec.recipe.releases import Release
+from trtspec.roles import Role
+from trtspec.run.records import FOLDER
+from trtspec.run.step import Step, name_of
+from trtspec.steps import convert
+from trtspec.watch import Advance
+
+KIND = "build"
+LOGS = f"{FOLDER}/logs"
+
+
+def step(resolved: Resolved, facts: Facts, role: Role, gpus: tuple[str, ...]) -> Step:
+    """`gpus` are the UUIDs of those that the build has for itself, empty for all."""
+    options = resolved.engines[role].options
+    drafts = options.max_draft_len
+    common = Step(
+        kind=KIND,
+        role=role,
+        summary=f"the engine that {f'verifies up to {drafts} draft tokens' if drafts else 'proposes tokens'}",
+        inputs=(convert.checkpoint(role),),
+        output=engine(role),
+        command=(),
+        digest=digest_of([torch_builder.FORMAT, facts.host.versions.get("trtspec"), asdict(options)]),
+        action=partial(run_torch, resolved.output / convert.checkpoint(role), options),
+        after=(name_of(convert.KIND, role),),
+        gpus=gpus,
+    )
+    return _with_tensorrt_llm(common, resolved, facts, role, resolved.release) if resolved.release else common
+
+
+def engine(role: Role) -> str:
+    """Its folder in the build directory."""
+    return f"{role}/engine"
+
+
+def portable_argv(role: Role, plan: EnginePlan) -> tuple[str, ...]:
+    """As run in the build directory, with adapters there too: the same on every machine."""
+    extra = dict(plan.options.extra)
+    for adapter in _adapters(plan.options):
+        extra["lora_dir"] = adapter.name
+    return trtllm.build_argv(convert.checkpoint(role), engine(role), replace(plan.options, extra=extra))
+
+
+def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role, release: Release) -> Step:
+    plan, host, gpu = resolved.engines[role], facts.host, resolved.loaded.recipe.hardware.gpu
+    # In a container nothing is relative to where trtspec runs.
+    build = resolved.output.absolute() if host.container else resolved.output
+    log, cache = build / LOGS / f"build-{role}.log", TimingCache(release.version, gpu, _shape(plan))
+    folders = (resolved.output.absolute(), cache.file.parent, *_adapters(plan.options))
+    place, checkpoint = build_place(release, host, role, folders, step.gpus), build / convert.checkpoint(role)
+    argv = trtllm.build_argv(str(checkpoint), str(build / engine(role)), plan.options)
+    return replace(
+        step,
+        command=place.command(argv, log.parent),
+        digest=digest_of([release.version, gpu, portable_argv(role, plan)]),
+        action=partial(run_tensorrt_llm, checkpoint, plan.options, place, cache, log),
+        obstacle=build_obstacle(host, release, gpu, plan.checkpoint.mapping.world_size),
+        prepare=partial(ensure_image, release.image) if host.container else None,
+    )
+
+
+def _adapters(options: BuildOptions) -> list[Path]:
+    """Folders that trtllm-build reads beside the checkpoint."""
+    return [Path(str(options.extra["lora_dir"]))] if "lora_dir" in options.extra else []
+
+
+def _shape(plan: EnginePlan) -> str:
+    """What the kernels of an engine depend on, beside its sizes."""
+    source, options = plan.model.source, plan.checkpoint
+    precision = "fp8" if options.fp8 else options.dtype
+    return f"{source.hidden_size}x{source.intermediate_size}-{precision}-tp{options.mapping.tp_size}"
+
+
+def run_torch(checkpoint: Path, options: BuildOptions, output: Path, advance: Advance) -> None:
+    torch_builder.build(checkpoint, options, output)
+    directory.check_engine(output, options.max_draft_len)
+
+
+def run_tensorrt_llm(
+    checkpoint: Path,
+    options: BuildOptions,
+    place: Place,
+    cache: TimingCache,
+    log: Path,
+    output: Path,
+    advance: Advance,
+) -> None:
+    # The command runs in the folder of its log, so its paths must be whole.
+    argv = trtllm.build_argv(str(checkpoint.absolute()), str(output.absolute()), options)
+    trtllm.build(argv, place, cache, log.absolute(), advance)
+    directory.check_engine(output, options.max_draft_len, cache.release)

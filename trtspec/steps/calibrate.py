@@ -1,0 +1,97 @@
+"""The step that finds the FP8 scales of a model, or takes those that an earlier calibration found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trtspec.checkpoint.calibrate.calibrate import FORMAT, CalibrateOptions, calibrate
+from trtspec.checkpoint.calibration import FILE, read_calibration, write_calibration
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.outline import check_weights
+from trtspec.checkpoint.source import Source
+from trtspec.digest import digest_of
+from trtspec.errors import ModelError
+from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.obstacles import calibrate_obstacle
+from trtspec.plan.resolved import CalibrationPlan, Resolved
+from trtspec.roles import Role
+from trtspec.run.step import Step, name_of
+from trtspec.steps.portable import portable_name
+from trtspec.steps.reads import digest_of_files, is_safetensors, is_weight_or_tokenizer
+from trtspec.watch import Advance
+
+KIND = "calibrate"
+
+
+def step(facts: Facts, role: Role, model: ModelFacts, plan: CalibrationPlan) -> Step:
+    """Depends neither on how a checkpoint is cut into ranks nor on what the engine is built for."""
+    dataset, options, weights = plan.dataset.dataset, plan.options, digest_of_files(is_safetensors, model)
+    if dataset.is_ready:
+        summary = f"the FP8 scales of the {role}, from {dataset.file.name}"
+        digest = weights and digest_of([weights, plan.dataset.digest, options.kv_cache])
+        action = partial(_reuse, dataset.file, weights, options.kv_cache)
+    else:
+        summary = f"the FP8 scales of the {role}, from up to {options.samples} texts"
+        values = {"format": FORMAT, "options": asdict(options), "dataset": plan.dataset.digest}
+        digest = digest_of_files(is_weight_or_tokenizer, model, **values)
+        origin = {
+            "model": portable_name(model.name),
+            "revision": model.revision,
+            "weights": weights,
+            "dataset": portable_name(dataset.name),
+            "dataset_revision": dataset.revision,
+            "dataset_digest": plan.dataset.digest,
+        }
+        action = partial(run, model.source, dataset.file, options, origin)
+    return Step(
+        kind=KIND,
+        role=role,
+        summary=summary,
+        inputs=(model.name, dataset.name),
+        output=f"{role}/{FILE}",
+        command=(),
+        digest=digest,
+        action=action,
+        obstacle=None if dataset.is_ready else calibrate_obstacle(facts.host),
+    )
+
+
+def scales(resolved: Resolved, role: Role) -> tuple[Path | None, tuple[str, ...]]:
+    """The file with what the calibration of a model found, and the step that makes it, if there is one."""
+    if resolved.engines[role].calibration is None:
+        return None, ()
+    return resolved.output / role / FILE, (name_of(KIND, role),)
+
+
+def with_scales(options: ConvertOptions, file: Path | None) -> ConvertOptions:
+    """The options with what was found, when it is there to be read."""
+    return replace(options, calibration=read_calibration(file)) if file else options
+
+
+def run(
+    source: Source,
+    dataset: Path,
+    options: CalibrateOptions,
+    origin: Mapping[str, Any],
+    output: Path,
+    advance: Advance,
+) -> None:
+    check_weights(source)
+    write_calibration(output, calibrate(source, dataset, options, origin, advance))
+
+
+def _reuse(file: Path, weights: str | None, kv_cache: bool, output: Path, advance: Advance) -> None:
+    """Copies what an earlier calibration of the same weights found; raises ModelError for any other."""
+    found = read_calibration(file)
+    if found.provenance.get("weights") != weights:
+        model = found.provenance.get("model")
+        problem = f"was made of {model}, whose weights are not those of this model"
+        raise ModelError(file, problem, "name texts in calibration.dataset, to calibrate this model")
+    if kv_cache and not found.kv:
+        problem = "has no numbers of the KV cache"
+        raise ModelError(file, problem, "calibrate with kv_cache: fp8, or write kv_cache: none")
+    write_calibration(output, found)

@@ -1,0 +1,37 @@
+"""The step that checks that the models fit together."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from trtspec.checkpoint.source import Source
+from trtspec.plan.facts import Facts
+from trtspec.plan.resolved import Resolved
+from trtspec.roles import Role
+from trtspec.run.step import Step
+from trtspec.steps.reads import digest_of_files, is_config
+from trtspec.watch import Advance
+
+KIND = "check pair"
+
+
+def step(resolved: Resolved, facts: Facts) -> Step:
+    target, draft, longest = facts.target, facts.models[Role.DRAFT], resolved.target.options.max_seq_len
+    version, recipe = facts.host.versions.get("trtspec"), resolved.loaded.path
+    return Step(
+        kind=KIND,
+        summary="target and draft fit together",
+        inputs=(target.name, draft.name),
+        output=None,
+        command=("trtspec", "check", str(recipe)),
+        digest=digest_of_files(is_config, target, draft, version=version, max_seq_len=longest),
+        action=partial(run, recipe, target.source, draft.source, longest),
+    )
+
+
+def run(recipe: Path, target: Source, draft: Source, max_seq_len: int, _: Path, advance: Advance) -> None:
+    from trtspec.checkpoint.pair import compare, refuse
+    from trtspec.checkpoint.side import read_side
+
+    refuse(str(recipe), compare(read_side(target.folder), read_side(draft.folder), max_seq_len))

@@ -1,0 +1,58 @@
+"""The step that converts a model to a TensorRT-LLM checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from trtspec.checkpoint.calibration import FILE as CALIBRATION
+from trtspec.checkpoint.convert import FORMAT, checkpoint_size, convert
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.outline import check_weights
+from trtspec.checkpoint.source import Source
+from trtspec.plan.resolved import Resolved
+from trtspec.roles import Role
+from trtspec.run.step import Step
+from trtspec.steps.calibrate import scales, with_scales
+from trtspec.steps.reads import digest_of_files, is_weight
+from trtspec.watch import Advance
+
+KIND = "convert"
+
+
+def step(resolved: Resolved, role: Role) -> Step:
+    recipe, output = str(resolved.loaded.path), str(resolved.output)
+    model, options = resolved.engines[role].model, resolved.engines[role].checkpoint
+    calibration, after = scales(resolved, role)
+    return Step(
+        kind=KIND,
+        role=role,
+        summary=f"the {role} as a TensorRT-LLM checkpoint in {_precision(options)}",
+        inputs=(model.name, *([f"{role}/{CALIBRATION}"] if calibration else [])),
+        output=checkpoint(role),
+        command=("trtspec", "convert", recipe, "--only", role.value, "--output", output),
+        digest=digest_of_files(is_weight, model, format=FORMAT, options=asdict(options)),
+        action=partial(run, model.source, options, calibration),
+        after=after,
+        size=checkpoint_size(model.source, options),
+    )
+
+
+def checkpoint(role: Role) -> str:
+    """Its folder in the build directory."""
+    return f"{role}/checkpoint"
+
+
+def _precision(options: ConvertOptions) -> str:
+    """Of the weights, and how many ranks there are if several."""
+    ranks = options.mapping.world_size
+    precision = f"FP8 and {options.dtype}" if options.fp8 else options.dtype
+    return f"{precision}, {ranks} ranks" if ranks > 1 else precision
+
+
+def run(
+    source: Source, options: ConvertOptions, calibration: Path | None, output: Path, advance: Advance
+) -> None:
+    check_weights(source)
+    convert(source, with_scales(options, calibration), output, advance)

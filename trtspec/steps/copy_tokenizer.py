@@ -1,0 +1,43 @@
+"""The step that copies the target's tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+from trtspec.checkpoint.source import Source
+from trtspec.checkpoint.tensors import read_json
+from trtspec.plan.facts import TOKENIZER_FILES, ModelFacts
+from trtspec.run.step import Step
+from trtspec.steps.reads import digest_of_files, is_tokenizer
+from trtspec.watch import Advance
+
+KIND = "copy tokenizer"
+OUTPUT = "tokenizer"
+
+
+def step(model: ModelFacts) -> Step:
+    return Step(
+        kind=KIND,
+        summary="the target's tokenizer, and the tokens that end a text",
+        inputs=(model.name,),
+        output=OUTPUT,
+        command=(),
+        digest=digest_of_files(is_tokenizer, model, end_ids=model.source.end_ids),
+        action=partial(run, model.source),
+    )
+
+
+def run(source: Source, output: Path, advance: Advance) -> None:
+    """Copies the tokenizer; `generation_config.json` gets the end tokens, whichever config had them."""
+    output.mkdir()
+    for name in TOKENIZER_FILES:
+        if (source.folder / name).is_file():
+            shutil.copyfile(source.folder / name, output / name)
+    generation = source.folder / "generation_config.json"
+    content = dict(read_json(generation)) if generation.is_file() else {}
+    if source.end_ids:
+        content["eos_token_id"] = list(source.end_ids)
+    (output / generation.name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

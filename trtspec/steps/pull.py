@@ -1,0 +1,85 @@
+"""The step that pulls an engine from a store, in place of those that make it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trtspec.digest import digest_of
+from trtspec.engine.store import pull
+from trtspec.engine.store.entry import Entry
+from trtspec.engine.store.store import Store
+from trtspec.roles import Role
+from trtspec.run.step import Step, name_of
+from trtspec.steps import build, calibrate, convert, verify
+from trtspec.watch import Advance
+
+KIND = "pull"
+_MAKERS = (calibrate.KIND, convert.KIND, verify.KIND, build.KIND)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An engine that the store has, in place of the steps that make it."""
+
+    store: Store
+    entry: Entry
+
+
+def step(role: Role, stored: Stored) -> Step:
+    entry, store, output = stored.entry, stored.store, build.engine(role)
+    return Step(
+        kind=KIND,
+        role=role,
+        summary=f"the engine of {entry.created}, from {store}",
+        inputs=(),
+        output=output,
+        command=("trtspec", "store", "pull", str(store), entry.digest[:12], "--output", output),
+        digest=digest_of(["pull", entry.digest]),
+        action=partial(run, store, entry),
+        size=entry.size,
+    )
+
+
+def in_place(steps: Sequence[Step], found: Mapping[Role, Stored]) -> list[Step]:
+    """The steps, with one that pulls in place of those that make an engine which was found."""
+    made: list[Step] = []
+    for each in steps:
+        if each.role not in found or each.kind not in _MAKERS:
+            made.append(each)
+        elif each.role and each.kind == build.KIND:
+            made.append(step(each.role, found[each.role]))
+    return made
+
+
+def engine_key(steps: Sequence[Step], role: Role) -> str | None:
+    """Stands for all that an engine is made of; None where the models' files have not been read."""
+    digests = [step.digest for step in steps if step.role is role and step.kind in _MAKERS and step.output]
+    return None if None in digests else digest_of(digests)
+
+
+def recorded(found: Mapping[Role, Stored], key: str) -> dict[str, Any]:
+    """What the manifests of the engines that were pulled have of their models under `key`."""
+    made = {role: stored.entry.manifest.get(key, {}).get(role) for role, stored in found.items()}
+    return {role: value for role, value in made.items() if value is not None}
+
+
+def provenance(found: Mapping[Role, Stored]) -> dict[str, Any]:
+    """What made the engines that were pulled."""
+    return {role: _made(role, stored.entry) for role, stored in found.items()}
+
+
+def _made(role: Role, entry: Entry) -> dict[str, Any]:
+    makers = {name_of(kind, role) for kind in _MAKERS}
+    kept = {key: entry.manifest.get(key) for key in ("tools", "packages", "image", "gpu")}
+    for key in ("commands", "times"):
+        by_step = entry.manifest.get(key) or {}
+        kept[key] = {step: value for step, value in by_step.items() if step in makers}
+    return {"entry": entry.digest, "created": entry.created, **kept}
+
+
+def run(store: Store, entry: Entry, output: Path, advance: Advance) -> None:
+    pull.pull(store, entry, output, advance)

@@ -1,0 +1,49 @@
+"""The steps of a build, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trtspec.machine.devices import apart
+from trtspec.plan.facts import Facts
+from trtspec.plan.resolved import Resolved
+from trtspec.roles import Role
+from trtspec.run.step import Step
+from trtspec.steps import (
+    build,
+    calibrate,
+    check_pair,
+    convert,
+    copy_tokenizer,
+    pull,
+    verify,
+    write_manifest,
+    write_repository,
+)
+from trtspec.steps.pull import Stored
+
+_NOTHING: Mapping[Role, Stored] = {}
+_READERS = (calibrate.KIND, convert.KIND, verify.KIND)
+
+
+def make_steps(resolved: Resolved, facts: Facts, found: Mapping[Role, Stored] = _NOTHING) -> list[Step]:
+    """Every step, with what is `found` in a store pulled from there; pure."""
+    engines = resolved.engines
+    steps = [check_pair.step(resolved, facts)] if Role.DRAFT in engines else []
+    steps.append(copy_tokenizer.step(facts.target))
+    for role, engine in engines.items():
+        if engine.calibration:
+            steps.append(calibrate.step(facts, role, engine.model, engine.calibration))
+    steps += [convert.step(resolved, role) for role in engines]
+    steps += [verify.step(resolved, role) for role in engines]
+    own = apart(facts.host.gpus, [engine.checkpoint.mapping.world_size for engine in engines.values()])
+    steps += [build.step(resolved, facts, role, gpus) for role, gpus in zip(engines, own, strict=True)]
+    steps = pull.in_place(steps, found)
+    steps.append(write_repository.step(resolved, facts))
+    steps.append(write_manifest.step(resolved, facts, steps, found))
+    return steps
+
+
+def weights_read(steps: Sequence[Step]) -> set[Role]:
+    """The roles whose weights these steps read."""
+    return {step.role for step in steps if step.role and step.kind in _READERS}

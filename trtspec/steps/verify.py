@@ -1,0 +1,52 @@
+"""The step that proves that a checkpoint holds the weights of its model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from trtspec.checkpoint.convert import checkpoint_size
+from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.outline import check_weights
+from trtspec.checkpoint.source import Source
+from trtspec.checkpoint.verify import FORMAT, verify
+from trtspec.plan.resolved import Resolved
+from trtspec.roles import Role
+from trtspec.run.step import Step, name_of
+from trtspec.steps import convert
+from trtspec.steps.calibrate import scales, with_scales
+from trtspec.steps.reads import digest_of_files, is_weight
+from trtspec.watch import Advance
+
+KIND = "verify"
+
+
+def step(resolved: Resolved, role: Role) -> Step:
+    recipe, output, checkpoint = str(resolved.loaded.path), str(resolved.output), convert.checkpoint(role)
+    model, options = resolved.engines[role].model, resolved.engines[role].checkpoint
+    calibration, after = scales(resolved, role)
+    return Step(
+        kind=KIND,
+        role=role,
+        summary="all ranks together are the original weights",
+        inputs=(model.name, checkpoint),
+        output=None,
+        command=("trtspec", "convert", recipe, "--only", role.value, "--verify", "--output", output),
+        digest=digest_of_files(is_weight, model, format=FORMAT, options=asdict(options)),
+        action=partial(run, model.source, options, calibration, resolved.output / checkpoint),
+        after=(*after, name_of(convert.KIND, role)),
+        size=checkpoint_size(model.source, options),
+    )
+
+
+def run(
+    source: Source,
+    options: ConvertOptions,
+    calibration: Path | None,
+    checkpoint: Path,
+    _: Path,
+    advance: Advance,
+) -> None:
+    check_weights(source)
+    verify(source, with_scales(options, calibration), checkpoint, advance)

@@ -1,0 +1,109 @@
+"""The step that writes down what everything was made of, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+from trtspec.checkpoint.calibration import read_calibration
+from trtspec.digest import digest_of
+from trtspec.docker.image import image_digest
+from trtspec.engine import manifest
+from trtspec.machine.installed import all_packages
+from trtspec.plan.facts import Facts
+from trtspec.plan.resolved import Resolved
+from trtspec.roles import Role
+from trtspec.run.records import read_records
+from trtspec.run.step import Step
+from trtspec.steps import build
+from trtspec.steps.calibrate import scales
+from trtspec.steps.portable import portable_command, portable_name, portable_value
+from trtspec.steps.pull import Stored, provenance, recorded
+from trtspec.watch import Advance
+
+KIND = "write manifest"
+OUTPUT = "manifest.json"
+
+
+def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping[Role, Stored]) -> Step:
+    """`steps` are all before this one, `found` the engines that were pulled."""
+    calibrations = {
+        role: file for role in resolved.engines if role not in found and (file := scales(resolved, role)[0])
+    }
+    host, names = facts.host, tuple(step.name for step in steps)
+    content = manifest.Manifest(
+        name=resolved.loaded.recipe.name,
+        recipe=resolved.loaded.recipe.digest,
+        backend=resolved.backend,
+        values={choice.key: portable_value(choice) for choice in resolved.choices if choice.key != "output"},
+        models={
+            role: {
+                "model": portable_name(model.name),
+                "revision": model.revision,
+                "files": dict(model.digests or {}),
+            }
+            for role, model in facts.models.items()
+        },
+        tools=dict(host.versions),
+        gpu={key: getattr(host.gpus[0], key) for key in ("name", "sm", "driver")} if host.gpus else None,
+        commands=_commands(resolved, steps),
+        calibration=recorded(found, "calibration"),
+        quality=recorded(found, "quality"),
+        pulled=provenance(found),
+    )
+    image = resolved.release.image if resolved.release and host.container else None
+    return Step(
+        kind=KIND,
+        summary="what everything was made of, and with what",
+        inputs=tuple(step.output for step in steps if step.output),
+        output=OUTPUT,
+        command=(),
+        digest=digest_of([asdict(content), [step.digest for step in steps]]),
+        action=partial(run, content, resolved.output, names, calibrations, image),
+        after=names,
+    )
+
+
+def _commands(resolved: Resolved, steps: Sequence[Step]) -> dict[str, list[str]]:
+    """As run in the build directory, the same on every machine and in every container."""
+    recipe, output = resolved.loaded.path, resolved.output
+    return {
+        step.name: list(build.portable_argv(step.role, resolved.engines[step.role]))
+        if resolved.release and step.role and step.kind == build.KIND
+        else portable_command(step.command, recipe, output)
+        for step in steps
+        if step.command
+    }
+
+
+def run(
+    content: manifest.Manifest,
+    folder: Path,
+    steps: Sequence[str],
+    calibrations: Mapping[Role, Path],
+    image: str | None,
+    output: Path,
+    advance: Advance,
+) -> None:
+    """Completes the manifest with what the records have of these steps, how the FP8 scales were found and
+    what they cost, what is installed, and the digest of the image that built the engines."""
+    found = read_records(folder)
+    records = {name: found[name] for name in steps if name in found}
+    outputs = {path: digest for record in records.values() for path, digest in record.files.items()}
+    times = {name: record.seconds for name, record in records.items()}
+    read = {role: read_calibration(file) for role, file in calibrations.items()}
+    complete = replace(
+        content,
+        calibration={**content.calibration, **{role: scale.provenance for role, scale in read.items()}},
+        quality={
+            **content.quality,
+            **{role: scale.quality and asdict(scale.quality) for role, scale in read.items()},
+        },
+        packages=all_packages(),
+        image=(image_digest(image) or image) if image else None,
+        outputs=dict(sorted(outputs.items())),
+        times=times,
+    )
+    output.write_text(manifest.to_json(complete), encoding="utf-8")

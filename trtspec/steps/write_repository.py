@@ -1,0 +1,39 @@
+"""The step that writes the Triton model repository."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from trtspec.digest import digest_of
+from trtspec.plan.facts import Facts
+from trtspec.plan.layout import repository_spec
+from trtspec.plan.resolved import Resolved
+from trtspec.repository.spec import RepositorySpec
+from trtspec.run.step import Step
+from trtspec.steps import build, copy_tokenizer
+from trtspec.watch import Advance
+
+KIND = "write repository"
+OUTPUT = "model_repository"
+
+
+def step(resolved: Resolved, facts: Facts) -> Step:
+    spec = repository_spec(resolved)
+    names = [resolved.model_name, *(engine.name for engine in spec.engines)]
+    return Step(
+        kind=KIND,
+        summary=f"the Triton model{'s' * (len(names) > 1)} {', '.join(names)}",
+        inputs=(copy_tokenizer.OUTPUT, *map(build.engine, resolved.engines)),
+        output=OUTPUT,
+        command=(),
+        digest=digest_of([asdict(spec), facts.serving_code]),
+        action=partial(run, spec),
+    )
+
+
+def run(spec: RepositorySpec, output: Path, advance: Advance) -> None:
+    from trtspec.repository.writer import write_repository
+
+    write_repository(output, spec)
