@@ -72,6 +72,9 @@ class TestSchemas:
         (tmp_path / "workflow.yml").write_text(github.workflow())
         self.check("vendor.github-workflows", tmp_path / "workflow.yml")
 
+    def test_the_workflow_that_tests_trtspec(self) -> None:
+        self.check("vendor.github-workflows", ROOT / ".github/workflows/ci.yml")
+
     def test_gitlab(self, tmp_path: Path) -> None:
         (tmp_path / "template.yml").write_text(gitlab.template())
         self.check("vendor.gitlab-ci", tmp_path / "template.yml")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.engine.store.entry import Entry, Role
+from trtspec.engine.store.entry import Content, Entry
 from trtspec.engine.store.platform import Platform
 from trtspec.engine.store.push import describe
 from trtspec.engine.store.store import Store
@@ -89,7 +89,7 @@ def engine(tmp_path: Path) -> Path:
 def entry_of(
     folder: Path,
     *,
-    role: Role = "target",
+    role: Content = "target",
     name: str = "llama",
     platform: Platform = H200,
     key: str = "1" * 64,
