@@ -195,7 +195,9 @@ def test_control_apis_are_closed_and_secrets_stay_outside(deployer, build_copy, 
         assert "hf_abcdefgh" not in Path(f"/proc/{pid}/environ").read_text()
     for path in ("/v2/repository/index", "/v2/systemsharedmemory/status", "/v2/logging", "/v2/trace/setting"):
         assert deploy.request("POST" if "index" in path else "GET", path)[0] == 403
+    client = deploy.client()
     with pytest.raises(Exception, match="restricted"):
-        deploy.client()._triton.get_model_repository_index()
+        client._triton.get_model_repository_index()
+    client.close()
     assert json.loads(deploy.request("GET", f"/v2/models/{deploy.model}/config")[1])["name"] == deploy.model
     assert deploy.stop() == 0
