@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+TESTS = Path(__file__).parent
+
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: the tests
 # that press Ctrl-C would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -17,6 +19,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Threads of OpenMP wait for each other at every product: with fewer free cores than threads, which is usual
 # where servers run beside the tests, that costs a hundred times what the second thread gains.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of a file share a worker, and those that share a server of Triton, in whatever file."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        group = parameters.get("tiny_recipe", item.path.relative_to(TESTS).as_posix())
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture

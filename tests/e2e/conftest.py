@@ -27,6 +27,16 @@ TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 RECIPE = TINY / "recipe.yaml"
 TRTSPEC = Path(sys.prefix, "bin", "trtspec")
 DEADLINE_S = 90.0
+LAYOUTS = ("in_process", "bls")
+
+
+def _mostly(layout: str) -> pytest.MarkDecorator:
+    others = [pytest.param(other, marks=pytest.mark.sweep) for other in LAYOUTS if other != layout]
+    return pytest.mark.parametrize("tiny_recipe", [layout, *others], indirect=True)
+
+
+# For what is the same in every layout: a test runs in this one, and under `make test-sweep` in the others.
+IN_PROCESS, BLS = map(_mostly, LAYOUTS)
 
 
 def wait_until(happens: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:
@@ -158,7 +168,7 @@ def until() -> Callable[..., Any]:
     return wait_until
 
 
-@pytest.fixture(scope="session", params=["in_process", "bls"])
+@pytest.fixture(scope="session", params=LAYOUTS)
 def tiny_recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny recipe in one of the layouts."""
     text = RECIPE.read_text()

@@ -8,7 +8,10 @@ import socket
 import subprocess
 from pathlib import Path
 
+from tests.e2e.conftest import BLS, IN_PROCESS
 
+
+@IN_PROCESS
 def test_two_servers_at_once_one_of_a_build_that_was_moved(server, deployer, build_copy, until):
     other = deployer(build_copy)
     until(lambda: other.is_ready, "the other server ready")
@@ -28,6 +31,7 @@ def test_two_servers_at_once_one_of_a_build_that_was_moved(server, deployer, bui
     assert changed.stdout == ""
 
 
+@IN_PROCESS
 def test_the_repository_carries_the_code_that_serves(deployer, build_copy, until):
     edge = build_copy / "model_repository" / "speculative_llm" / "1" / "trtspec" / "serving" / "triton"
     responses = edge / "responses.py"
@@ -39,6 +43,7 @@ def test_the_repository_carries_the_code_that_serves(deployer, build_copy, until
     assert deploy.generate("import ", max_tokens=2) == "from the copy"
 
 
+@BLS
 def test_requests_in_flight_end_before_the_server_does(deployer, build_copy, until):
     deploy = deployer(build_copy)
     until(lambda: deploy.is_ready, "the server ready")
@@ -56,6 +61,7 @@ def test_requests_in_flight_end_before_the_server_does(deployer, build_copy, unt
     assert [*Path("/tmp").glob(f"folder*/1/*{deploy.process.pid}")] == []
 
 
+@BLS
 def test_a_killed_deploy_leaves_no_server(deployer, build_copy, until):
     deploy = deployer(build_copy)
     until(lambda: deploy.is_ready, "the server ready")
@@ -66,6 +72,7 @@ def test_a_killed_deploy_leaves_no_server(deployer, build_copy, until):
     until(lambda: not deploy.server_pids(), "the end of the server and of its children")
 
 
+@IN_PROCESS
 def test_a_server_that_dies_is_an_error_with_its_last_lines(deployer, build_copy, until):
     deploy = deployer(build_copy)
     until(lambda: deploy.is_ready, "the server ready")
@@ -79,6 +86,7 @@ def test_a_server_that_dies_is_an_error_with_its_last_lines(deployer, build_copy
     until(lambda: not deploy.server_pids(), "the end of the server's children")
 
 
+@BLS
 def test_ctrl_c_before_it_is_ready_is_130(deployer, build_copy, until):
     deploy = deployer(build_copy)
     until(lambda: deploy.is_ready or deploy.server_pids(), "a tritonserver")
@@ -87,6 +95,7 @@ def test_ctrl_c_before_it_is_ready_is_130(deployer, build_copy, until):
     assert not deploy.server_pids()
 
 
+@IN_PROCESS
 def test_a_taken_port_is_an_error_before_anything_starts(deployer, build_copy):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -109,6 +118,7 @@ def test_what_was_not_built_names_the_build(deployer, tmp_path):
     assert "trtspec build" in said
 
 
+@IN_PROCESS
 def test_a_path_that_the_python_backend_would_break_on_is_refused(deployer, build_copy):
     deploy = deployer(build_copy.rename(build_copy.with_name("my build")))
 
@@ -117,6 +127,7 @@ def test_a_path_that_the_python_backend_would_break_on_is_refused(deployer, buil
     assert "my build/model_repository: Triton cannot serve from a path with special" in said
 
 
+@BLS
 def test_an_engine_that_does_not_load_is_named(deployer, build_copy):
     (build_copy / "target" / "engine" / "rank0.safetensors").write_bytes(b"broken")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import BLS, IN_PROCESS, LAYOUTS
 from tests.processes import command_line
 from trtspec.errors import ServerError
 
@@ -88,8 +89,18 @@ def started(deployer, build, until, *options):
     return deploy
 
 
+DEATHS = [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "was stopped for 3 s")]
+
+
 @pytest.mark.parametrize(
-    ("number", "how"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "was stopped for 3 s")]
+    ("tiny_recipe", "number", "how"),
+    [
+        pytest.param(layout, *death, marks=[] if one == other else pytest.mark.sweep)
+        for one, layout in enumerate(LAYOUTS)
+        for other, death in enumerate(DEATHS)
+    ],
+    indirect=["tiny_recipe"],
+    scope="session",
 )
 def test_the_engines_process_dies(deployer, build_copy, until, number, how):
     deploy = started(deployer, build_copy, until)
@@ -108,6 +119,7 @@ def test_the_engines_process_dies(deployer, build_copy, until, number, how):
     assert not list(Path("/dev/shm").glob(f"trtspec_*-{deploy.process.pid}-*"))
 
 
+@BLS
 def test_it_is_started_again(deployer, build_copy, until):
     deploy = started(deployer, build_copy, until, "--restart")
     expected = deploy.generate("import ", max_tokens=8)
@@ -128,6 +140,7 @@ def test_it_is_started_again(deployer, build_copy, until):
     assert deploy.stop() == 0
 
 
+@IN_PROCESS
 def test_requests_that_outlive_the_grace_end_with_an_error(deployer, build_copy, until):
     deploy = started(deployer, build_copy, until, "--grace", "1")
     in_flight = InFlight(deploy)
@@ -145,6 +158,7 @@ def test_requests_that_outlive_the_grace_end_with_an_error(deployer, build_copy,
     assert not deploy.server_pids()
 
 
+@BLS
 def test_regions_of_a_deploy_that_was_killed_are_removed_by_the_next(deployer, build_copy, until):
     first = started(deployer, build_copy, until)
     regions = lambda: list(Path("/dev/shm").glob(f"trtspec_*-{first.process.pid}-*"))  # noqa: E731
@@ -159,6 +173,7 @@ def test_regions_of_a_deploy_that_was_killed_are_removed_by_the_next(deployer, b
     assert not regions()
 
 
+@IN_PROCESS
 def test_the_log_of_a_crash_is_kept(deployer, build_copy, until):
     first = started(deployer, build_copy, until)
     os.kill(target_process(first), signal.SIGKILL)
@@ -170,6 +185,7 @@ def test_the_log_of_a_crash_is_kept(deployer, build_copy, until):
     assert second.stop() == 0
 
 
+@IN_PROCESS
 def test_control_apis_are_closed_and_secrets_stay_outside(deployer, build_copy, until):
     environment = {**os.environ, "HF_TOKEN": "hf_abcdefgh", "SOME_URL": "https://me:hf_abcdefgh@host/"}
     deploy = deployer(build_copy, environment=environment)
@@ -179,7 +195,9 @@ def test_control_apis_are_closed_and_secrets_stay_outside(deployer, build_copy, 
         assert "hf_abcdefgh" not in Path(f"/proc/{pid}/environ").read_text()
     for path in ("/v2/repository/index", "/v2/systemsharedmemory/status", "/v2/logging", "/v2/trace/setting"):
         assert deploy.request("POST" if "index" in path else "GET", path)[0] == 403
+    client = deploy.client()
     with pytest.raises(Exception, match="restricted"):
-        deploy.client()._triton.get_model_repository_index()
+        client._triton.get_model_repository_index()
+    client.close()
     assert json.loads(deploy.request("GET", f"/v2/models/{deploy.model}/config")[1])["name"] == deploy.model
     assert deploy.stop() == 0

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import BLS, IN_PROCESS
 from tests.e2e.test_deploy_death import target_process
 from tests.e2e.test_tensorrt_llm import write_recipe
 from tests.fakes.bindings import BINDINGS
@@ -77,6 +78,7 @@ def deploy(docker, deployer, build_copy, tiny_recipe):
     return start
 
 
+@BLS
 def test_real_tokens_from_a_container_and_nothing_left_of_it(
     docker, deploy, server, build_copy, tiny_build, until
 ):
@@ -99,6 +101,7 @@ def test_real_tokens_from_a_container_and_nothing_left_of_it(
     assert name.startswith("trtspec-tiny-")
 
 
+@IN_PROCESS
 def test_one_that_is_left_running_is_seen_and_stopped(docker, deploy, until):
     deployed = deploy("--detach")
     assert deployed.process.wait(90) == 0
@@ -126,6 +129,7 @@ def test_one_that_is_left_running_is_seen_and_stopped(docker, deploy, until):
     assert docker.trtspec("deploy", "stop").returncode == 1
 
 
+@IN_PROCESS
 def test_requests_in_flight_end_before_the_container_does(docker, deploy, until):
     deployed = deploy()
     until(lambda: deployed.is_ready, "the server ready")
@@ -142,6 +146,7 @@ def test_requests_in_flight_end_before_the_container_does(docker, deploy, until)
     assert docker.names() == []
 
 
+@IN_PROCESS
 def test_one_that_dies_while_it_starts_is_an_error_with_its_last_lines(docker, deploy, build_copy):
     (build_copy / "target" / "engine" / "rank0.safetensors").write_bytes(b"broken")
     deployed = deploy("--detach")
@@ -153,6 +158,7 @@ def test_one_that_dies_while_it_starts_is_an_error_with_its_last_lines(docker, d
     assert docker.names() == []
 
 
+@BLS
 def test_one_that_is_left_running_is_started_again_when_its_engines_die(docker, deploy, until):
     deployed = deploy("--detach")
     assert deployed.process.wait(90) == 0
@@ -174,6 +180,7 @@ def test_one_that_is_left_running_is_started_again_when_its_engines_die(docker, 
     assert docker.names() == []
 
 
+@IN_PROCESS
 def test_one_whose_engines_die_says_so_and_is_started_again_if_asked(docker, deploy, until):
     deployed = deploy("--restart")
     until(lambda: deployed.is_ready, "the server ready")
@@ -188,6 +195,7 @@ def test_one_whose_engines_die_says_so_and_is_started_again_if_asked(docker, dep
     assert docker.names() == []
 
 
+@IN_PROCESS
 def test_an_inspect_that_fails_is_no_death(docker, deploy, until):
     deployed = deploy("--detach")
     assert deployed.process.wait(90) == 0
@@ -204,6 +212,7 @@ def test_an_inspect_that_fails_is_no_death(docker, deploy, until):
     assert docker.trtspec("deploy", "stop", name).returncode == 0
 
 
+@IN_PROCESS
 def test_a_container_of_the_same_name_that_is_not_ours_is_left_alone(docker, deploy, build_copy):
     name = name_for("tiny", build_copy)
     theirs = docker.daemon.folder / "containers" / name
@@ -227,6 +236,7 @@ def test_a_container_of_the_same_name_that_is_not_ours_is_left_alone(docker, dep
     assert docker.names() == [name]
 
 
+@IN_PROCESS
 def test_one_that_is_killed_says_so(docker, deploy, until):
     deployed = deploy()
     until(lambda: deployed.is_ready, "the server ready")
@@ -238,6 +248,7 @@ def test_one_that_is_killed_says_so(docker, deploy, until):
     assert docker.names() == []
 
 
+@IN_PROCESS
 def test_ctrl_c_before_it_is_ready_is_130(docker, deploy, until):
     deployed = deploy()
     until(lambda: deployed.is_ready or deployed.server_pids(), "a tritonserver")
@@ -247,6 +258,7 @@ def test_ctrl_c_before_it_is_ready_is_130(docker, deploy, until):
     assert not deployed.server_pids()
 
 
+@IN_PROCESS
 def test_the_triton_on_path_is_run_rather_than_the_wheels(
     docker, deployer, build_copy, tiny_recipe, tmp_path, until
 ):
@@ -278,6 +290,7 @@ def test_the_triton_on_path_is_run_rather_than_the_wheels(
     ]
 
 
+@IN_PROCESS
 class TestRefusals:
     def refused(self, deploy) -> str:
         deployed = deploy()

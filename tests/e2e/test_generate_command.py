@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -12,14 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import trtspec
+from tests.e2e.conftest import IN_PROCESS
+
 PROMPT = "def read_lines(path):\n    "
 COMMAND = (str(Path(sys.prefix, "bin", "trtspec")), "generate")
 
 
 def generate(*words: str | bytes) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True)
+    return trtspec("generate", *map(os.fsdecode, words))
 
 
+@IN_PROCESS
 def test_text_is_data_and_speed_is_talk(server):
     said = generate("--url", server.grpc_url, "--max-tokens", "30", PROMPT)
 
@@ -28,18 +33,21 @@ def test_text_is_data_and_speed_is_talk(server):
     assert re.fullmatch(r"30 tokens, \d+ tokens/s, \d+ of \d+ draft tokens accepted \(\d+%\)\n", said.stderr)
 
 
+@IN_PROCESS
 def test_without_a_stream_the_text_is_the_same(server):
     words = ("--url", server.grpc_url, "--max-tokens", "30", PROMPT)
 
     assert generate("--no-stream", *words).stdout == generate(*words).stdout
 
 
+@IN_PROCESS
 def test_the_target_alone_drafts_nothing(server):
     said = generate("--url", server.grpc_url, "--max-tokens", "8", "--num-draft-tokens", "0", PROMPT)
 
     assert "nothing drafted" in said.stderr
 
 
+@IN_PROCESS
 def test_json_has_all_of_it(server):
     said = json.loads(generate("--url", server.grpc_url, "--max-tokens", "30", "--json", PROMPT).stdout)
 
@@ -50,6 +58,7 @@ def test_json_has_all_of_it(server):
     assert abs(said["acceptance_rate"] - rate) < 1e-6
 
 
+@IN_PROCESS
 def test_options_reach_the_server(server):
     text = server.generate(PROMPT, max_tokens=30, temperature=1.0, top_k=20, top_p=0.9, seed=3)
     words = ("--temperature", "1", "--top-k", "20", "--top-p", "0.9", "--seed", "3")
@@ -60,6 +69,7 @@ def test_options_reach_the_server(server):
     assert said.stdout == text[: text.index(stop)] + "\n"
 
 
+@IN_PROCESS
 def test_ctrl_c_ends_the_request(server, until):
     words = ("--url", server.grpc_url, "--max-tokens", "900", "--temperature", "1", "--num-draft-tokens", "1")
     process = subprocess.Popen([*COMMAND, *words, PROMPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -85,6 +95,7 @@ def test_no_server_is_one_line():
     assert "Traceback" not in said.stderr
 
 
+@IN_PROCESS
 def test_another_model_is_named(server):
     said = generate("--url", server.grpc_url, "--model-name", "other", PROMPT)
 
@@ -92,6 +103,7 @@ def test_another_model_is_named(server):
     assert "has no model other that is ready" in said.stderr
 
 
+@IN_PROCESS
 def test_a_refusal_is_the_servers_line(server):
     said = generate("--url", server.grpc_url, "--num-draft-tokens", "9", PROMPT)
 
@@ -100,6 +112,7 @@ def test_a_refusal_is_the_servers_line(server):
     assert f"error: {server.grpc_url}: {line}" in said.stderr
 
 
+@IN_PROCESS
 def test_bytes_that_are_no_text_are_the_servers_to_refuse(server):
     for words in ((b"ab\xff",), ("--stop", b"\xff", PROMPT)):
         said = generate("--url", server.grpc_url, *words)
@@ -117,6 +130,7 @@ def test_a_number_that_no_tensor_holds_is_wrong_usage(option):
     assert option in said.stderr
 
 
+@IN_PROCESS
 def test_a_temperature_over_32_bits_is_the_servers_to_refuse(server):
     said = generate("--url", server.grpc_url, "--temperature", "1e39", PROMPT)
 

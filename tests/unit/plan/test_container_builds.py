@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import trtspec
 from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.processes import naming
@@ -47,6 +48,7 @@ class Builds:
         self.out = recipe.parent / "out"
 
     def start(self, *options: str) -> subprocess.Popen[str]:
+        """A process, which can be interrupted."""
         command = [str(TRTSPEC), "build", self._recipe.name, "--output", "out", *options]
         return subprocess.Popen(
             command,
@@ -58,9 +60,8 @@ class Builds:
         )
 
     def __call__(self, *options: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*options)
-        stdout, stderr = process.communicate(timeout=90)
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+        command = ("build", self._recipe.name, "--output", "out", *options)
+        return trtspec(*command, folder=self._recipe.parent, environment=self._environment)
 
     def in_container(self, *options: str) -> str:
         """What one that succeeds says."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
 from trtspec.build.plan import make_plan
 from trtspec.plan.layout import repository_spec
 from trtspec.repository.spec import RepositorySpec
 from trtspec.watch import unwatched
 
-TRTSPEC = Path(sys.executable).with_name("trtspec")
 ON_GPUS = {"engine: {backend: torch}": "engine: {}", "float32": "float16"}
 
 
@@ -104,8 +102,8 @@ def test_a_parallel_pair_is_built_for_nvidias_backend(pair_recipe: Path, tmp_pat
     machine = GpuMachine(tmp_path / "machine")
     machine.gpus(H200, H200)
     machine.tensorrt_llm()
-    command = [TRTSPEC, "build", pair_recipe, "--output", tmp_path / "out"]
-    subprocess.run(command, env=machine.environment, check=True, capture_output=True, timeout=60)
+    result = trtspec("build", pair_recipe, "--output", tmp_path / "out", environment=machine.environment)
+    assert result.returncode == 0, result.stderr
 
     repository = tmp_path / "out/model_repository"
     assert {folder.name for folder in repository.iterdir()} == {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.processes import naming
 from trtspec.build.plan import make_plan
@@ -38,11 +39,8 @@ def machine(tmp_path: Path) -> GpuMachine:
 def build(
     recipe: Path, machine: GpuMachine, *more: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    command = [str(TRTSPEC), "build", recipe.name, "--output", "out", *more]
-    environment = machine.environment | variables
-    return subprocess.run(
-        command, cwd=recipe.parent, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    command = ("build", recipe.name, "--output", "out", *more)
+    return trtspec(*command, folder=recipe.parent, environment=machine.environment | variables)
 
 
 def config(recipe: Path, role: str) -> dict[str, dict[str, object]]:
@@ -158,12 +156,15 @@ class TestRefusedBeforeAnythingIsConverted:
 class TestRefusedBeforeAnythingIsDownloaded:
     """The Hub is not asked: nothing listens there."""
 
+    @pytest.fixture(autouse=True)
+    def hub(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+
     def refused(self, recipe: Path, machine: GpuMachine, *more: str, **variables: str) -> str:
         text = recipe.read_text().replace("model: ./", "model: nobody/")
         assert "nobody/" in text
         recipe.write_text(text)
-        hub = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(recipe.parent / "hub")}
-        result = build(recipe, machine, *more, **hub, **variables)
+        result = build(recipe, machine, *more, **variables)
         assert result.returncode == 1
         return result.stderr
 
