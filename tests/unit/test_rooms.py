@@ -15,6 +15,7 @@ FLOORS = (
     {"serving", "docker", "recipe"},
     {"checkpoint", "repository"},
     {"engine"},
+    {"store"},
     {"machine", "inspection"},
     {"plan", "run", "deploy"},
     {"steps"},

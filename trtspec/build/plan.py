@@ -11,7 +11,6 @@ from trtspec.build.gather import gather
 from trtspec.build.stored import look
 from trtspec.checkpoint.hub import cached_folder
 from trtspec.checkpoint.outline import is_outline
-from trtspec.engine.store.store import Store
 from trtspec.machine.host import find_host
 from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import recipe_obstacle
@@ -26,6 +25,7 @@ from trtspec.run.records import FOLDER, has_records
 from trtspec.run.runner import pending
 from trtspec.run.step import Step
 from trtspec.steps.steps import make_steps, weights_read
+from trtspec.store.store import Store
 from trtspec.watch import Watch
 
 

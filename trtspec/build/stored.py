@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.digest import digest_of
-from trtspec.engine.store import push as store_push
-from trtspec.engine.store.entry import Content, Entry
-from trtspec.engine.store.platform import Platform, platform_of
-from trtspec.engine.store.store import Store
 from trtspec.plan.resolved import Resolved
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
 from trtspec.steps import build, copy_tokenizer, write_manifest, write_repository
 from trtspec.steps.pull import Stored, engine_key
+from trtspec.store import push as store_push
+from trtspec.store.entry import Content, Entry
+from trtspec.store.platform import Platform, platform_of
+from trtspec.store.store import Store
 from trtspec.watch import Watch
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trtspec.engine.store.entry import Entry
-from trtspec.engine.store.platform import platform_of
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
+from trtspec.store.entry import Entry
+from trtspec.store.platform import platform_of
 
 
 def has_pair(entries: Iterable[Entry], loaded: LoadedRecipe, commits: Mapping[str, str]) -> bool:

@@ -48,7 +48,7 @@ def build(
     """Convert, build both engines, write the repository."""
     from trtspec.build.plan import check_host, make_plan
     from trtspec.build.stored import push_build
-    from trtspec.engine.store.store import Store
+    from trtspec.store.store import Store
 
     engines = Store(store) if store else None
     flags = {"output": output, "engine.backend": backend}

@@ -75,7 +75,7 @@ def matrix(
 def _stored(url: str, recipes: list[LoadedRecipe]) -> set[Path]:
     """The files of the recipes whose pairs the store has; in doubt, not: a build asks again."""
     from trtspec.ci.stored import has_pair
-    from trtspec.engine.store.store import Store
+    from trtspec.store.store import Store
 
     entries = Store(url).entries()
     found = set()

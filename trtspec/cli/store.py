@@ -14,7 +14,7 @@ from trtspec.cli.plan import watch
 from trtspec.errors import StoreError, UnavailableError
 
 if TYPE_CHECKING:
-    from trtspec.engine.store.entry import Entry
+    from trtspec.store.entry import Entry
 
 HELP = "Keep engines in a folder, S3, GCS or elsewhere."
 EXAMPLES = (
@@ -38,7 +38,7 @@ def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) 
     """Put a finished build into the store."""
     from trtspec.build.plan import make_plan
     from trtspec.build.stored import push_build
-    from trtspec.engine.store.store import Store
+    from trtspec.store.store import Store
 
     store, made = Store(url), make_plan(recipe, {"output": output}, True, watch)
     if undone := made.pending():
@@ -54,10 +54,10 @@ def pull(
 ) -> None:
     """Fetch a pair that is ready to be served, or one engine."""
     from trtspec.atomic import publish, remove, temporary
-    from trtspec.engine.store.lookup import find_entry
-    from trtspec.engine.store.pull import pull as fetch
-    from trtspec.engine.store.store import Store
     from trtspec.machine.runtime import this_runtime
+    from trtspec.store.lookup import find_entry
+    from trtspec.store.pull import pull as fetch
+    from trtspec.store.store import Store
 
     store, folder = Store(url), Path(output)
     if folder.exists():
@@ -80,7 +80,7 @@ def pull(
 
 def list_(url: UrlArgument, json: JsonOption = False) -> None:
     """Show what is in the store, the newest first."""
-    from trtspec.engine.store.store import Store
+    from trtspec.store.store import Store
 
     entries = Store(url).entries()
     if json:
@@ -103,9 +103,9 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show what an entry is made of, and with what."""
-    from trtspec.engine.sbom import cyclonedx
-    from trtspec.engine.store.lookup import find_entry
-    from trtspec.engine.store.store import Store
+    from trtspec.store.lookup import find_entry
+    from trtspec.store.sbom import cyclonedx
+    from trtspec.store.store import Store
 
     entry = find_entry(Store(url), name)
     if sbom:
@@ -147,9 +147,9 @@ def prune(
     json: JsonOption = False,
 ) -> None:
     """Remove entries by age and number, and what no entry needs."""
-    from trtspec.engine.store.prune import Rules
-    from trtspec.engine.store.prune import prune as clean
-    from trtspec.engine.store.store import Store
+    from trtspec.store.prune import Rules
+    from trtspec.store.prune import prune as clean
+    from trtspec.store.store import Store
 
     days = None if older_than is None else timedelta(days=older_than)
     with watch("prune", None) as advance:
@@ -173,8 +173,8 @@ def verify(
 
     The exit status is 1 if something in it cannot be used.
     """
-    from trtspec.engine.store import verify as check
-    from trtspec.engine.store.store import Store
+    from trtspec.store import verify as check
+    from trtspec.store.store import Store
 
     store = Store(url)
     found = check.verify(store, watch)

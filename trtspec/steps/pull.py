@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.digest import digest_of
-from trtspec.engine.store import pull
-from trtspec.engine.store.entry import Entry
-from trtspec.engine.store.store import Store
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
 from trtspec.steps import build, calibrate, convert, verify
+from trtspec.store import pull
+from trtspec.store.entry import Entry
+from trtspec.store.store import Store
 from trtspec.watch import Advance
 
 KIND = "pull"

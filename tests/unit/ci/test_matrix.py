@@ -9,12 +9,12 @@ from typer.testing import CliRunner, Result
 
 from trtspec.build.stored import platform_of
 from trtspec.cli.app import app
-from trtspec.engine.store.entry import Entry
-from trtspec.engine.store.push import push
-from trtspec.engine.store.store import Store
 from trtspec.errors import RecipeError, TrtspecError
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import RELEASES, release_of
+from trtspec.store.entry import Entry
+from trtspec.store.push import push
+from trtspec.store.store import Store
 
 RECIPE = """
 name: {name}

@@ -10,11 +10,11 @@ from typer.testing import CliRunner, Result
 
 from trtspec.cli.app import app
 from trtspec.engine.loading import Runtime
-from trtspec.engine.store.entry import Entry
-from trtspec.engine.store.platform import Platform
-from trtspec.engine.store.push import describe, push
-from trtspec.engine.store.store import Store
 from trtspec.errors import StoreError, UnavailableError
+from trtspec.store.entry import Entry
+from trtspec.store.platform import Platform
+from trtspec.store.push import describe, push
+from trtspec.store.store import Store
 
 H200 = Platform("tensorrt_llm", 90, "10.14.1.48", "1.2.1")
 MANIFEST = {

@@ -9,9 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from tests.unit.engine.store.conftest import entry_of
-from trtspec.engine.store import push as room
-from trtspec.engine.store.store import Store
+from tests.unit.store.conftest import entry_of
+from trtspec.store import push as room
+from trtspec.store.store import Store
 
 DEAD = 9
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.engine.store.address import Address
-from trtspec.engine.store.store import Store
 from trtspec.errors import StoreError, UnavailableError
+from trtspec.store.address import Address
+from trtspec.store.store import Store
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.engine.store.conftest import H200, entry_of, tree
-from trtspec.engine.store.entry import from_bytes, to_bytes
-from trtspec.engine.store.platform import Platform
-from trtspec.engine.store.pull import pull
-from trtspec.engine.store.push import push
-from trtspec.engine.store.store import Store
-from trtspec.engine.store.verify import drop, verify
+from tests.unit.store.conftest import H200, entry_of, tree
 from trtspec.errors import CorruptedError, StoreError
+from trtspec.store.entry import from_bytes, to_bytes
+from trtspec.store.platform import Platform
+from trtspec.store.pull import pull
+from trtspec.store.push import push
+from trtspec.store.store import Store
+from trtspec.store.verify import drop, verify
 from trtspec.watch import unwatched
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtspec.checkpoint.threads import in_threads
-from trtspec.engine.store.entry import Chunk, Entry
-from trtspec.engine.store.prune import exclusively
-from trtspec.engine.store.store import ENTRIES, PUSHING, THREADS, Store
 from trtspec.errors import CorruptedError
+from trtspec.store.entry import Chunk, Entry
+from trtspec.store.prune import exclusively
+from trtspec.store.store import ENTRIES, PUSHING, THREADS, Store
 from trtspec.watch import Watch
 
 

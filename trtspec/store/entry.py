@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple, get_args
 
-from trtspec.engine.store.platform import Platform
+from trtspec.store.platform import Platform
 
 SCHEMA = 1
 Content = Literal["target", "draft", "pair"]

@@ -11,11 +11,11 @@ from functools import partial
 from time import monotonic
 
 from trtspec.checkpoint.threads import in_threads
-from trtspec.engine.store.entry import Entry
-from trtspec.engine.store.files import TEMPORARY, Stat
-from trtspec.engine.store.push import PRUNE_LIMIT
-from trtspec.engine.store.store import OBJECTS, PRUNING, PUSHING, THREADS, Store
 from trtspec.errors import StoreError
+from trtspec.store.entry import Entry
+from trtspec.store.files import TEMPORARY, Stat
+from trtspec.store.push import PRUNE_LIMIT
+from trtspec.store.store import OBJECTS, PRUNING, PUSHING, THREADS, Store
 from trtspec.watch import Advance
 
 _BATCH = 500

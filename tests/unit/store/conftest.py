@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.engine.store.entry import Content, Entry
-from trtspec.engine.store.platform import Platform
-from trtspec.engine.store.push import describe
-from trtspec.engine.store.store import Store
+from trtspec.store.entry import Content, Entry
+from trtspec.store.platform import Platform
+from trtspec.store.push import describe
+from trtspec.store.store import Store
 
 H200 = Platform("tensorrt_llm", 90, "10.14.1.48", "1.2.1")
 _SERVER = """
@@ -101,7 +101,7 @@ def entry_of(
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtspec.engine.store.push.CHUNK", 1024)
+    monkeypatch.setattr("trtspec.store.push.CHUNK", 1024)
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trtspec.checkpoint.threads import in_threads
-from trtspec.engine.store.entry import Chunk, Entry
-from trtspec.engine.store.store import THREADS, Store
+from trtspec.store.entry import Chunk, Entry
+from trtspec.store.store import THREADS, Store
 from trtspec.watch import Advance
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.engine.store import pusher
-from tests.unit.engine.store.conftest import H200, entry_of, tree
-from trtspec.engine.store.prune import Rules, prune
-from trtspec.engine.store.pull import pull
-from trtspec.engine.store.store import Store
-from trtspec.engine.store.verify import verify
+from tests.unit.store import pusher
+from tests.unit.store.conftest import H200, entry_of, tree
+from trtspec.store.prune import Rules, prune
+from trtspec.store.pull import pull
+from trtspec.store.store import Store
+from trtspec.store.verify import verify
 from trtspec.watch import unwatched
 
 START = "2026-01-01T00:00:00+00:00"

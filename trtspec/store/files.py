@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from trtspec.engine.store.address import Address
 from trtspec.errors import StoreError, UnavailableError
+from trtspec.store.address import Address
 
 TEMPORARY = "tmp"
 # Where a file appears when all of it is there; elsewhere it is written under another name and renamed.

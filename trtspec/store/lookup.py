@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trtspec.engine.store.entry import Entry
-from trtspec.engine.store.store import Store
 from trtspec.errors import StoreError
+from trtspec.store.entry import Entry
+from trtspec.store.store import Store
 
 _SHORTEST = 6
 

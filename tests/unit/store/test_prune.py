@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.engine.store.conftest import H200, entry_of
-from trtspec.engine.store import prune as room
-from trtspec.engine.store.entry import Entry, to_bytes
-from trtspec.engine.store.files import Files, Stat
-from trtspec.engine.store.prune import Prune, Rules, choose, exclusively, prune
-from trtspec.engine.store.push import push
-from trtspec.engine.store.store import Store
-from trtspec.engine.store.verify import verify
+from tests.unit.store.conftest import H200, entry_of
 from trtspec.errors import StoreError
+from trtspec.store import prune as room
+from trtspec.store.entry import Entry, to_bytes
+from trtspec.store.files import Files, Stat
+from trtspec.store.prune import Prune, Rules, choose, exclusively, prune
+from trtspec.store.push import push
+from trtspec.store.store import Store
+from trtspec.store.verify import verify
 from trtspec.watch import unwatched
 
 DAY = timedelta(days=1)
@@ -142,7 +142,7 @@ def test_a_push_waits_for_a_prune(store: Store, engine: Path, monkeypatch: pytes
     push(store, entry, engine, silent)
     store.files.remove([entry.document])
     waits, notes = threading.Event(), []
-    monkeypatch.setattr("trtspec.engine.store.push._POLL_S", 0.01)
+    monkeypatch.setattr("trtspec.store.push._POLL_S", 0.01)
 
     def advance(amount: int, note: str = "") -> None:
         notes.append(note)
