@@ -24,7 +24,7 @@ START = "2026-01-01T00:00:00+00:00"
 def start(*args: object) -> subprocess.Popen[str]:
     """Ready to push when it is told to."""
     command = [sys.executable, "-m", pusher.__name__, *map(str, args)]
-    root = Path(__file__).parents[4]
+    root = Path(__file__).parents[3]
     process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     assert process.stdout.readline() == "ready\n"
