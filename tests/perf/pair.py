@@ -2,9 +2,10 @@
 
     python tests/perf/pair.py [--prompts 12] [--tokens 128] [--draft-tokens 4] [--dtype float32]
 
-Everything runs in one process on the same threads, and every prompt goes through all four ways before the
-next one, so that each ratio is of runs made side by side. A ratio's interval is the 5th to 95th percentile of
-its bootstrap over prompts. JSON on stdout.
+Everything runs in one process on the same threads. Every prompt is a block: it goes through all four ways
+before the next one does, forwards and backwards in turn, so that what another program takes of the machine
+meets each way alike. A ratio is the median of the blocks' own; `low` and `high` are the 5th and the 95th
+percentile of its bootstrap, and `blocks` has the least and the most. JSON on stdout.
 """
 
 from __future__ import annotations
@@ -163,26 +164,24 @@ def measure(ways: dict[str, Run], prompts: list[list[int]]) -> tuple[dict[str, l
     same = True
     for number, prompt in enumerate(prompts):
         texts = []
-        for way, run in ways.items():
+        for way in list(ways) if number % 2 == 0 else reversed(ways):
             start = time.perf_counter()
-            texts.append(run(prompt))
+            texts.append(ways[way](prompt))
             seconds[way].append(time.perf_counter() - start)
         same &= all(text == texts[0] for text in texts)
         print(f"prompt {number + 1}/{len(prompts)}", file=sys.stderr)
     return seconds, same
 
 
-def ratio(fast: list[float], slow: list[float]) -> dict[str, float]:
-    """How many times as many tokens per second, with its bootstrap interval."""
-    pairs, choose = list(zip(fast, slow, strict=True)), random.Random(0)
-    again = sorted(
-        sum(b for _, b in sample) / sum(a for a, _ in sample)
-        for sample in (choose.choices(pairs, k=len(pairs)) for _ in range(1000))
-    )
+def ratio(fast: list[float], slow: list[float]) -> dict[str, float | list[float]]:
+    """How many times as many tokens per second, with how sure that is."""
+    blocks, choose = [b / a for a, b in zip(fast, slow, strict=True)], random.Random(0)
+    again = sorted(statistics.median(choose.choices(blocks, k=len(blocks))) for _ in range(1000))
     return {
-        "ratio": round(sum(slow) / sum(fast), 2),
+        "ratio": round(statistics.median(blocks), 2),
         "low": round(again[50], 2),
         "high": round(again[949], 2),
+        "blocks": [round(min(blocks), 2), round(max(blocks), 2)],
     }
 
 
