@@ -1,4 +1,4 @@
-"""Tiny Llama models as transformers saves them, and recipes for a pair of them."""
+"""Models: tiny Llamas as transformers saves them, with recipes for a pair, and published ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parent
-
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: the tests
 # that press Ctrl-C would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,13 +19,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file share a worker, and those that share a server of Triton, in whatever file."""
-    for item in items:
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        group = parameters.get("tiny_recipe", item.path.relative_to(TESTS).as_posix())
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.workers import FilesAndServers
+
+    return FilesAndServers(config, log)
 
 
 @pytest.fixture
@@ -102,3 +98,22 @@ def h200_recipe(pair_recipe: Path) -> Path:
         text = text.replace(old, new)
     pair_recipe.write_text(text)
     return pair_recipe
+
+
+@pytest.fixture(scope="session")
+def published_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hub cache with the models of the recipes."""
+    from tests.fakes.published import write_cache
+
+    folder = tmp_path_factory.mktemp("hub")
+    write_cache(folder)
+    return folder
+
+
+@pytest.fixture
+def hub_cache(published_models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without network that has the models of the recipes in its Hub cache, and no TensorRT-LLM."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(published_models))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("PATH", str(published_models))
+    return published_models

@@ -11,7 +11,7 @@ from tests.chaos.run import chaos
 
 
 def test_a_short_run(tmp_path: Path) -> None:
-    report = chaos(tmp_path, requests=500, clients=64, num_draft_faults=2, num_kills=1)
+    report = chaos(tmp_path, requests=300, clients=64, num_draft_faults=2, num_kills=1)
 
     assert not report["violations"], json.dumps(report, indent=1)
     assert {fault["fault"] for fault in report["faults"]} == {"fails", "hangs", "killed"}

@@ -160,6 +160,10 @@ class Deployer:
         for deploy in self._started:
             deploy.process.kill()
             deploy.process.wait()
+            # They would end by themselves, three seconds later.
+            for pid in deploy.server_pids():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             wait_until(lambda deploy=deploy: not deploy.server_pids(), "the end of a server")
 
 

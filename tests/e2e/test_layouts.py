@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import TINY, TRTSPEC, Deploy
+from tests.e2e.conftest import BLS, TINY, TRTSPEC, Deploy
 
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 FILES = [LIBRARY / line for line in (TINY / "heldout.txt").read_text().split()]
+FEW, MANY = 30, 200  # prompts
 MAX_TOKENS = 16
 
 
@@ -32,22 +33,29 @@ def said(server: Deploy, texts: list[str], concurrency: int, **values) -> list[s
         return list(pool.map(lambda text: server.generate(text, max_tokens=MAX_TOKENS, **values), texts))
 
 
-def lossless(server: Deploy, count: int, num_draft_tokens: int, concurrency: int) -> None:
-    texts = prompts(count)
-    plain = said(server, texts, 1, num_draft_tokens=0)
-    assert said(server, texts, concurrency, num_draft_tokens=num_draft_tokens) == plain
+@pytest.fixture(scope="module")
+def plain_text(server):
+    """What the target alone says after the first few prompts."""
+    return said(server, prompts(FEW), 1, num_draft_tokens=0)
 
 
 @pytest.mark.parametrize(("num_draft_tokens", "concurrency"), [(1, 16), (4, 1), (8, 32)])
-def test_greedy_text_is_the_target_alone(server, num_draft_tokens, concurrency):
-    lossless(server, 30, num_draft_tokens, concurrency)
+def test_greedy_text_is_the_target_alone(server, plain_text, num_draft_tokens, concurrency):
+    assert said(server, prompts(FEW), concurrency, num_draft_tokens=num_draft_tokens) == plain_text
+
+
+@pytest.fixture(scope="module")
+def much_plain_text(server):
+    return said(server, prompts(MANY), 1, num_draft_tokens=0)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("concurrency", [1, 16])
 @pytest.mark.parametrize("num_draft_tokens", range(1, 9))
-def test_greedy_text_is_the_target_alone_in_200_places(server, num_draft_tokens, concurrency):
-    lossless(server, 200, num_draft_tokens, concurrency)
+def test_greedy_text_is_the_target_alone_in_200_places(
+    server, much_plain_text, num_draft_tokens, concurrency
+):
+    assert said(server, prompts(MANY), concurrency, num_draft_tokens=num_draft_tokens) == much_plain_text
 
 
 def test_a_seed_gives_the_same_text_with_and_without_a_draft(server):
@@ -58,6 +66,7 @@ def test_a_seed_gives_the_same_text_with_and_without_a_draft(server):
     assert said(server, texts, 16, num_draft_tokens=4, **sampling) == alone
 
 
+@BLS
 def test_engines_of_several_ranks_say_the_same(server, deployer, until, tmp_path):
     """On the torch backend their ranks are put together again."""
     recipe = tmp_path / "recipe.yaml"

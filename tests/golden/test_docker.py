@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.recipes.conftest import hub_cache, published_models  # noqa: F401
 from trtspec.build.plan import make_plan
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_docker import container
@@ -62,8 +61,7 @@ def lines(name: str, release: str, folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.fixture
-def somebody(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue("hub_cache")
+def somebody(monkeypatch: pytest.MonkeyPatch, hub_cache: Path) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr(os, "getgid", lambda: 1001)
     monkeypatch.setenv("TRTSPEC_CACHE", "/home/somebody/.cache/trtspec")

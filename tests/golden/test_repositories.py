@@ -13,19 +13,16 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from tests.unit.recipes.conftest import hub_cache, published_models  # noqa: F401
+from tests.releases import each_release
 from trtspec.build.plan import make_plan
 from trtspec.deploy.launch import SERVER, launch
 from trtspec.plan.layout import repository_spec
-from trtspec.recipe.releases import RELEASES
 from trtspec.repository.engine_config import engine_config_text
 from trtspec.repository.writer import write_repository
 from trtspec.watch import unwatched
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 GOLDEN = Path(__file__).with_name("repository")
-
-every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 
 
 def golden(name: str, output: str) -> None:
@@ -44,11 +41,10 @@ def planned(path: Path, folder: Path, release: str):
     return make_plan(recipe, {}, False, unwatched).resolved
 
 
-@pytest.mark.parametrize("release", RELEASES)
-@every_recipe
-def test_models_and_launch_line(path: Path, tmp_path: Path, request, release: str) -> None:
-    request.getfixturevalue("hub_cache")
-    resolved = planned(path, tmp_path, release)
+@each_release(RECIPES)
+@pytest.mark.usefixtures("hub_cache")
+def test_models_and_launch_line(recipe: Path, release: str, tmp_path: Path) -> None:
+    resolved = planned(recipe, tmp_path, release)
     spec = repository_spec(resolved)
     write_repository(tmp_path / "model_repository", spec)
     ranks = max(engine.checkpoint.mapping.world_size for engine in resolved.engines.values())
@@ -59,7 +55,7 @@ def test_models_and_launch_line(path: Path, tmp_path: Path, request, release: st
     for engine in spec.engines:
         text = (tmp_path / "model_repository" / engine.name / "config.pbtxt").read_text()
         shown += f"\n\n{summary(text_format.Parse(text, pb.ModelConfig()))}"
-    golden(f"{path.stem}.txt", shown + "\n")
+    golden(f"{recipe.stem}.txt", shown + "\n")
 
 
 def summary(config: pb.ModelConfig) -> str:
@@ -75,8 +71,8 @@ def summary(config: pb.ModelConfig) -> str:
     )
 
 
-def test_a_whole_model(tmp_path: Path, request) -> None:
-    request.getfixturevalue("hub_cache")
+@pytest.mark.usefixtures("hub_cache")
+def test_a_whole_model(tmp_path: Path) -> None:
     (path,) = (path for path in RECIPES if path.stem == "llama-3.3-70b-2xh100")
     target, _ = repository_spec(planned(path, tmp_path, "1.2.1")).engines
     golden("tensorrt_llm.pbtxt", engine_config_text(target))

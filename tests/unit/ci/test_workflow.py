@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click.testing
 import pytest
+from check_jsonschema import main as check
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
@@ -64,9 +66,8 @@ def test_the_workflow_of_this_repository_is_what_init_writes() -> None:
 
 class TestSchemas:
     def check(self, schema: str, file: Path) -> None:
-        command = [BIN / "check-jsonschema", "--builtin-schema", schema, file]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert result.returncode == 0, result.stdout
+        result = click.testing.CliRunner().invoke(check, ["--builtin-schema", schema, str(file)])
+        assert result.exit_code == 0, result.output
 
     def test_github(self, tmp_path: Path) -> None:
         (tmp_path / "workflow.yml").write_text(github.workflow())

@@ -13,24 +13,23 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.fakes.trtllm_build import parser
+from tests.releases import each_release
 from trtspec.cli.app import app
-from trtspec.recipe.releases import RELEASES
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/golden/commands"
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@each_release(RECIPES)
 def test_command_lines(
-    path: Path, release: str, hub_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, release: str, hub_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = path.read_text()
+    text = recipe.read_text()
     assert text.count("\nengine:\n") == 1
-    Path(path.name).write_text(text.replace("\nengine:\n", f"\nengine:\n  release: {release}\n"))
-    result = CliRunner().invoke(app, ["plan", path.name, "--commands"])
+    Path(recipe.name).write_text(text.replace("\nengine:\n", f"\nengine:\n  release: {release}\n"))
+    result = CliRunner().invoke(app, ["plan", recipe.name, "--commands"])
     assert result.exit_code == 0, result.output
     lines = []
     for line in result.stdout.splitlines():
@@ -41,7 +40,7 @@ def test_command_lines(
     assert lines.count("trtllm-build") == 2
     output = "\n".join(lines) + "\n"
 
-    golden = GOLDEN / f"recipe_{path.stem}.txt"
+    golden = GOLDEN / f"recipe_{recipe.stem}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(output)
     assert output == golden.read_text()

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from tests.unit.recipes.published import COMMIT
+from tests.fakes.published import COMMIT
 from trtspec.cli.app import app
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import load

@@ -1,0 +1,27 @@
+"""Which recipes are tried with which releases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from trtspec.recipe.releases import DEFAULT, RELEASES
+
+
+def each_release(recipes: Iterable[str | Path]) -> pytest.MarkDecorator:
+    """The first recipe with every release and the others with the usual one; with the others in the sweep."""
+    return pytest.mark.parametrize(
+        ("recipe", "release"),
+        [
+            pytest.param(
+                recipe,
+                release,
+                id=f"{Path(recipe).stem}-{release}",
+                marks=[] if number == 0 or release == DEFAULT else pytest.mark.sweep,
+            )
+            for number, recipe in enumerate(recipes)
+            for release in RELEASES
+        ],
+    )
