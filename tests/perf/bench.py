@@ -79,14 +79,8 @@ def promised(results: dict[str, Any]) -> list[Bar]:
     return [
         Bar("the four ways say the same", float(results["pair"]["same_text"]), 1, True),
         *(
-            Bar(
-                f"{name}, tokens/s",
-                ratios[name]["ratio"],
-                bar,
-                True,
-                (ratios[name]["low"], ratios[name]["high"]),
-            )
-            for name, bar in RATIOS.items()
+            Bar(f"{name}, tokens/s", found["ratio"], RATIOS[name], True, (found["low"], found["high"]))
+            for name, found in ratios.items()
         ),
         *(
             Bar(f"{way}, one busy core / quiet", beside[f"{way}, busy / quiet"], 0.4, True)
