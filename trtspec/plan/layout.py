@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from trtspec.plan.memory import KV_FRACTION, budget
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.repository.spec import MODELS, EngineModel, RepositorySpec, TensorRtLlm
+from trtspec.roles import Role
 
 
 def repository_spec(resolved: Resolved) -> RepositorySpec:
@@ -29,6 +30,7 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
         )
     return RepositorySpec(
         model_name=resolved.model_name,
+        draft_engine_dir="../../draft/engine" if Role.DRAFT in resolved.engines else None,
         num_draft_tokens=resolved.num_draft_tokens,
         tensorrt_llm=in_process,
         admission=admission,

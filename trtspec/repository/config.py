@@ -39,9 +39,10 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
     parameters = {
         "engine_backend": "bls" if spec.engines else "tensorrt_llm" if engines else "torch",
         "target_engine_dir": spec.target_engine_dir,
-        "draft_engine_dir": spec.draft_engine_dir,
         "tokenizer_dir": spec.tokenizer_dir,
     }
+    if spec.draft_engine_dir is not None:
+        parameters["draft_engine_dir"] = spec.draft_engine_dir
     if spec.num_draft_tokens is not None:
         parameters["num_draft_tokens"] = str(spec.num_draft_tokens)
     if spec.admission is not None:

@@ -76,7 +76,8 @@ class RepositorySpec:
 
     The folders are POSIX paths relative to the model's folder (the one that holds `config.pbtxt`), so that a
     build directory can be mounted anywhere; the defaults are the layout of a build directory. The engines'
-    limits are not here: each engine's own `config.json` holds them. `num_draft_tokens` is the K of a request
+    limits are not here: each engine's own `config.json` holds them. `draft_engine_dir` is None where no model
+    proposes. `num_draft_tokens` is the K of a request
     that names none; None stands for the target's `max_draft_len`. `tensorrt_llm` is None for engines of the
     `torch` backend. `admission` is None where the serving side's own defaults hold. `engines` are the models
     of the bls layout, and empty where the coordinator runs both engines in its own
@@ -85,7 +86,7 @@ class RepositorySpec:
 
     model_name: str = "speculative_llm"
     target_engine_dir: str = "../../target/engine"
-    draft_engine_dir: str = "../../draft/engine"
+    draft_engine_dir: str | None = "../../draft/engine"
     tokenizer_dir: str = "../../tokenizer"
     num_draft_tokens: int | None = None
     tensorrt_llm: TensorRtLlm | None = None

@@ -14,6 +14,8 @@ from tests.fakes.gpu_machine import H200, GpuMachine
 from trtspec.build.plan import make_plan
 from trtspec.plan.layout import repository_spec
 from trtspec.repository.spec import RepositorySpec
+from trtspec.roles import Role
+from trtspec.run.runner import run
 from trtspec.watch import unwatched
 
 ON_GPUS = {"engine: {backend: torch}": "engine: {}", "float32": "float16"}
@@ -119,3 +121,21 @@ def test_a_parallel_pair_is_built_for_nvidias_backend(pair_recipe: Path, tmp_pat
         built = json.loads((engine / "config.json").read_text())["build_config"]
         assert config.max_batch_size == built["max_batch_size"]
         assert (built["max_draft_len"] > 0) == (role == "target")
+
+
+def test_a_recipe_without_a_draft_model_reaches_its_repository(
+    pair_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one has whose drafts come from elsewhere; the schema's only method refuses it."""
+    alone = "\n".join(line for line in pair_recipe.read_text().splitlines() if "draft" not in line)
+    pair_recipe.write_text(alone)
+    monkeypatch.setattr("trtspec.recipe.loader.contradictions", lambda recipe: [])
+
+    made = make_plan(pair_recipe, {"output": str(pair_recipe.parent / "out")}, True, unwatched)
+    run(made.steps, made.output, made.digests, unwatched)
+
+    assert [step.role for step in made.steps if step.role] == [Role.TARGET] * 3
+    assert not (made.output / "draft").exists()
+    config = (made.output / "model_repository/speculative_llm/config.pbtxt").read_text()
+    assert "target_engine_dir" in config
+    assert "draft_engine_dir" not in config
