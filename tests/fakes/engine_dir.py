@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from transformers import (
     LlamaForCausalLM,
     MistralForCausalLM,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2ForCausalLM,
     Qwen3ForCausalLM,
@@ -21,6 +22,7 @@ END = 2
 MODELS = {
     "llama": LlamaForCausalLM,
     "mistral": MistralForCausalLM,
+    "phi3": Phi3ForCausalLM,
     "qwen2": Qwen2ForCausalLM,
     "qwen3": Qwen3ForCausalLM,
 }
@@ -79,6 +81,7 @@ def pretrained_config(model: PreTrainedModel) -> dict[str, Any]:
     config = model.config
     family = {
         "mistral": {"sliding_window": getattr(config, "sliding_window", None)},
+        "phi3": {"hidden_act": "swiglu", "sliding_window": getattr(config, "sliding_window", None)},
         "qwen2": {"qwen_type": "qwen2", "attn_bias": True},
         "qwen3": {"qwen_type": "qwen3", "attn_bias": False},
     }
@@ -114,14 +117,19 @@ def checkpoint_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     }
     for index in range(model.config.num_hidden_layers):
         theirs, ours = f"model.layers.{index}", f"transformer.layers.{index}"
-        qkv = [weights[f"{theirs}.self_attn.{part}_proj.weight"] for part in "qkv"]
+        if model.config.model_type == "phi3":
+            gate, up = weights[f"{theirs}.mlp.gate_up_proj.weight"].chunk(2)
+            tensors[f"{ours}.attention.qkv.weight"] = weights[f"{theirs}.self_attn.qkv_proj.weight"]
+            tensors[f"{ours}.mlp.fc.weight"] = torch.cat([up, gate])
+        else:
+            qkv = [weights[f"{theirs}.self_attn.{part}_proj.weight"] for part in "qkv"]
+            tensors[f"{ours}.attention.qkv.weight"] = torch.cat(qkv)
+            tensors[f"{ours}.mlp.fc.weight"] = weights[f"{theirs}.mlp.gate_proj.weight"]
+            tensors[f"{ours}.mlp.gate.weight"] = weights[f"{theirs}.mlp.up_proj.weight"]
         tensors |= {
-            f"{ours}.attention.qkv.weight": torch.cat(qkv),
             f"{ours}.attention.dense.weight": weights[f"{theirs}.self_attn.o_proj.weight"],
             f"{ours}.input_layernorm.weight": weights[f"{theirs}.input_layernorm.weight"],
             f"{ours}.post_layernorm.weight": weights[f"{theirs}.post_attention_layernorm.weight"],
-            f"{ours}.mlp.fc.weight": weights[f"{theirs}.mlp.gate_proj.weight"],
-            f"{ours}.mlp.gate.weight": weights[f"{theirs}.mlp.up_proj.weight"],
             f"{ours}.mlp.proj.weight": weights[f"{theirs}.mlp.down_proj.weight"],
         }
         if f"{theirs}.self_attn.q_proj.bias" in weights:

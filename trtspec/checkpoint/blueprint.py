@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.checkpoint.calibration import Calibration
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster, caster, quantizer
 from trtspec.checkpoint.config import checkpoint_config
 from trtspec.checkpoint.families import family_of
@@ -77,28 +76,28 @@ def draw(source: Source, options: ConvertOptions) -> Blueprint:
     weights = tuple(family.weights(source))
     tensors = check_tensors(source, family, weights, prequantized)
     check_tied_head(source)
-    calibration = _calibration(source, options, prequantized)
     size = source.num_hidden_layers, source.head_size
     return Blueprint(
         config=checkpoint_config(source, family, options),
         weights=weights,
         ranks=tuple(tuple(place(weights, *size, mapping, rank)) for rank in range(mapping.world_size)),
-        scales=scales_of(weights, calibration, options.fp8_kv_cache) if calibration else {},
+        scales=_scales(source, weights, options, prequantized),
         tensors=tensors,
         stored_scales=prequantized.stored_scales if prequantized else {},
         dtype=DTYPES[options.dtype],
     )
 
 
-def _calibration(
-    source: Source, options: ConvertOptions, prequantized: Prequantized | None
-) -> Calibration | None:
+def _scales(
+    source: Source, weights: tuple[Weight, ...], options: ConvertOptions, prequantized: Prequantized | None
+) -> dict[Weight, Scales]:
     if prequantized and not options.fp8:
         raise ModelError(source.folder, "is an FP8 model", "write quantization: {weights: fp8} in the recipe")
     if not options.fp8:
-        return None
-    found = options.calibration or (prequantized.calibration if prequantized else None)
-    if found is None:
-        repair = "write quantization: {weights: fp8, calibration: …} in the recipe"
-        raise ModelError(source.folder, "has no FP8 scales: it was not calibrated", repair)
-    return found
+        return {}
+    if options.calibration:
+        return scales_of(weights, options.calibration, options.fp8_kv_cache)
+    if prequantized:
+        return scales_of(weights, prequantized.calibration, options.fp8_kv_cache)
+    repair = "write quantization: {weights: fp8, calibration: …} in the recipe"
+    raise ModelError(source.folder, "has no FP8 scales: it was not calibrated", repair)

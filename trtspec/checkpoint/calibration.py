@@ -44,6 +44,8 @@ class Quality:
 class Calibration:
     """By Hugging Face's names of modules: `linears` of linear layers, `kv` of what k_proj and v_proj give.
 
+    Keys and values go by these names also where one module gives both.
+
     Amax values are float32. `kv` is empty where the KV cache stays as it is. `provenance` says what all of it
     was made of; `quality` is None where no text was left to measure it with.
     """

@@ -32,6 +32,7 @@ def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -
         "embedding_sharding_dim": 0,
         "qk_layernorm": False,
         **family.config(source),
+        **{key.name: key.value for key in family.keys},
         "mapping": {
             "world_size": mapping.world_size,
             "tp_size": mapping.tp_size,

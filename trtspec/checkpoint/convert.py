@@ -31,7 +31,7 @@ from trtspec.checkpoint.writer import Entry, SafetensorsFile
 from trtspec.errors import TensorError, UnavailableError
 
 CHUNK = 1 << 20  # bytes; the casts of a piece this small stay in the processor's cache
-FORMAT = 2  # of what is written: raised when the same source and options give other bytes
+FORMAT = 3  # of what is written: raised when the same source and options give other bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ def _pieces(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> Iterator[
                 start = file.starts[placed.name]
                 targets[placed.weight, share.part].append(_Target(share, file, start))
     tensors = {key: blueprint.tensors[key[1].name] for key in targets}
-    for key in sorted(targets, key=lambda key: (tensors[key].file, tensors[key].start)):
+    for key in sorted(targets, key=lambda key: (tensors[key].file, tensors[key].start, key[1].first)):
         cast = blueprint.caster(*key)
         tensor = tensors[key]
-        for rows in chunks(range(tensor.shape[0]), tensor, CHUNK):
+        for rows in chunks(key[1].rows, tensor, CHUNK):
             yield _Piece(tensor, rows, cast, tuple(targets[key]))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from trtspec.checkpoint.cast import DTYPES, FP8
-from trtspec.checkpoint.families.family import Family, Part, Weight
+from trtspec.checkpoint.families.family import Family, Weight, shapes
 from trtspec.checkpoint.prequantized import Prequantized
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.scheme import QUANTIZE_IT
@@ -27,21 +27,23 @@ def check_tensors(
     Raises TensorError for one that is missing, not as demanded, or would be lost.
     """
     scales = prequantized.scale_tensors if prequantized else frozenset[str]()
-    parts = {part.name: (part, weight.linear) for weight in weights for part in weight.parts}
-    missing = [name for name in parts if name not in source.tensors]
+    weights = tuple(weights)
+    demanded = shapes(weights)
+    linear = {part.name for weight in weights if weight.linear for part in weight.parts}
+    missing = [name for name in demanded if name not in source.tensors]
     if missing:
         problem = f"{missing[0]}: this tensor is missing{_more(missing)}"
         raise TensorError(source.folder, problem, DOWNLOAD_AGAIN)
-    for part, linear in parts.values():
-        _check_part(part, source.tensors[part.name], linear and prequantized is not None)
-    known = {*parts, *scales, *([HEAD] if source.tie_word_embeddings else [])}
+    for name, shape in demanded.items():
+        _check_tensor(source.tensors[name], shape, name in linear and prequantized is not None)
+    known = {*demanded, *scales, *([HEAD] if source.tie_word_embeddings else [])}
     extra = [name for name in source.tensors if name not in known and not family.ignored.fullmatch(name)]
     if extra:
         has_none = f"{source.architecture} has no such tensor{_more(extra)}"
         problem = f"{extra[0]}: {has_none}; converting would lose it"
         file = source.tensors[extra[0]].file
         raise TensorError(file, problem, "check architectures and sizes in config.json")
-    return {name: source.tensors[name] for name in parts}
+    return {name: source.tensors[name] for name in demanded}
 
 
 def check_tied_head(source: Source) -> None:
@@ -65,13 +67,13 @@ def check_tied_head(source: Source) -> None:
         raise TensorError(head.file, problem, repair)
 
 
-def _check_part(part: Part, tensor: Tensor, quantized: bool) -> None:
+def _check_tensor(tensor: Tensor, shape: tuple[int, ...], quantized: bool) -> None:
     allowed = [FP8] if quantized else list(DTYPES.values())
     if tensor.dtype not in allowed:
-        problem = f"{part.name}: has dtype {tensor.dtype}, expected one of {', '.join(allowed)}"
+        problem = f"{tensor.name}: has dtype {tensor.dtype}, expected one of {', '.join(allowed)}"
         raise TensorError(tensor.file, problem, QUANTIZE_IT if tensor.dtype == FP8 else None)
-    if tensor.shape != part.shape:
-        problem = f"{part.name}: has shape {list(tensor.shape)}, config.json demands {list(part.shape)}"
+    if tensor.shape != shape:
+        problem = f"{tensor.name}: has shape {list(tensor.shape)}, config.json demands {list(shape)}"
         raise TensorError(tensor.file, problem, "take config.json and weights from the same revision")
 
 

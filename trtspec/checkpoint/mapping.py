@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.checkpoint.source import Source
+from trtspec.checkpoint.families import FAMILIES
+from trtspec.checkpoint.sizes import Sizes
 
 # Key of the recipe's model section, problem, repair.
 Finding = tuple[str, str, str]
@@ -33,24 +34,28 @@ class Mapping:
         return range(first, first + each + (pp_rank < more))
 
 
-def misfit(source: Source, mapping: Mapping, fp8: bool) -> Finding | None:
+def misfit(sizes: Sizes, mapping: Mapping, fp8: bool) -> Finding | None:
     """Why the model cannot be spread like this, if so; nothing of its weights is read."""
-    layers = source.num_hidden_layers
-    if mapping.pp_size > layers:
+    layers = sizes.num_hidden_layers
+    most = layers if FAMILIES[sizes.architecture].pipelines else 1
+    if mapping.pp_size > most:
         problem = f"{mapping.pp_size} pipeline ranks are more than the model's {layers} layers"
-        return "parallel.pipeline", problem, f"at most {layers}"
-    flaw = _flaw(source, mapping.tp_size, fp8)
+        if most == 1:
+            problem = f"TensorRT-LLM's {sizes.architecture} has no pipeline ranks"
+        return "parallel.pipeline", problem, f"at most {most}"
+    flaw = _flaw(sizes, mapping.tp_size, fp8)
     if flaw is None:
         return None
-    sizes = range(1, source.num_attention_heads + 1)
-    fitting = [str(size) for size in sizes if _flaw(source, size, fp8) is None]
-    if not fitting:
-        return "quantization.weights", flaw, "leave quantization out"
-    return "parallel.tensor", flaw, f"use {' or '.join(filter(None, [', '.join(fitting[:-1]), fitting[-1]]))}"
+    all_sizes = range(1, sizes.num_attention_heads + 1)
+    fitting = [str(size) for size in all_sizes if _flaw(sizes, size, fp8) is None]
+    if fitting:
+        some = ", ".join(fitting[:-1])
+        return "parallel.tensor", flaw, f"use {' or '.join(filter(None, [some, fitting[-1]]))}"
+    return "quantization.weights", flaw, "leave quantization out"
 
 
-def _flaw(source: Source, tp_size: int, fp8: bool) -> str | None:
-    heads, kv_heads, inner = source.num_attention_heads, source.num_key_value_heads, source.intermediate_size
+def _flaw(sizes: Sizes, tp_size: int, fp8: bool) -> str | None:
+    heads, kv_heads, inner = sizes.num_attention_heads, sizes.num_key_value_heads, sizes.intermediate_size
     if heads % tp_size:
         return f"{heads} attention heads do not divide among {tp_size} ranks"
     if kv_heads % tp_size and tp_size % kv_heads:
@@ -59,14 +64,14 @@ def _flaw(source: Source, tp_size: int, fp8: bool) -> str | None:
         )
     if inner % tp_size:
         return f"intermediate_size {inner} does not divide among {tp_size} ranks"
-    queries, keys = heads // tp_size * source.head_size, max(kv_heads // tp_size, 1) * source.head_size
-    sizes = {
-        "hidden_size": source.hidden_size,
-        "the query rows of a rank": queries,
-        "the query, key and value rows of a rank": queries + 2 * keys,
+    own, own_kv = heads // tp_size, max(kv_heads // tp_size, 1)
+    rows = {
+        "hidden_size": sizes.hidden_size,
+        "the query rows of a rank": own * sizes.head_size,
+        "the query, key and value rows of a rank": (own + 2 * own_kv) * sizes.head_size,
         "intermediate_size of a rank": inner // tp_size,
     }
-    odd = next((name for name, size in sizes.items() if size % _FP8_UNIT), None)
+    odd = next((name for name, size in rows.items() if size % _FP8_UNIT), None)
     if fp8 and odd:
-        return f"{odd}: {sizes[odd]} is not a multiple of {_FP8_UNIT}, as FP8 products demand"
+        return f"{odd}: {rows[odd]} is not a multiple of {_FP8_UNIT}, as FP8 products demand"
     return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trtspec.checkpoint.families import family_of
 from trtspec.checkpoint.side import Side
 from trtspec.checkpoint.tokenizer import Tokenizer
 from trtspec.errors import PairError
@@ -203,7 +204,7 @@ def _windows(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Fin
     """TensorRT-LLM 1.0 reuses no KV blocks of longer texts (`KVCacheManager::addSequence`)."""
     needed = max_seq_len or target.max_position
     for who, side in (("target", target), ("draft", draft)):
-        window = side.source.sliding_window
+        window = family_of(side.source).window(side.source)
         if window is not None and window < needed:
             difference = (
                 f"texts of up to {needed} tokens, of which the {who} was made to see the last {window}"

@@ -63,7 +63,7 @@ def _placed(weight: Weight, first_layer: int, head_size: int, tp_size: int, tp_r
 def _rectangle(part: Part, head_size: int, tp_size: int, tp_rank: int) -> tuple[range, range, int]:
     """Rows and columns of a rank's share, and the rows that it takes there, zero ones among them."""
     height, width = part.shape[0], prod(part.shape[1:])
-    rows, columns = range(height), range(width)
+    rows, columns = part.rows, range(width)
     match part.split:
         case Split.WHOLE:
             return rows, columns, height

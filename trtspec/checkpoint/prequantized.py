@@ -3,7 +3,8 @@
 Per linear layer `X`, one number each, multiplied with what is stored: `X.weight_scale` and `X.input_scale`.
 Of the KV cache, per attention layer `A`: `A.k_proj.k_scale` and `A.v_proj.v_scale` (ModelOpt), `A.k_scale`
 and `A.v_scale` (compressed-tensors since 0.6, AutoFP8), `A.k_proj.output_scale` and `A.v_proj.output_scale`
-(compressed-tensors before), or one `A.kv_scale` (AutoFP8 before). Those of compressed-tensors have the dtype
+(compressed-tensors before), or one `A.kv_scale` (AutoFP8 before); ModelOpt's names are the same where one
+module makes queries, keys and values. Those of compressed-tensors have the dtype
 of the model; zero points, where they are stored, are zero.
 """
 
@@ -25,7 +26,7 @@ from trtspec.errors import TensorError
 FP8 = "F8_E4M3"
 FP8_MAX = 448.0
 _LINEAR = re.compile(r"model\.layers\.\d+\..*\.weight")
-_KEYS = re.compile(r"(model\.layers\.\d+\.self_attn)\.k_proj\.weight")
+_KEYS = re.compile(r"(model\.layers\.\d+\.self_attn)\.(?:k|qkv)_proj\.weight")
 _ZERO_POINTS = tuple(f"{of}_zero_point" for of in ("weight", "input", "output", "k", "v"))
 
 

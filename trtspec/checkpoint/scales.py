@@ -20,6 +20,7 @@ from trtspec.errors import ModelError
 
 T = TypeVar("T")
 FP8_MAX = 448.0
+QKV = "attention.qkv.weight"
 _SHARED = {"mlp.gate.weight": "mlp.fc.weight"}
 
 
@@ -40,12 +41,12 @@ def scales_of(weights: Iterable[Weight], calibration: Calibration, kv_cache: boo
     result = {}
     for weight in linears:
         parts = groups[_group(weight)]
-        found = [_find(calibration.linears, part) for part in parts]
+        found = [_find(calibration.linears, part.module) for part in parts]
         scale = to_scale(max(amax.weight for amax in found))
         activation = to_scale(max(amax.input for amax in found))
         stem = weight.name.removesuffix(".weight")
         tensors = {f"{stem}.weights_scaling_factor": scale, f"{stem}.activation_scaling_factor": activation}
-        if kv_cache and weight.name == "attention.qkv.weight":
+        if kv_cache and weight.name == QKV:
             tensors |= _cache_scales(weight, calibration)
         result[weight] = Scales(scale, tensors)
     return result
@@ -62,8 +63,7 @@ def _group(weight: Weight) -> tuple[int | None, str]:
 
 def _cache_scales(weight: Weight, calibration: Calibration) -> dict[str, float]:
     """TensorRT-LLM reads the shared one; ModelOpt writes those of keys and of values too."""
-    _, keys, values = weight.parts
-    k, v = (max(to_scale(_find(calibration.kv, part)), 1.0) for part in (keys, values))
+    k, v = (max(to_scale(_find(calibration.kv, name)), 1.0) for name in weight.caches)
     names = ("kv_cache", "k_cache", "v_cache")
     return {
         f"attention.{name}_scaling_factor": scale
@@ -71,8 +71,7 @@ def _cache_scales(weight: Weight, calibration: Calibration) -> dict[str, float]:
     }
 
 
-def _find(found: Mapping[str, T], part: Part) -> T:
-    if part.module not in found:
-        problem = f"has nothing of {part.module}"
-        raise ModelError("the calibration", problem, "calibrate this model again")
-    return found[part.module]
+def _find(found: Mapping[str, T], module: str) -> T:
+    if module not in found:
+        raise ModelError("the calibration", f"has nothing of {module}", "calibrate this model again")
+    return found[module]

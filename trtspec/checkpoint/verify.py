@@ -115,7 +115,7 @@ def _claims(blueprint: Blueprint, ranks: _Ranks, held: Reader, head_size: int) -
             original, cast = blueprint.tensors[part.name], blueprint.caster(weight, part)
             for rank, (rows, columns) in enumerate(_put_together(part, tensors, head_size)):
                 tensor, at = tensors[rank], ends[rank]
-                known = range(rows.start, min(rows.stop, part.shape[0]))
+                known = range(rows.start, min(rows.stop, part.rows.stop))
                 zeros = range(len(rows) - len(known))
                 claims.append(_Claim(tensor, at, known, columns, original, cast))
                 claims.append(_Claim(tensor, at + len(known), zeros, columns, None, cast))
@@ -135,15 +135,15 @@ def _put_together(part: Part, tensors: list[Tensor], head_size: int) -> Iterator
     """The rows and columns of the original that each rank's tensor has next; rows after its last are zero."""
     height, width, ranks = part.shape[0], prod(part.shape[1:]), len(tensors)
     if part.split is Split.WHOLE:
-        yield from [(range(height), range(width))] * ranks
+        yield from [(part.rows, range(width))] * ranks
     elif part.split is Split.COLUMNS:
         for rank in range(ranks):
-            yield range(height), range(rank * width // ranks, (rank + 1) * width // ranks)
+            yield part.rows, range(rank * width // ranks, (rank + 1) * width // ranks)
     else:
         alike = max(ranks * head_size // height, 1) if part.split is Split.HEADS else 1
         each = -(-height * alike // ranks)
         for rank in range(ranks):
-            first = rank // alike * each
+            first = part.first + rank // alike * each
             yield range(first, first + each), range(width)
 
 

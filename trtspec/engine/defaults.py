@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trtspec.checkpoint.families import FAMILIES
 from trtspec.recipe.build_options import FIXED, Value, is_on
 from trtspec.recipe.gpus import HOPPER
 
@@ -61,13 +62,15 @@ def _products(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Defaul
     if kind.sm != HOPPER:
         return
     yield Default("low_latency_gemm_plugin", "fp8", "Hopper's FP8 kernels for the few rows of a round")
+    if FAMILIES[kind.architecture].fused_gate:
+        return
     if not is_on(written.get("gemm_swiglu_plugin")) and is_on(written.get("use_fused_mlp", "enable")):
         reason = "one kernel for gate, up and SwiGLU; they share a scale, so nothing is lost"
         yield Default("low_latency_gemm_swiglu_plugin", "fp8", reason)
 
 
 def _ranks(kind: EngineKind) -> Iterator[Default]:
-    if kind.tensor > 1 and kind.pipeline == 1 and kind.architecture == "LlamaForCausalLM":
+    if kind.tensor > 1 and kind.pipeline == 1 and FAMILIES[kind.architecture].reduce_fusion:
         yield Default(
             "reduce_fusion", "enable", "one kernel for the sum over the ranks and the norm after it"
         )

@@ -13,12 +13,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from trtspec.checkpoint.families import FAMILIES
 from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, NO_DRAFTS, TORCH_VERSION, write_config
 from trtspec.engine.options import BuildOptions
+from trtspec.errors import EngineError
 from trtspec.recipe.build_options import is_on
 
 FORMAT = 1  # of what is written: raised when the same checkpoint and options give other bytes
@@ -52,8 +55,13 @@ PLUGINS: dict[str, Any] = {
 
 
 def build(checkpoint: Path, options: BuildOptions, output: Path) -> None:
-    """Makes the engine directory `output`, which must not exist, from a checkpoint of any number of ranks."""
+    """Makes the engine directory `output`, which must not exist, from a checkpoint of any number of ranks.
+
+    Raises EngineError for a model that the executor, which goes by the keys of `config.json`, would run as
+    another.
+    """
     pretrained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    _check_family(checkpoint / "config.json", pretrained)
     output.mkdir(parents=True)
     for rank in range(pretrained["mapping"]["world_size"]):
         link_or_copy(checkpoint / f"rank{rank}.safetensors", output / f"rank{rank}.safetensors")
@@ -63,6 +71,18 @@ def build(checkpoint: Path, options: BuildOptions, output: Path) -> None:
         pretrained,
         build_config(options, pretrained["dtype"]),
     )
+
+
+def _check_family(file: Path, pretrained: Mapping[str, Any]) -> None:
+    architecture = pretrained.get("architecture")
+    family = FAMILIES.get(str(architecture))
+    if family is None:
+        problem = f"architecture is {architecture}; the torch backend runs only {', '.join(FAMILIES)}"
+        raise EngineError(file, problem, "build it with backend: tensorrt_llm")
+    for key in family.keys:
+        if pretrained.get(key.name) != key.value:
+            problem = f"{key.name} is {pretrained.get(key.name)}, which for {architecture} is {key.value}"
+            raise EngineError(file, problem, "convert the model again")
 
 
 def build_config(options: BuildOptions, dtype: str) -> dict[str, Any]:

@@ -4,56 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from trtspec.checkpoint import mapping as ranks
 from trtspec.checkpoint.families import FAMILIES
-from trtspec.checkpoint.source import Source
+from trtspec.checkpoint.families.family import shapes
+from trtspec.checkpoint.sizes import Sizes
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
-def source_of(config: Mapping[str, Any]) -> Source | None:
-    """A source with nothing but sizes; None for a family that trtspec lacks, or without the sizes."""
+def sizes_of(config: Mapping[str, Any]) -> Sizes | None:
+    """None for a family that trtspec lacks, or where one is missing."""
     if config.get("architecture") not in FAMILIES or not all(_is_size(config.get(key)) for key in _SIZES):
         return None
     heads = config["num_attention_heads"]
-    return Source(
-        folder=Path(),
+    return Sizes(
         architecture=config["architecture"],
-        model_type="",
-        dtype=str(config.get("dtype")),
-        vocab_size=config["vocab_size"],
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
-        num_hidden_layers=config["num_hidden_layers"],
-        num_attention_heads=heads,
+        **{key: config[key] for key in _SIZES},
         num_key_value_heads=config.get("num_key_value_heads") or heads,
         head_size=config.get("head_size") or config["hidden_size"] // heads,
-        hidden_act="",
-        norm_epsilon=0.0,
-        max_position_embeddings=0,
-        rotary_base=0.0,
-        rotary_scaling=None,
-        partial_rotary_factor=1.0,
         tie_word_embeddings=bool(config.get("tie_word_embeddings")),
-        sliding_window=None,
-        sliding_layers=0,
-        attention_bias=False,
-        mlp_bias=False,
-        bos_id=None,
-        pad_id=None,
-        end_ids=(),
-        scheme=None,
-        tensors={},
     )
 
 
-def parameters(source: Source) -> int:
+def parameters(sizes: Sizes) -> int:
     """Numbers of all weights of the model, what ranks share counted once."""
-    parts = {part for weight in FAMILIES[source.architecture].weights(source) for part in weight.parts}
-    return sum(prod(part.shape) for part in parts)
+    return sum(map(prod, shapes(FAMILIES[sizes.architecture].weights(sizes)).values()))
 
 
 def mapping_of(config: Mapping[str, Any]) -> ranks.Mapping:

@@ -10,7 +10,7 @@ from typing import Any
 
 from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import misfit
-from trtspec.inspection.model import mapping_of, parameters, section, source_of
+from trtspec.inspection.model import mapping_of, parameters, section, sizes_of
 from trtspec.inspection.report import Finding
 
 _KEYS = (
@@ -57,11 +57,11 @@ _CONVERT = "convert the model with trtspec, which writes every key"
 
 
 def facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    quantization, source = section(config, "quantization"), source_of(config)
+    quantization, sizes = section(config, "quantization"), sizes_of(config)
     mapping = mapping_of(config)
     return {
         **{key: config.get(key) for key in _KEYS},
-        "parameters": parameters(source) if source else None,
+        "parameters": parameters(sizes) if sizes else None,
         "quant_algo": quantization.get("quant_algo"),
         "kv_cache_quant_algo": quantization.get("kv_cache_quant_algo"),
         "tp_size": mapping.tp_size,
@@ -84,18 +84,16 @@ def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
             problem = "is missing; TensorRT-LLM leaves out the norms of a Qwen3 and says nothing"
             yield Finding(True, "qwen_type", problem, _CONVERT)
         return
-    for key, default in _DEFAULTS.items():
-        if config.get(key) is None:
-            yield Finding(True, key, f"is missing; TensorRT-LLM takes {default} for it", _CONVERT)
-    qwen_type = {"Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}.get(architecture)
-    if qwen_type and config.get("qwen_type") != qwen_type:
-        problem = f"is {config.get('qwen_type')}, not {qwen_type}"
-        if qwen_type == "qwen3":
-            problem += "; TensorRT-LLM leaves out the norms of q and k and says nothing"
-        yield Finding(qwen_type == "qwen3", "qwen_type", problem, _CONVERT)
-    if qwen_type == "qwen3" and config.get("attn_bias") is not False:
-        problem = "is not false; TensorRT-LLM adds biases that this family has not"
-        yield Finding(True, "attn_bias", problem, _CONVERT)
+    keys = FAMILIES[architecture].keys
+    its_own = {key.name for key in keys}
+    for name, default in _DEFAULTS.items():
+        if config.get(name) is None and name not in its_own:
+            yield Finding(True, name, f"is missing; TensorRT-LLM takes {default} for it", _CONVERT)
+    for key in keys:
+        found = config.get(key.name)
+        if (key.default if found is None else found) != key.value:
+            problem = f"is {found}, not {key.value}; {key.otherwise}"
+            yield Finding(True, key.name, problem, _CONVERT)
 
 
 def _numbers(config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -117,18 +115,18 @@ def _numbers(config: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _parallel(config: Mapping[str, Any]) -> Iterator[Finding]:
-    mapping, ranks, source = section(config, "mapping"), mapping_of(config), source_of(config)
+    mapping, ranks, sizes = section(config, "mapping"), mapping_of(config), sizes_of(config)
     product = ranks.world_size * (mapping.get("cp_size") or 1)
     if mapping.get("world_size", 1) != product:
         problem = (
             f"world_size is {mapping.get('world_size')}, but tp_size, pp_size and cp_size make {product}"
         )
         yield Finding(True, "mapping", problem, _CONVERT)
-    if source is None:
+    if sizes is None:
         return
-    flaw = misfit(source, ranks, section(config, "quantization").get("quant_algo") == "FP8")
+    flaw = misfit(sizes, ranks, section(config, "quantization").get("quant_algo") == "FP8")
     if flaw:
         yield Finding(True, "mapping", *flaw[1:])
-    if source.vocab_size % ranks.tp_size:
-        problem = f"{source.vocab_size} is no multiple of tp_size; zero rows fill up the last rank"
+    if sizes.vocab_size % ranks.tp_size:
+        problem = f"{sizes.vocab_size} is no multiple of tp_size; zero rows fill up the last rank"
         yield Finding(False, "vocab_size", problem)

@@ -13,7 +13,7 @@ from trtspec.checkpoint.placement import EMBEDDING, Placed, place
 from trtspec.checkpoint.prequantized import FP8
 from trtspec.checkpoint.tensors import Tensor, read_header
 from trtspec.errors import ModelError
-from trtspec.inspection.model import mapping_of, section, source_of
+from trtspec.inspection.model import mapping_of, section, sizes_of
 from trtspec.inspection.report import Finding, finding
 
 _AGAIN = "convert the model again"
@@ -44,12 +44,12 @@ def read_ranks(
 
 def compare(config: Mapping[str, Any], ranks: Mapping[int, Mapping[str, Tensor]]) -> Iterator[Finding]:
     """What is missing, of another shape or dtype, or not of the model, one finding a rank for each kind."""
-    source, mapping = source_of(config), mapping_of(config)
-    if source is None or misfit(source, mapping, fp8=False):
+    sizes, mapping = sizes_of(config), mapping_of(config)
+    if sizes is None or misfit(sizes, mapping, fp8=False):
         return
-    weights = tuple(FAMILIES[source.architecture].weights(source))
+    weights = tuple(FAMILIES[sizes.architecture].weights(sizes))
     for rank, tensors in ranks.items():
-        placed = list(place(weights, source.num_hidden_layers, source.head_size, mapping, rank))
+        placed = list(place(weights, sizes.num_hidden_layers, sizes.head_size, mapping, rank))
         demanded = {name: entry for item in placed for name, entry in _demanded(config, item).items()}
         if EMBEDDING in tensors:  # TensorRT-LLM shares it where there is no head
             demanded = {name: entry for name, entry in demanded.items() if name != _HEAD or name in tensors}

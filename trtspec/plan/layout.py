@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from trtspec.checkpoint.families import family_of
 from trtspec.plan.memory import KV_FRACTION, budget
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.repository.spec import MODELS, EngineModel, RepositorySpec, TensorRtLlm
@@ -59,7 +60,7 @@ def _engine(
 def _window(engine: EnginePlan) -> int | None:
     """The engine itself knows of none, so its model says what `trtspec.serving` tells it in process."""
     source, options = engine.model.source, engine.options
-    window = source.sliding_window if source.sliding_layers else None
+    window = family_of(source).window(source)
     longest = options.max_seq_len + options.max_draft_len
     return None if window is None or window >= longest else window
 

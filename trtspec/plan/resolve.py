@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
+from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.options import ConvertOptions
@@ -208,7 +209,7 @@ def _build_options(
     """The options of `trtllm-build` beside the sizes: an expert's, and the recipe's in their place."""
     recipe = choose.loaded.recipe
     model = recipe.models[role]
-    if is_on(model.build.get("reduce_fusion")) and architecture != "LlamaForCausalLM":
+    if is_on(model.build.get("reduce_fusion")) and not FAMILIES[architecture].reduce_fusion:
         problem = f"trtllm-build switches it off for {architecture}"
         raise choose.error(f"{role}.build.reduce_fusion", problem, "remove this line")
     gpu, mapping = gpus.GPUS.get(recipe.hardware.gpu), checkpoint.mapping

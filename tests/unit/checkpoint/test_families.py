@@ -14,9 +14,11 @@ from transformers import AutoModelForCausalLM
 from tests.fakes.engine_dir import tiny_model
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.families import FAMILIES, family_of
+from trtspec.checkpoint.families.family import shapes
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
+from trtspec.checkpoint.verify import verify
 from trtspec.engine.options import BuildOptions
 from trtspec.engine.torch_builder import build
 from trtspec.errors import ModelError
@@ -54,6 +56,14 @@ COMMON = {
     "tie_word_embeddings": False,
 }
 LLAMA = COMMON | {"attn_bias": False, "residual_mlp": False, "remove_duplicated_kv_heads": False}
+PHI3 = {
+    "hidden_act": "swiglu",
+    "rotary_pct": 1.0,
+    "rotary_base": 10000.0,
+    "rotary_scaling": None,
+    "tie_word_embeddings": False,
+    "sliding_window": None,
+}
 QWEN = COMMON | {
     "use_logn_attn": False,
     "num_labels": 1,
@@ -64,6 +74,7 @@ QWEN = COMMON | {
 CONFIGS = {
     "llama": LLAMA,
     "mistral": LLAMA | {"sliding_window": 4096},
+    "phi3": PHI3,
     "qwen2": QWEN | {"qwen_type": "qwen2", "attn_bias": True},
     "qwen3": QWEN | {"qwen_type": "qwen3", "attn_bias": False},
 }
@@ -72,36 +83,52 @@ CONFIGS = {
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_keys_of_a_family(saved: Callable[..., Path], family: str) -> None:
     source = read_source(saved(family))
-    assert family_of(source).name == family
-    assert family_of(source).config(source) == CONFIGS[family]
+    found = family_of(source)
+    assert found.name == family
+    assert found.config(source) | {key.name: key.value for key in found.keys} == CONFIGS[family]
 
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_every_tensor_has_its_place(saved: Callable[..., Path], family: str) -> None:
     """Of the names and shapes that transformers writes none is left out and none is asked for in vain."""
     source = read_source(saved(family))
-    parts = {part.name: part.shape for weight in family_of(source).weights(source) for part in weight.parts}
-    assert parts == {name: tensor.shape for name, tensor in source.tensors.items()}
+    demanded = shapes(family_of(source).weights(source))
+    assert demanded == {name: tensor.shape for name, tensor in source.tensors.items()}
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_no_row_is_left_out_and_none_taken_twice(saved: Callable[..., Path], family: str) -> None:
+    source = read_source(saved(family))
+    parts = [part for weight in family_of(source).weights(source) for part in weight.parts]
+    taken = sorted((part.name, row) for part in parts for row in part.rows)
+    assert taken == sorted(
+        (name, row) for name, tensor in source.tensors.items() for row in range(tensor.shape[0])
+    )
 
 
 @pytest.mark.parametrize(
     ("edit", "window"),
-    [({}, 4096), ({"sliding_window": 16}, 16), ({"sliding_window": None}, None)],
+    [({"sliding_window": 16}, 16), ({"sliding_window": None}, None)],
 )
-def test_mistral_keeps_its_window(
-    saved: Callable[..., Path], edit: dict[str, Any], window: int | None
+@pytest.mark.parametrize("family", ["mistral", "phi3"])
+def test_a_window_is_kept(
+    saved: Callable[..., Path], family: str, edit: dict[str, Any], window: int | None
 ) -> None:
-    source = read_source(saved("mistral", edit=edit))
-    assert family_of(source).config(source)["sliding_window"] == window
+    source = read_source(saved(family, edit=edit))
+    assert family_of(source).config(source)["sliding_window"] == family_of(source).window(source) == window
 
 
-def test_a_window_that_is_not_named_is_transformers_default(saved: Callable[..., Path]) -> None:
-    folder = saved("mistral")
+@pytest.mark.parametrize(("family", "default"), [("mistral", 4096), ("phi3", None)])
+def test_a_window_that_is_not_named_is_transformers_default(
+    saved: Callable[..., Path], family: str, default: int | None
+) -> None:
+    folder = saved(family)
     config = json.loads((folder / "config.json").read_text())
     del config["sliding_window"]
     (folder / "config.json").write_text(json.dumps(config))
     theirs = AutoModelForCausalLM.from_pretrained(folder).config.sliding_window
-    assert read_source(folder).sliding_window == theirs == 4096
+    source = read_source(folder)
+    assert family_of(source).window(source) == theirs == default
 
 
 @pytest.mark.parametrize(
@@ -146,6 +173,19 @@ def test_a_window_that_is_not_named_is_transformers_default(saved: Callable[...,
             {"layer_types": ["full_attention", "sliding_attention"]},
             "1 of 2 layers have a sliding window",
         ),
+        *(
+            ("phi3", {"rope_scaling": {"type": kind}}, f"rope type '{kind}' is not supported for Phi3")
+            for kind in ("longrope", "su", "linear", "yarn")
+        ),
+        ("phi3", {"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75, not 1"),
+        ("phi3", {"head_dim": 16}, "6 heads of 16 do not make the hidden_size"),
+        ("phi3", {"rms_norm_eps": None}, "has no rms_norm_eps"),
+        (
+            "phi3",
+            {"architectures": ["Phi3SmallForCausalLM"]},
+            "Phi3SmallForCausalLM is not supported; known: ",
+        ),
+        ("phi3", {"hidden_act": "gelu"}, "hidden_act gelu is not silu"),
         (
             "qwen2",
             {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "layer_types": None},
@@ -171,8 +211,7 @@ def test_qwen_may_name_a_window_that_no_layer_has(saved: Callable[..., Path]) ->
     """As Qwen2.5 does: `use_sliding_window` is false, or all layers lie below `max_window_layers`."""
     for edit in ({"sliding_window": 8}, {"use_sliding_window": True, "sliding_window": 8}):
         source = read_source(saved("qwen2", edit=edit))
-        family_of(source)
-        assert source.sliding_layers == 0
+        assert family_of(source).window(source) is None
 
 
 PATHS: dict[str, dict[str, Any]] = {
@@ -187,19 +226,24 @@ ROPES = [
 ]
 
 
-@pytest.mark.parametrize("ranks", [(1, 1), (2, 2)], ids=["one rank", "four ranks"])
+@pytest.mark.parametrize("ranks", [(1, 1), (2, 1), (2, 2)], ids=["one rank", "two ranks", "four ranks"])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_from_files_to_logits(
     saved: Callable[..., Path], family: str, path: str, ranks: tuple[int, int]
 ) -> None:
-    """Mistral's text is longer than its window."""
-    window = {"sliding_window": 24} if family == "mistral" else {}
-    check_logits(saved(family, **PATHS[path], **window), *ranks)
+    """Mistral's text and Phi-3's are longer than their windows."""
+    window = {"sliding_window": 24} if family in ("mistral", "phi3") else {}
+    folder = saved(family, **PATHS[path], **window)
+    if family_of(read_source(folder)).pipelines or ranks[1] == 1:
+        check_logits(folder, *ranks)
+    else:
+        with pytest.raises(ModelError, match="TensorRT-LLM's Phi3ForCausalLM has no pipeline ranks"):
+            check_logits(folder, *ranks)
 
 
 @pytest.mark.parametrize("rope", ROPES, ids=["llama3", "linear"])
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", [family for family in CONFIGS if family != "phi3"])
 def test_rope_scaling(saved: Callable[..., Path], family: str, rope: dict[str, Any]) -> None:
     check_logits(saved(family, **rope), 1, 1)
 
@@ -207,7 +251,9 @@ def test_rope_scaling(saved: Callable[..., Path], family: str, rope: dict[str, A
 def check_logits(folder: Path, tensor: int, pipeline: int) -> None:
     """What transformers loads from the folder and what the executor loads from the engine say the same."""
     checkpoint, engine, cpu = folder / "checkpoint", folder / "engine", torch.device("cpu")
-    convert(read_source(folder), ConvertOptions("float32", Mapping(tensor, pipeline)), checkpoint)
+    source, options = read_source(folder), ConvertOptions("float32", Mapping(tensor, pipeline))
+    convert(source, options, checkpoint)
+    verify(source, options, checkpoint)
     build(checkpoint, BuildOptions(2, 63, 64, 8192), engine)
     config = read_config(engine)
     decoder = Decoder(config, read_tensors(engine, config, cpu), Cache(config, cpu), cpu)

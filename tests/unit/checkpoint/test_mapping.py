@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,14 @@ def test_sizes_that_do_not_divide(
     with pytest.raises(ModelError, match=re.escape(problem)):
         convert(source, ConvertOptions("bfloat16", mapping, fp8), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_phi3_has_no_pipeline(llama_folder: Callable[..., Path]) -> None:
+    source = replace(read_source(llama_folder()), architecture="Phi3ForCausalLM")
+    assert misfit(source, Mapping(2), fp8=False) is None
+    found = misfit(source, Mapping(2, 2), fp8=False)
+    problem = "TensorRT-LLM's Phi3ForCausalLM has no pipeline ranks"
+    assert found == ("parallel.pipeline", problem, "at most 1")
 
 
 def test_sizes_that_divide(llama_folder: Callable[..., Path]) -> None:

@@ -12,21 +12,27 @@ from typing import Any
 import modelopt.torch.quantization as mtq
 import pytest
 import torch
-from modelopt.torch.export import export_tensorrt_llm_checkpoint
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.fakes.engine_dir import tiny_model
+from tests.fakes.modelopt import export
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibration import Calibration
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.families import family_of
+from trtspec.checkpoint.families import FAMILIES, family_of
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+NAMES = [family.name for family in FAMILIES.values()]
+RANKS = [
+    (family.name, tp, pp)
+    for family in FAMILIES.values()
+    for tp in (1, 2)
+    for pp in ((1, 2) if family.pipelines else (1,))
+]
 KINDS = {"bf16": (False, False), "fp8": (True, False), "fp8_kv": (True, True)}
 # Every size divides by two ranks as FP8 demands; the vocabulary does not, and is filled up.
 SIZES = {
@@ -71,15 +77,7 @@ class Case:
     def export(self, tp: int, pp: int) -> Path:
         """The exporter changes the model that it is given."""
         folder = self.folder.with_name(f"{self.folder.name}-{tp}-{pp}")
-        with torch.inference_mode():
-            export_tensorrt_llm_checkpoint(
-                copy.deepcopy(self.theirs),
-                "qwen" if self.family.startswith("qwen") else "llama",
-                torch.bfloat16,
-                export_dir=folder,
-                inference_tensor_parallel=tp,
-                inference_pipeline_parallel=pp,
-            )
+        export(copy.deepcopy(self.theirs), torch.bfloat16, folder, tp, pp)
         return folder
 
 
@@ -101,24 +99,32 @@ Differences = dict[str, tuple[Any, Any, str]]
 OF_ALL: Differences = {
     "logits_dtype": ("float32", "float16", "it knows no other; a target's logits decide what is accepted"),
     "qk_layernorm": (False, ABSENT, "PretrainedConfig's default; Qwen3's norms follow from qwen_type"),
-    "mlp_bias": (False, ABSENT, "a default of TensorRT-LLM's configuration class"),
-    "disable_weight_only_quant_plugin": (False, ABSENT, "a default of that class"),
-    "tie_word_embeddings": (False, ABSENT, "a default of that class"),
+    "tie_word_embeddings": (False, ABSENT, "a default of TensorRT-LLM's configuration class"),
     "rotary_embedding_dim": (16, ABSENT, "PretrainedConfig's default, the head size"),
     "producer": (ABSENT, {"name": "modelopt", "version": "0.47.0"}, "says who wrote the file"),
     "bias": (ABSENT, False, "of other families"),
     "lm_head_bias": (ABSENT, False, "of other families"),
     "rmsnorm": (ABSENT, True, "of other families"),
-    "rotary_pct": (ABSENT, 1.0, "of other families; rotary_embedding_dim says the same"),
     "share_embedding_table": (ABSENT, False, "both tables are in both checkpoints"),
 }
 UNSCALED: Differences = {"rotary_scaling": (None, ABSENT, "it writes the key only where there is a scaling")}
-OF_LLAMA: Differences = {
+OF_TWO: Differences = {
+    "mlp_bias": (False, ABSENT, "a default of TensorRT-LLM's configuration class"),
+    "disable_weight_only_quant_plugin": (False, ABSENT, "a default of that class"),
+    "rotary_pct": (ABSENT, 1.0, "of other families; rotary_embedding_dim says the same"),
+}
+OF_LLAMA: Differences = OF_TWO | {
     "decoder": (ABSENT, "llama", "its own name of the family, which TensorRT-LLM does not read"),
     "attn_bias": (False, ABSENT, "a default of LLaMAConfig"),
     "remove_duplicated_kv_heads": (False, ABSENT, "a default of LLaMAConfig"),
 }
-OF_QWEN: Differences = {
+OF_PHI3: Differences = {
+    "decoder": (ABSENT, "phi3", "its own name of the family, which TensorRT-LLM does not read"),
+    "intermediate_size": (96, 192, "its gap: it counts the rows of both halves of mlp.fc"),
+    "residual_mlp": (ABSENT, False, "of Llama"),
+    "sliding_window": (None, ABSENT, "the torch backend's; TensorRT-LLM is told at run time"),
+}
+OF_QWEN: Differences = OF_TWO | {
     "decoder": (ABSENT, "qwen", "its own name of the family, which TensorRT-LLM does not read"),
     "residual_mlp": (ABSENT, False, "of Llama"),
     "use_logn_attn": (False, ABSENT, "a default of QWenConfig"),
@@ -133,6 +139,7 @@ DIFFERENCES: dict[str, Differences] = {
     | UNSCALED
     | OF_LLAMA
     | {"sliding_window": (4096, ABSENT, "the torch backend's; TensorRT-LLM is told at run time")},
+    "phi3": OF_ALL | UNSCALED | OF_PHI3,
     "qwen2": OF_ALL
     | UNSCALED
     | OF_QWEN
@@ -158,10 +165,8 @@ def differences(family: str, tp: int, pp: int) -> dict[str, tuple[Any, Any]]:
     return listed
 
 
-@pytest.mark.parametrize("pp", [1, 2])
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize(("family", "tp", "pp"), RANKS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", FAMILIES)
 def test_a_checkpoint_is_the_exporters_own(
     case: Callable[[str, str], Case], tmp_path: Path, family: str, kind: str, tp: int, pp: int
 ) -> None:
@@ -186,7 +191,7 @@ def test_a_checkpoint_is_the_exporters_own(
     assert found == differences(family, tp, pp)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", NAMES)
 def test_what_calibrates_is_the_input_of_each_layer_and_the_cache(
     case: Callable[[str, str], Case], family: str
 ) -> None:

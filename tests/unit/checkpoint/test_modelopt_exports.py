@@ -10,12 +10,14 @@ from pathlib import Path
 import modelopt.torch.quantization as mtq
 import pytest
 import torch
-from modelopt.torch.export import export_hf_checkpoint, export_tensorrt_llm_checkpoint
+from modelopt.torch.export import export_hf_checkpoint
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import tiny_model
+from tests.fakes.modelopt import export
 from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.prequantized import read_prequantized
@@ -24,7 +26,7 @@ from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError
 
 Exported = tuple[Path, Path]
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+NAMES = [family.name for family in FAMILIES.values()]
 PARTS = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.dense": ("self_attn.o_proj",),
@@ -54,13 +56,7 @@ def exported(tmp_path: Path) -> Callable[..., Exported]:
         ids = torch.randint(0, 96, (4, 64))
         with torch.inference_mode():
             mtq.quantize(model, recipe, lambda model: model(ids))
-            export_tensorrt_llm_checkpoint(
-                copy.deepcopy(model),
-                "qwen" if family.startswith("qwen") else "llama",
-                torch.bfloat16,
-                export_dir=tmp_path / "tensorrt_llm",
-                inference_tensor_parallel=2,
-            )
+            export(copy.deepcopy(model), torch.bfloat16, tmp_path / "tensorrt_llm", tensor=2)
             export_hf_checkpoint(model, export_dir=tmp_path / "hugging_face")
         return tmp_path / "hugging_face", tmp_path / "tensorrt_llm"
 
@@ -68,7 +64,7 @@ def exported(tmp_path: Path) -> Callable[..., Exported]:
 
 
 @pytest.mark.parametrize("kv_cache", [False, True], ids=["bf16_cache", "fp8_cache"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", NAMES)
 def test_a_conversion_is_what_the_exporter_makes_of_the_same_model(
     exported: Callable[..., Exported], tmp_path: Path, family: str, kv_cache: bool
 ) -> None:

@@ -25,19 +25,27 @@ def weight(name: str, layer: int, *modules: str) -> Weight:
 
 
 WEIGHTS = [
-    weight("attention.qkv.weight", 0, "q", "k", "v"),
+    weight("attention.qkv.weight", 0, "a.q_proj", "a.k_proj", "a.v_proj"),
     weight("mlp.fc.weight", 0, "gate"),
     weight("mlp.gate.weight", 0, "up"),
     weight("mlp.fc.weight", 1, "gate1"),
     weight("mlp.gate.weight", 1, "up1"),
     Weight("input_layernorm.weight", (Part("norm.weight", (8,)),), 0),
 ]
-AMAX = {"q": (1, 9), "k": (3, 7), "v": (2, 8), "gate": (4, 5), "up": (6, 2), "gate1": (1, 1), "up1": (1, 1)}
+AMAX = {
+    "a.q_proj": (1, 9),
+    "a.k_proj": (3, 7),
+    "a.v_proj": (2, 8),
+    "gate": (4, 5),
+    "up": (6, 2),
+    "gate1": (1, 1),
+    "up1": (1, 1),
+}
 LINEARS = {name: Amax(448.0 * weight, 448.0 * given) for name, (weight, given) in AMAX.items()}
 
 
 def test_what_one_product_reads_has_one_scale() -> None:
-    calibration = Calibration(LINEARS, {"k": 896.0, "v": 1344.0}, {})
+    calibration = Calibration(LINEARS, {"a.k_proj": 896.0, "a.v_proj": 1344.0}, {})
     found = scales_of(WEIGHTS, calibration, kv_cache=True)
     assert [found[weight].weight for weight in WEIGHTS[:-1]] == [3, 6, 6, 1, 1]
     assert found[WEIGHTS[0]].tensors == {
@@ -53,14 +61,16 @@ def test_what_one_product_reads_has_one_scale() -> None:
 
 
 def test_a_cache_scale_is_at_least_one_and_there_only_if_asked_for() -> None:
-    calibration = Calibration(LINEARS, {"k": 1.0, "v": 2.0}, {})
+    calibration = Calibration(LINEARS, {"a.k_proj": 448.0 / 64, "a.v_proj": 448.0 / 32}, {})
     with_cache = scales_of(WEIGHTS, calibration, kv_cache=True)[WEIGHTS[0]].tensors
     assert {scale for name, scale in with_cache.items() if "cache" in name} == {1}
     without = scales_of(WEIGHTS, calibration, kv_cache=False)[WEIGHTS[0]].tensors
     assert not any("cache" in name for name in without)
 
 
-@pytest.mark.parametrize(("linears", "kv"), [({}, {"k": 1.0, "v": 1.0}), (LINEARS, {"k": 1.0})])
+@pytest.mark.parametrize(
+    ("linears", "kv"), [({}, {"a.k_proj": 1.0, "a.v_proj": 1.0}), (LINEARS, {"a.k_proj": 1.0})]
+)
 def test_a_calibration_of_another_model(linears: dict[str, Amax], kv: dict[str, float]) -> None:
-    with pytest.raises(ModelError, match=r"calibration.* has nothing of [qv]"):
+    with pytest.raises(ModelError, match=r"calibration.* has nothing of a.[qv]_proj"):
         scales_of(WEIGHTS, Calibration(linears, kv, {}), kv_cache=True)

@@ -33,6 +33,11 @@ def test_fp8_on_hopper() -> None:
     }
 
 
+def test_a_fused_gate_has_no_kernel_for_two_matrices() -> None:
+    phi3 = chosen(replace(FP8, architecture="Phi3ForCausalLM"))
+    assert chosen(FP8).items() - phi3.items() == {("low_latency_gemm_swiglu_plugin", "fp8")}
+
+
 @pytest.mark.parametrize("sm", [89, 100])
 def test_other_gpus_have_no_low_latency_kernels(sm: int) -> None:
     assert not [name for name in chosen(replace(FP8, sm=sm)) if name.startswith("low_latency")]
@@ -58,7 +63,8 @@ def test_what_the_recipe_says_makes_a_default_senseless(written: dict[str, Value
 def test_several_ranks() -> None:
     two = replace(BF16, tensor=2)
     assert (chosen(two)["reduce_fusion"], chosen(two)["workers"]) == ("enable", 2)
-    assert "reduce_fusion" not in chosen(replace(two, architecture="Qwen2ForCausalLM"))
+    for architecture in ("MistralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM"):
+        assert "reduce_fusion" not in chosen(replace(two, architecture=architecture))
     both = chosen(replace(two, pipeline=2))
     assert (both["workers"], "reduce_fusion" in both) == (4, False)
 

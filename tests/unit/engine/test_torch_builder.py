@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from trtspec.engine import torch_builder
 from trtspec.engine.directory import check_engine
 from trtspec.engine.options import BuildOptions
 from trtspec.engine.torch_builder import build, build_config
+from trtspec.errors import EngineError
 
 # The keys that TensorRT-LLM 1.2 writes into an engine's build_config.
 # fmt: off
@@ -88,6 +90,29 @@ def test_options_of_the_recipe_are_written_as_plugin_config_has_them() -> None:
     assert (plugins["dtype"], plugins["gemm_plugin"], plugins["nccl_plugin"]) == ("float16", "auto", None)
     assert (plugins["multiple_profiles"], plugins["use_fused_mlp"]) == (True, False)
     assert config["gather_generation_logits"] is True
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"architecture": "MixtralForCausalLM"},
+            "architecture is MixtralForCausalLM; the torch backend runs",
+        ),
+        ({"attn_bias": True}, "attn_bias is True, which for LlamaForCausalLM is False"),
+        ({"attn_bias": None}, "attn_bias is None"),
+        ({"architecture": "Qwen3ForCausalLM"}, "qwen_type is None, which for Qwen3ForCausalLM is qwen3"),
+        ({"architecture": "Phi3ForCausalLM"}, "hidden_act is silu, which for Phi3ForCausalLM is swiglu"),
+    ],
+)
+def test_a_model_that_would_run_as_another_is_refused(
+    checkpoint: Path, tmp_path: Path, values: dict[str, Any], said: str
+) -> None:
+    config = json.loads((checkpoint / "config.json").read_text()) | values
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EngineError, match=said):
+        build(checkpoint, BuildOptions(1, 8, 16, 64), tmp_path / "engine")
+    assert not (tmp_path / "engine").exists()
 
 
 def test_weights_are_linked_or_else_copied(

@@ -10,11 +10,11 @@ from typing import Any
 import modelopt.torch.quantization as mtq
 import pytest
 import torch
-from modelopt.torch.export import export_tensorrt_llm_checkpoint
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.fakes.engine_dir import tiny_model
+from tests.fakes.modelopt import export
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.mapping import Mapping
@@ -192,30 +192,40 @@ def test_our_checkpoint_has_nothing_odd(checkpoint: Callable[..., Path], tmp_pat
     assert report.bytes == sum(file.stat().st_size for file in report.files)
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "phi3", "qwen2", "qwen3"])
 @pytest.mark.parametrize("fp8", [False, True])
 def test_modelopts_checkpoints_have_its_known_gaps_and_no_other(
     tmp_path: Path, family: str, fp8: bool
 ) -> None:
+    """Of Phi-3 it counts the rows of both halves of `mlp.fc`."""
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
     model = tiny_model(family, dtype=torch.bfloat16, **sizes)
     with torch.inference_mode():
         if fp8:
             mtq.quantize(model, mtq.FP8_DEFAULT_CFG, lambda model: model(torch.randint(0, 96, (2, 64))))
-        export_tensorrt_llm_checkpoint(
-            model,
-            "qwen" if "qwen" in family else "llama",
-            torch.bfloat16,
-            export_dir=tmp_path,
-            inference_tensor_parallel=2,
-            inference_pipeline_parallel=2,
-        )
+        export(model, torch.bfloat16, tmp_path, tensor=2, pipeline=1 if family == "phi3" else 2)
     report = inspect(str(tmp_path))
     gaps = {"logits_dtype", *(["KV cache"] if fp8 else [])}
     if "qwen" in family:
         gaps |= {"architecture", "qwen_type"}
+    wrong = {"qwen_type"}
+    if family == "phi3":
+        wrong |= {"rank0.safetensors", "rank1.safetensors"}
+        gaps |= wrong - {"qwen_type"}
     assert {found.subject for found in report.findings} == gaps
-    assert {found.subject for found in report.findings if found.wrong} == gaps & {"qwen_type"}
+    assert {found.subject for found in report.findings if found.wrong} == gaps & wrong
+
+
+def test_a_phi3_that_is_ours_has_nothing_odd(tmp_path: Path) -> None:
+    tiny_model("phi3", dtype=torch.bfloat16).save_pretrained(tmp_path / "model")
+    source = read_source(tmp_path / "model")
+    convert(source, ConvertOptions("bfloat16", Mapping(2)), tmp_path / "checkpoint")
+    report = inspect(str(tmp_path / "checkpoint"))
+    assert not report.findings
+    assert report.facts["parameters"] == source.parameters
+    edit(tmp_path / "checkpoint", rotary_pct=None)
+    found = only(inspect(str(tmp_path / "checkpoint")))
+    assert (found.wrong, found.subject) == (True, "rotary_pct")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +241,7 @@ def test_modelopts_checkpoints_have_its_known_gaps_and_no_other(
             "qwen2",
             "is qwen2, not qwen3; TensorRT-LLM leaves out the norms of q and k and says no",
         ),
-        ("attn_bias", None, "is not false; TensorRT-LLM adds biases that this family has not"),
+        ("attn_bias", None, "is None, not False; TensorRT-LLM adds biases that this family has not"),
     ],
 )
 def test_a_qwen3_that_does_not_say_so(tmp_path: Path, key: str, value: str | None, problem: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtspec.checkpoint.calibration import Amax, Calibration
 from trtspec.checkpoint.families.family import Weight
-from trtspec.checkpoint.scales import FP8_MAX, scales_of
+from trtspec.checkpoint.scales import FP8_MAX, QKV, scales_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,12 +53,13 @@ class FakeQuantized:
 
     def found(self, weights: Iterable[Weight]) -> tuple[dict[str, Amax], dict[str, float]]:
         """What `linears` and `kv` of a `Calibration` are."""
-        linears, kv = {}, {}
-        for part in (part for weight in weights if weight.linear for part in weight.parts):
-            module = self.model.get_submodule(part.module)
-            linears[part.module] = Amax(_number(module.weight_quantizer), _number(module.input_quantizer))
-            if self._kv_cache and part.module.endswith(("k_proj", "v_proj")):
-                kv[part.module] = _number(self._cache_quantizer(part.module))
+        linears, kv = dict[str, Amax](), dict[str, float]()
+        for weight in (weight for weight in weights if weight.linear):
+            for part in weight.parts:
+                module = self.model.get_submodule(part.module)
+                linears[part.module] = Amax(_number(module.weight_quantizer), _number(module.input_quantizer))
+            if self._kv_cache and weight.name == QKV:
+                kv |= {name: _number(self._cache_quantizer(name)) for name in weight.caches}
         return linears, kv
 
     def apply(self, weights: Iterable[Weight], calibration: Calibration) -> None:
@@ -69,12 +70,12 @@ class FakeQuantized:
                 module = self.model.get_submodule(part.module)
                 _set(module.weight_quantizer, scales.weight)
                 _set(module.input_quantizer, scales.tensors[f"{stem}.activation_scaling_factor"])
-                if part.module in calibration.kv:
-                    cache = scales.tensors["attention.kv_cache_scaling_factor"]
-                    _set(self._cache_quantizer(part.module), cache)
+            if self._kv_cache and weight.name == QKV:
+                for name in weight.caches:
+                    _set(self._cache_quantizer(name), scales.tensors["attention.kv_cache_scaling_factor"])
 
     def _cache_quantizer(self, module: str) -> Any:
-        """Of what k_proj or v_proj puts into the cache."""
+        """Of what k_proj or v_proj, or what is both, puts into the cache."""
         attention, _, name = module.rpartition(".")
         return getattr(self.model.get_submodule(attention), f"{name[0]}_bmm_quantizer")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.checkpoint.families import llama, mistral, qwen2, qwen3
+from trtspec.checkpoint.families import llama, mistral, phi3, qwen2, qwen3
 from trtspec.checkpoint.families.family import Family
 from trtspec.checkpoint.source import Source
 from trtspec.errors import ModelError
@@ -10,6 +10,7 @@ from trtspec.errors import ModelError
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": llama.FAMILY,
     "MistralForCausalLM": mistral.FAMILY,
+    "Phi3ForCausalLM": phi3.FAMILY,
     "Qwen2ForCausalLM": qwen2.FAMILY,
     "Qwen3ForCausalLM": qwen3.FAMILY,
 }

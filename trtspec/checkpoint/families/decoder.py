@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.checkpoint.families.family import Part, Split, Weight
+from trtspec.checkpoint.sizes import Sizes
 from trtspec.checkpoint.source import Source
 from trtspec.errors import ModelError
 
@@ -52,26 +53,32 @@ def _check_rope(config: Path, scaling: Mapping[str, Any]) -> None:
             raise ModelError(config, f"{key} of rope type {kind!r} must be a positive number, not {number!r}")
 
 
-def weights(source: Source, *, qkv_bias: bool = False, qk_norm: bool = False) -> Iterator[Weight]:
-    """Every tensor of the checkpoint. All matrices are [out, in] in both worlds; nothing is transposed."""
-    hidden, vocabulary = source.hidden_size, source.vocab_size
+def weights(
+    sizes: Sizes, *, qkv_bias: bool = False, qk_norm: bool = False, stacked: bool = False
+) -> Iterator[Weight]:
+    """Every tensor of the checkpoint. All matrices are [out, in] in both worlds; nothing is transposed.
+
+    `stacked`: q, k and v are one tensor of Hugging Face's, and so are what is gated and the gate, which
+    TensorRT-LLM then has in one tensor as well, `mlp.fc`.
+    """
+    hidden, vocabulary = sizes.hidden_size, sizes.vocab_size
     embedding = Part("model.embed_tokens.weight", (vocabulary, hidden), Split.VOCAB)
     yield Weight("transformer.vocab_embedding.weight", (embedding,))
-    for layer in range(source.num_hidden_layers):
-        yield from _layer(source, layer, qkv_bias, qk_norm)
+    for layer in range(sizes.num_hidden_layers):
+        yield from _layer(sizes, layer, qkv_bias, qk_norm, stacked)
     yield Weight("transformer.ln_f.weight", (Part("model.norm.weight", (hidden,)),))
-    tied = source.tie_word_embeddings
+    tied = sizes.tie_word_embeddings
     head = embedding if tied else Part("lm_head.weight", (vocabulary, hidden), Split.VOCAB)
     yield Weight("lm_head.weight", (head,))
 
 
-def _layer(source: Source, layer: int, qkv_bias: bool, qk_norm: bool) -> Iterator[Weight]:
-    hidden, inner, head = source.hidden_size, source.intermediate_size, source.head_size
-    queries, keys = source.num_attention_heads * head, source.num_key_value_heads * head
+def _layer(sizes: Sizes, layer: int, qkv_bias: bool, qk_norm: bool, stacked: bool) -> Iterator[Weight]:
+    hidden, inner, head = sizes.hidden_size, sizes.intermediate_size, sizes.head_size
+    queries, keys = sizes.num_attention_heads * head, sizes.num_key_value_heads * head
     q_k_v = (("q", queries), ("k", keys), ("v", keys))
 
-    def part(name: str, shape: tuple[int, ...], split: Split) -> Part:
-        return Part(f"model.layers.{layer}.{name}", shape, split)
+    def part(name: str, shape: tuple[int, ...], split: Split, first: int = 0) -> Part:
+        return Part(f"model.layers.{layer}.{name}", shape, split, first)
 
     def linear(name: str, *parts: Part) -> Weight:
         return Weight(f"{name}.weight", parts, layer, linear=True)
@@ -80,7 +87,11 @@ def _layer(source: Source, layer: int, qkv_bias: bool, qk_norm: bool) -> Iterato
         return Weight(f"{name}.weight", (part(f"{theirs}.weight", (size,), Split.WHOLE),), layer)
 
     yield norm("input_layernorm", "input_layernorm", hidden)
-    projections = [part(f"self_attn.{x}_proj.weight", (rows, hidden), Split.HEADS) for x, rows in q_k_v]
+    if stacked:
+        stack, rows_at = "self_attn.qkv_proj.weight", ((queries, 0), (keys, queries), (keys, queries + keys))
+        projections = [part(stack, (rows, hidden), Split.HEADS, first) for rows, first in rows_at]
+    else:
+        projections = [part(f"self_attn.{x}_proj.weight", (rows, hidden), Split.HEADS) for x, rows in q_k_v]
     yield linear("attention.qkv", *projections)
     if qkv_bias:
         biases = [part(f"self_attn.{x}_proj.bias", (rows,), Split.HEADS) for x, rows in q_k_v]
@@ -90,9 +101,15 @@ def _layer(source: Source, layer: int, qkv_bias: bool, qk_norm: bool) -> Iterato
         yield norm("attention.k_layernorm", "self_attn.k_norm", head)
     yield linear("attention.dense", part("self_attn.o_proj.weight", (hidden, queries), Split.COLUMNS))
     yield norm("post_layernorm", "post_attention_layernorm", hidden)
-    # TensorRT-LLM's `fc` goes through the activation, and its `gate` is what it is multiplied with.
-    yield linear("mlp.fc", part("mlp.gate_proj.weight", (inner, hidden), Split.ROWS))
-    yield linear("mlp.gate", part("mlp.up_proj.weight", (inner, hidden), Split.ROWS))
+    if stacked:
+        # The half that goes through the activation is the first of Hugging Face's stack and the second of
+        # TensorRT-LLM's (`swiglu` of its functional.py).
+        halves = [part("mlp.gate_up_proj.weight", (inner, hidden), Split.ROWS, first) for first in (inner, 0)]
+        yield linear("mlp.fc", *halves)
+    else:
+        # TensorRT-LLM's `fc` goes through the activation, and its `gate` is what it is multiplied with.
+        yield linear("mlp.fc", part("mlp.gate_proj.weight", (inner, hidden), Split.ROWS))
+        yield linear("mlp.gate", part("mlp.up_proj.weight", (inner, hidden), Split.ROWS))
     yield linear("mlp.proj", part("mlp.down_proj.weight", (hidden, inner), Split.COLUMNS))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from trtspec.checkpoint.sizes import Sizes
 from trtspec.checkpoint.source import Source
 
 
@@ -23,11 +24,20 @@ class Split(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A Hugging Face tensor, with the shape that the model's configuration demands."""
+    """Rows of a Hugging Face tensor from `first` on, of the shape that the model's configuration demands.
+
+    Most tensors are one part; one that stacks several matrices has a part for each.
+    """
 
     name: str
     shape: tuple[int, ...]
     split: Split = Split.WHOLE
+    first: int = 0
+
+    @property
+    def rows(self) -> range:
+        """Counted in the tensor."""
+        return range(self.first, self.first + self.shape[0])
 
     @property
     def module(self) -> str:
@@ -48,6 +58,12 @@ class Weight:
     layer: int | None = None
     linear: bool = False
 
+    @property
+    def caches(self) -> tuple[str, str]:
+        """What a calibration calls the keys and the values that this weight makes, stacked or not."""
+        attention = self.parts[0].module.rpartition(".")[0]
+        return f"{attention}.k_proj", f"{attention}.v_proj"
+
     def name_from(self, first_layer: int) -> str:
         """The tensor's name where `first_layer` is layer 0."""
         if self.layer is None:
@@ -55,16 +71,50 @@ class Weight:
         return f"transformer.layers.{self.layer - first_layer}.{self.name}"
 
 
+def shapes(weights: Iterable[Weight]) -> dict[str, tuple[int, ...]]:
+    """The shape that the configuration demands of each Hugging Face tensor, which is as high as its parts."""
+    found: dict[str, tuple[int, ...]] = {}
+    for part in (part for weight in weights for part in weight.parts):
+        height = max(part.rows.stop, found.get(part.name, (0,))[0])
+        found[part.name] = (height, *part.shape[1:])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of TensorRT-LLM's `config.json` that tells a family from others.
+
+    `default` is what TensorRT-LLM takes where the key is missing; `otherwise` is what it does wrong with any
+    other value.
+    """
+
+    name: str
+    value: Any
+    default: Any
+    otherwise: str
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family: what it refuses, its tensors in layer order, and the keys that only its config has.
+    """All that there is to know of one family; who needs a fact asks here and never for a name.
 
-    `name` is Hugging Face's `model_type`, by which transformers chooses what the model computes.
-    `ignored` matches Hugging Face tensors that carry no weight of the model and may be left out.
+    `name` is Hugging Face's `model_type`, by which transformers chooses what the model computes. `check`
+    refuses what would be wrong. `weights` are its tensors in layer order, `config` and `keys` what only its
+    `config.json` has. `ignored` matches Hugging Face tensors that carry no weight of the model and may be
+    left out. `window` is how many tokens a token sees, itself counted; None for all.
+
+    The rest is of TensorRT-LLM's class: `fused_gate` if the two matrices before the activation are one there,
+    `pipelines` if ranks can have some of the layers each, and `reduce_fusion` if the option of this name does
+    something.
     """
 
     name: str
     check: Callable[[Source], None]
-    weights: Callable[[Source], Iterable[Weight]]
+    weights: Callable[[Sizes], Iterable[Weight]]
     config: Callable[[Source], dict[str, Any]]
     ignored: re.Pattern[str]
+    keys: tuple[Key, ...] = ()
+    window: Callable[[Source], int | None] = lambda _: None
+    fused_gate: bool = False
+    pipelines: bool = True
+    reduce_fusion: bool = False

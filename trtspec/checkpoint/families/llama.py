@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.checkpoint.families import decoder
-from trtspec.checkpoint.families.family import Family
+from trtspec.checkpoint.families.family import Family, Key
 from trtspec.checkpoint.source import Source
+
+KEYS = (Key("attn_bias", False, False, "TensorRT-LLM adds biases that this family has not"),)
 
 
 def config(source: Source) -> dict[str, Any]:
-    return {
-        **decoder.config(source),
-        "attn_bias": False,
-        "residual_mlp": False,
-        "remove_duplicated_kv_heads": False,
-    }
+    return {**decoder.config(source), "residual_mlp": False, "remove_duplicated_kv_heads": False}
 
 
-FAMILY = Family("llama", decoder.check, decoder.weights, config, decoder.IGNORED)
+FAMILY = Family(
+    name="llama",
+    check=decoder.check,
+    weights=decoder.weights,
+    config=config,
+    ignored=decoder.IGNORED,
+    keys=KEYS,
+    reduce_fusion=True,
+)

@@ -8,23 +8,32 @@ TensorRT-LLM carries through to the engine as one more key: whoever serves it re
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from trtspec.checkpoint.families import decoder, llama
 from trtspec.checkpoint.families.family import Family
+from trtspec.checkpoint.families.window import of_all_layers
 from trtspec.checkpoint.source import Source
-from trtspec.errors import ModelError
+
+window = partial(of_all_layers, default=4096)
 
 
 def check(source: Source) -> None:
     decoder.check(source)
-    if source.sliding_window is not None and source.sliding_layers != source.num_hidden_layers:
-        some = f"{source.sliding_layers} of {source.num_hidden_layers} layers have a sliding window"
-        raise ModelError(source.folder / "config.json", f"{some}; supported for Mistral: all or none")
+    window(source)
 
 
 def config(source: Source) -> dict[str, Any]:
-    return {**llama.config(source), "sliding_window": source.sliding_window}
+    return {**llama.config(source), "sliding_window": window(source)}
 
 
-FAMILY = Family("mistral", check, decoder.weights, config, decoder.IGNORED)
+FAMILY = Family(
+    name="mistral",
+    check=check,
+    weights=decoder.weights,
+    config=config,
+    ignored=decoder.IGNORED,
+    keys=llama.KEYS,
+    window=window,
+)

@@ -6,24 +6,20 @@ from functools import partial
 from typing import Any
 
 from trtspec.checkpoint.families import decoder
-from trtspec.checkpoint.families.family import Family
+from trtspec.checkpoint.families.family import Family, Key
+from trtspec.checkpoint.families.window import check_none
 from trtspec.checkpoint.source import Source
-from trtspec.errors import ModelError
 
 
 def check(source: Source) -> None:
     decoder.check(source)
-    if source.sliding_layers:
-        some = f"{source.sliding_layers} of {source.num_hidden_layers} layers have a sliding window"
-        raise ModelError(source.folder / "config.json", f"{some}; TensorRT-LLM has none for Qwen")
+    check_none(source)
 
 
-def config(source: Source, *, qwen_type: str = "qwen2") -> dict[str, Any]:
-    """Every key of `QWenConfig` said aloud: its defaults are those of the first Qwen."""
+def config(source: Source) -> dict[str, Any]:
+    """With `keys`, every key of `QWenConfig` said aloud: its defaults are those of the first Qwen."""
     return {
         **decoder.config(source),
-        "qwen_type": qwen_type,
-        "attn_bias": qwen_type == "qwen2",
         "use_logn_attn": False,
         "num_labels": 1,
         "seq_length": 8192,
@@ -32,4 +28,14 @@ def config(source: Source, *, qwen_type: str = "qwen2") -> dict[str, Any]:
     }
 
 
-FAMILY = Family("qwen2", check, partial(decoder.weights, qkv_bias=True), config, decoder.IGNORED)
+FAMILY = Family(
+    name="qwen2",
+    check=check,
+    weights=partial(decoder.weights, qkv_bias=True),
+    config=config,
+    ignored=decoder.IGNORED,
+    keys=(
+        Key("qwen_type", "qwen2", "qwen2", "TensorRT-LLM builds another Qwen"),
+        Key("attn_bias", True, True, "TensorRT-LLM leaves out the biases of q, k and v"),
+    ),
+)

@@ -9,12 +9,16 @@ from __future__ import annotations
 from functools import partial
 
 from trtspec.checkpoint.families import decoder, qwen2
-from trtspec.checkpoint.families.family import Family
+from trtspec.checkpoint.families.family import Family, Key
 
 FAMILY = Family(
     name="qwen3",
     check=qwen2.check,
     weights=partial(decoder.weights, qk_norm=True),
-    config=partial(qwen2.config, qwen_type="qwen3"),
+    config=qwen2.config,
     ignored=decoder.IGNORED,
+    keys=(
+        Key("qwen_type", "qwen3", "qwen2", "TensorRT-LLM leaves out the norms of q and k and says nothing"),
+        Key("attn_bias", False, True, "TensorRT-LLM adds biases that this family has not"),
+    ),
 )

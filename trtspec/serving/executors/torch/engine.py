@@ -1,7 +1,8 @@
 """An engine directory of the torch backend: `config.json` as plain data.
 
 Keys are those of TensorRT-LLM's engine and unified checkpoint (reference §3 and §4), and so are the defaults.
-What this backend cannot run is refused here, before anything is loaded.
+What this backend cannot run is refused here, before anything is loaded; which architectures there are, the
+builder knows, and here the keys alone decide.
 """
 
 from __future__ import annotations
@@ -19,17 +20,14 @@ from trtspec.serving.executor import Limits
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DRAFT_TOKENS_EXTERNAL = 2
 
-# What TensorRT-LLM builds with its LLaMA class and with its QWen class (models/{llama,qwen}/config.py).
-LLAMA = ("LlamaForCausalLM", "MistralForCausalLM")
-QWEN = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
-
 # What the model may say where TensorRT-LLM knows more than one way: the key, its default, the ones that run
 # here.
 ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
-    ("architecture", None, LLAMA + QWEN),
     ("qwen_type", "qwen2", ("qwen2", "qwen3")),
-    ("hidden_act", "gelu", ("silu",)),
+    ("attn_bias", False, (False, True)),
+    ("hidden_act", "gelu", ("silu", "swiglu")),
     ("position_embedding_type", "learned_absolute", ("rope_gpt_neox",)),
+    ("rotary_pct", 1.0, (1.0,)),
     ("mlp_bias", False, (False,)),
     ("qk_layernorm", False, (False,)),
     ("residual_mlp", False, (False,)),
@@ -51,9 +49,10 @@ ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
 class EngineConfig:
     """A decoder and the limits that its engine was built with; sizes are counts of elements or tokens.
 
-    `qk_norm`: q and k are normalized, head by head. `sliding_window`: how many tokens, itself counted, a
-    token sees; None for all. `fp8`: the products of every layer are W8A8. `tp_size` and `pp_size`: how the
-    weights are shared out; they run on one device nevertheless.
+    `qkv_bias`: q, k and v have biases. `qk_norm`: q and k are normalized, head by head. `fused_gate`:
+    `mlp.fc` is two matrices, of which the second goes through the activation. `sliding_window`: how many
+    tokens, itself counted, a token sees; None for all. `fp8`: the products of every layer are W8A8.
+    `tp_size` and `pp_size`: how the weights are shared out; they run on one device nevertheless.
     """
 
     dtype: torch.dtype
@@ -67,8 +66,9 @@ class EngineConfig:
     norm_epsilon: float
     rotary_base: float
     rotary_scaling: dict[str, Any] | None
-    attn_bias: bool
+    qkv_bias: bool
     qk_norm: bool
+    fused_gate: bool
     sliding_window: int | None
     fp8: bool
     fp8_kv_cache: bool
@@ -93,10 +93,6 @@ def read_config(engine_dir: Path) -> EngineConfig:
         if (found := model.get(key, default)) not in supported:
             known = ", ".join(map(repr, supported))
             raise EngineLoadError(path, f"{key} is {found!r}; the torch backend runs only {known}")
-    is_qwen = model.get("architecture") in QWEN
-    attn_bias = bool(model.get("attn_bias", is_qwen))
-    if attn_bias and not is_qwen:
-        raise EngineLoadError(path, "attn_bias is True; the torch backend runs it only in Qwen models")
     dtype = model.get("dtype")
     if dtype not in DTYPES:
         raise EngineLoadError(path, f"dtype is {dtype!r}; the torch backend runs {', '.join(DTYPES)}")
@@ -115,8 +111,9 @@ def read_config(engine_dir: Path) -> EngineConfig:
         norm_epsilon=float(model.get("norm_epsilon", 1e-5)),
         rotary_base=float(model.get("rotary_base", 10000.0)),
         rotary_scaling=model.get("rotary_scaling"),
-        attn_bias=attn_bias,
-        qk_norm=is_qwen and model.get("qwen_type", "qwen2") == "qwen3",
+        qkv_bias=model.get("attn_bias", False),
+        qk_norm=model.get("qwen_type") == "qwen3",
+        fused_gate=model.get("hidden_act") == "swiglu",
         sliding_window=model.integer("sliding_window", 0) or None,
         fp8=model.get("quantization.quant_algo") is not None,
         fp8_kv_cache=model.get("quantization.kv_cache_quant_algo") is not None,

@@ -44,3 +44,8 @@ def stacked(tensors: Mapping[str, Tensor], names: tuple[str, str], dtype: torch.
         raise EngineLoadError(f"{names[0]} and {names[1]}", "have different activation_scaling_factor")
     first, second = (matrix(tensors, name, dtype) for name in names)
     return Matrix(torch.cat([first.weight, second.weight]), None, first.quantize)
+
+
+def swap_halves(rows: Tensor) -> Tensor:
+    """The second half of the rows, then the first."""
+    return rows.roll(rows.shape[0] // 2, 0)

@@ -1,8 +1,9 @@
 """Llama (Touvron et al. 2023, arXiv 2302.13971) and its kin, over a flat batch: new rows of many sequences.
 
 The kin are Mistral with its sliding window (Jiang et al. 2023, arXiv 2310.06825), Qwen2 with biases of q, k
-and v (arXiv 2407.10671) and Qwen3 with norms of q and k (arXiv 2505.09388). FP8 models round what goes into
-each product and, where they were built so, what goes into the cache.
+and v (arXiv 2407.10671), Qwen3 with norms of q and k (arXiv 2505.09388) and Phi-3 with stacked matrices
+(Abdin et al. 2024, arXiv 2404.14219). FP8 models round what goes into each product and, where they were built
+so, what goes into the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import EngineConfig
 from trtspec.serving.executors.torch.fp8 import E4M3
 from trtspec.serving.executors.torch.linear import NormedLinear, linear
-from trtspec.serving.executors.torch.matrix import Matrix, matrix, stacked
+from trtspec.serving.executors.torch.matrix import Matrix, matrix, stacked, swap_halves
 from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations
 from trtspec.serving.executors.torch.window import Window
 
@@ -70,7 +71,10 @@ class Layer:
         qkv = matrix(tensors, f"{layer}.attention.qkv", dtype).reordered(paired)
         self._qkv = NormedLinear(tensors[f"{layer}.input_layernorm.weight"], qkv, self._epsilon)
         self._dense = linear(matrix(tensors, f"{layer}.attention.dense", dtype))
-        fc_gate = stacked(tensors, (f"{layer}.mlp.fc", f"{layer}.mlp.gate"), dtype)
+        if config.fused_gate:
+            fc_gate = matrix(tensors, f"{layer}.mlp.fc", dtype).reordered(swap_halves)
+        else:
+            fc_gate = stacked(tensors, (f"{layer}.mlp.fc", f"{layer}.mlp.gate"), dtype)
         self._fc_gate = NormedLinear(tensors[f"{layer}.post_layernorm.weight"], fc_gate, self._epsilon)
         self._proj = linear(matrix(tensors, f"{layer}.mlp.proj", dtype))
         self._head_norms: Tensor | None = None

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from trtspec.serving.executors.torch.engine import EngineConfig
 
-ROWS = ("mlp.fc.weight", "mlp.gate.weight")
+FC = "mlp.fc.weight"
+ROWS = (FC, "mlp.gate.weight")
 COLUMNS = ("attention.dense.weight", "mlp.proj.weight")
 HEADS = ("attention.qkv.weight", "attention.qkv.bias")
 VOCABULARY = ("lm_head.weight", "vocab_embedding.weight")
@@ -36,6 +37,9 @@ def joined(config: EngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
     """One tensor of the whole model from the shares of all tensor-parallel ranks."""
     if len(shares) == 1:
         return shares[0]
+    if name.endswith(FC) and config.fused_gate:
+        firsts, seconds = zip(*(share.chunk(2) for share in shares), strict=True)
+        return torch.cat([*firsts, *seconds])
     if name.endswith(ROWS):
         return torch.cat(list(shares))
     if name.endswith(COLUMNS):

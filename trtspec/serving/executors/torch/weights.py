@@ -89,7 +89,7 @@ def _layer(config: EngineConfig) -> Iterator[tuple[str, Form]]:
     norm, head = Form(config.dtype, (hidden,)), Form(config.dtype, (config.head_size,))
     yield "input_layernorm.weight", norm
     yield from _linear(config, "attention.qkv", rows, hidden)
-    if config.attn_bias:
+    if config.qkv_bias:
         yield "attention.qkv.bias", Form(config.dtype, (rows,))
     if config.qk_norm:
         yield "attention.q_layernorm.weight", head
@@ -98,8 +98,11 @@ def _layer(config: EngineConfig) -> Iterator[tuple[str, Form]]:
         yield "attention.kv_cache_scaling_factor", Form(torch.float32, (1,))
     yield from _linear(config, "attention.dense", hidden, width)
     yield "post_layernorm.weight", norm
-    yield from _linear(config, "mlp.fc", inner, hidden)
-    yield from _linear(config, "mlp.gate", inner, hidden)
+    if config.fused_gate:
+        yield from _linear(config, "mlp.fc", 2 * inner, hidden)
+    else:
+        yield from _linear(config, "mlp.fc", inner, hidden)
+        yield from _linear(config, "mlp.gate", inner, hidden)
     yield from _linear(config, "mlp.proj", hidden, inner)
 
 

@@ -57,7 +57,6 @@ def test_defaults_are_those_of_tensorrt_llm(engine: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("architecture", "MixtralForCausalLM", "'MixtralForCausalLM'; .* only 'LlamaForCausalLM', "),
         ("quantization", {"quant_algo": "W4A16_AWQ"}, "quantization.quant_algo is 'W4A16_AWQ'"),
         ("quantization", {"kv_cache_quant_algo": "INT8"}, "kv_cache_quant_algo is 'INT8'"),
         ("quantization", {"quant_algo": "FP8", "exclude_modules": ["*proj"]}, "exclude_modules"),
@@ -67,7 +66,10 @@ def test_defaults_are_those_of_tensorrt_llm(engine: Path) -> None:
         ("mapping", {"world_size": 2, "tp_size": 2}, r"rank1\.safetensors: no such file"),
         ("dtype", "float8", "dtype is 'float8'"),
         ("hidden_act", "gelu", "hidden_act"),
-        ("attn_bias", True, "attn_bias"),
+        ("attn_bias", True, r"attention\.qkv\.bias is missing"),
+        ("attn_bias", "yes", "attn_bias is 'yes'"),
+        ("rotary_pct", 0.5, "rotary_pct is 0.5"),
+        ("hidden_act", "swiglu", r"mlp\.fc\.weight is .*\[80, 48\], not .*\[160, 48\]"),
         ("moe", {"num_experts": 8}, "moe.num_experts is 8"),
         ("hidden_size", None, "hidden_size is None"),
         ("vocab_size", "96", "vocab_size is '96'"),

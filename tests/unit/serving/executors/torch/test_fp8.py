@@ -10,18 +10,18 @@ from pathlib import Path
 import modelopt.torch.quantization as mtq
 import pytest
 import torch
-from modelopt.torch.export import export_tensorrt_llm_checkpoint
 from modelopt.torch.quantization.tensor_quant import scaled_e4m3_impl
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import MODELS, pretrained_config, tiny_model, write_directory
+from tests.fakes.modelopt import export
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import EngineConfig, read_config
 from trtspec.serving.executors.torch.fp8 import E4M3
 from trtspec.serving.executors.torch.linear import linear
-from trtspec.serving.executors.torch.matrix import matrix, stacked
+from trtspec.serving.executors.torch.matrix import matrix, stacked, swap_halves
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.weights import forms, read_tensors
 
@@ -53,7 +53,9 @@ def test_a_scale_of_another_maker() -> None:
 Quantized = tuple[PreTrainedModel, EngineConfig, dict[str, torch.Tensor], Path]
 NAMES = {
     "self_attn.o_proj": "attention.dense",
+    "self_attn.qkv_proj": "attention.qkv",
     "mlp.gate_proj": "mlp.fc",
+    "mlp.gate_up_proj": "mlp.fc",
     "mlp.up_proj": "mlp.gate",
     "mlp.down_proj": "mlp.proj",
 }
@@ -78,14 +80,7 @@ def quantized(tmp_path: Path) -> Callable[..., Quantized]:
         ids = torch.randint(0, 96, (4, 64))
         with torch.inference_mode():
             mtq.quantize(model, recipe, lambda model: model(ids))
-            export_tensorrt_llm_checkpoint(
-                model,
-                "qwen" if "qwen" in family else "llama",
-                dtype,
-                export_dir=tmp_path / "export",
-                inference_tensor_parallel=1,
-                inference_pipeline_parallel=1,
-            )
+        export(model, dtype, tmp_path / "export")
         theirs = json.loads((tmp_path / "export/config.json").read_text())
         tensors = load_file(tmp_path / "export/rank0.safetensors")
         take_weights(model, tensors)
@@ -106,8 +101,10 @@ def take_weights(model: PreTrainedModel, tensors: dict[str, torch.Tensor]) -> No
     config = model.config
     q, k = (heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads))
     for index, layer in enumerate(model.model.layers):
-        names = {ours: [layer.get_submodule(theirs)] for theirs, ours in NAMES.items()}
-        names["attention.qkv"] = [layer.get_submodule(f"self_attn.{part}_proj") for part in "qkv"]
+        there = dict(layer.named_modules())
+        names = {ours: [there[theirs]] for theirs, ours in NAMES.items() if theirs in there}
+        if "attention.qkv" not in names:
+            names["attention.qkv"] = [there[f"self_attn.{part}_proj"] for part in "qkv"]
         for name, modules in names.items():
             name = f"transformer.layers.{index}.{name}"
             stored = tensors[f"{name}.weight"].float() * tensors[f"{name}.weights_scaling_factor"]
@@ -116,6 +113,9 @@ def take_weights(model: PreTrainedModel, tensors: dict[str, torch.Tensor]) -> No
                 own = module.weight_quantizer(module.weight)
                 assert (own != part.to(own.dtype)).float().mean() < 0.03
                 module.weight.data.copy_(part)
+        if "mlp.gate_up_proj" in there:  # The exporter has swapped the halves of the model's own.
+            weight = there["mlp.gate_up_proj"].weight
+            weight.data = swap_halves(weight.data)
 
 
 class Product(torch.nn.Module):
@@ -136,17 +136,22 @@ def with_products(model: PreTrainedModel, config: EngineConfig, tensors: dict[st
     k, inner = q + config.num_kv_heads * config.head_size, config.intermediate_size
     for index, layer in enumerate(model.model.layers):
         name, attention = f"transformer.layers.{index}", layer.self_attn
-        qkv = linear(matrix(tensors, f"{name}.attention.qkv", config.dtype))
-        attention.q_proj = Product(qkv, slice(q))
-        attention.k_proj = Product(qkv, slice(q, k))
-        attention.v_proj = Product(qkv, slice(k, None))
+        layer.mlp.down_proj = Product(linear(matrix(tensors, f"{name}.mlp.proj", config.dtype)), slice(None))
         attention.o_proj = Product(
             linear(matrix(tensors, f"{name}.attention.dense", config.dtype)), slice(None)
         )
+        qkv = linear(matrix(tensors, f"{name}.attention.qkv", config.dtype))
+        if config.fused_gate:
+            gate_up = matrix(tensors, f"{name}.mlp.fc", config.dtype).reordered(swap_halves)
+            attention.qkv_proj = Product(qkv, slice(None))
+            layer.mlp.gate_up_proj = Product(linear(gate_up), slice(None))
+            continue
+        attention.q_proj = Product(qkv, slice(q))
+        attention.k_proj = Product(qkv, slice(q, k))
+        attention.v_proj = Product(qkv, slice(k, None))
         fc_gate = linear(stacked(tensors, (f"{name}.mlp.fc", f"{name}.mlp.gate"), config.dtype))
         layer.mlp.gate_proj = Product(fc_gate, slice(inner))
         layer.mlp.up_proj = Product(fc_gate, slice(inner, None))
-        layer.mlp.down_proj = Product(linear(matrix(tensors, f"{name}.mlp.proj", config.dtype)), slice(None))
 
 
 @pytest.mark.parametrize("dtype", HALVES)

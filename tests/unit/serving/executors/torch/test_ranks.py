@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from modelopt.torch.export import export_tensorrt_llm_checkpoint
 from safetensors.torch import load_file, save_file
 
 from tests.fakes.engine_dir import MODELS, checkpoint_tensors, pretrained_config, tiny_model, write_directory
+from tests.fakes.modelopt import export
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.ranks import place
@@ -31,26 +31,19 @@ SIZES: dict[str, dict[str, Any]] = {
 def exported(tmp_path: Path) -> Callable[..., Path]:
     """An engine with the exporter's ranks and mapping."""
 
-    def export(family: str, tensor: int, pipeline: int, **sizes: Any) -> Path:
+    def make(family: str, tensor: int, pipeline: int, **sizes: Any) -> Path:
         model = tiny_model(family, dtype=torch.bfloat16, num_hidden_layers=4, **sizes)
-        export_tensorrt_llm_checkpoint(
-            model,
-            "qwen" if "qwen" in family else "llama",
-            torch.bfloat16,
-            export_dir=tmp_path / "export",
-            inference_tensor_parallel=tensor,
-            inference_pipeline_parallel=pipeline,
-        )
+        save_file(checkpoint_tensors(model), tmp_path / "whole.safetensors")
+        export(model, torch.bfloat16, tmp_path / "export", tensor, pipeline)
         theirs = json.loads((tmp_path / "export/config.json").read_text())
         keys = ("mapping", "use_parallel_embedding", "embedding_sharding_dim")
         pretrained = pretrained_config(model) | {key: theirs[key] for key in keys}
         engine = write_directory(tmp_path / "engine", pretrained, {})
         for file in (tmp_path / "export").glob("rank*.safetensors"):
             shutil.copy(file, engine)
-        save_file(checkpoint_tensors(model), tmp_path / "whole.safetensors")
         return engine
 
-    return export
+    return make
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""Phi-3 and Phi-4 of short texts: `Phi3ForCausalLM` as TensorRT-LLM's `models/phi3` have it.
+
+That class is a Llama of stacked matrices with a few things left out: it hands no rope scaling to its
+attention but `longrope`, passes nothing from one pipeline rank to the next, and has heads that are
+`hidden_size / num_attention_heads` wide. On each rank it wants that rank's share of both halves of `mlp.fc`,
+which this conversion stacks; TensorRT-LLM's own and ModelOpt's cut the whole stack instead, and of two ranks
+one gets all gates. A sliding window is kept as it is for Mistral.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from trtspec.checkpoint.families import decoder
+from trtspec.checkpoint.families.family import Family, Key
+from trtspec.checkpoint.families.window import of_all_layers
+from trtspec.checkpoint.source import Source
+from trtspec.errors import ModelError
+
+_REPAIR = "take one without it, as microsoft/phi-4 and microsoft/Phi-3-mini-4k-instruct are"
+KEYS = (
+    Key("hidden_act", "swiglu", "gelu", "TensorRT-LLM multiplies with no gate"),
+    Key("rotary_pct", 1.0, None, "TensorRT-LLM asks for the key, and turns another part of each head"),
+)
+
+window = partial(of_all_layers, default=None)
+
+
+def check(source: Source) -> None:
+    """`longrope` has other frequencies for long texts, which the KV cache of the short ones does not fit."""
+    file, scaling = source.config.file, source.rotary_scaling
+    if scaling is not None:
+        kind = scaling.get("rope_type", scaling.get("type"))
+        raise ModelError(file, f"rope type {kind!r} is not supported for {source.architecture}", _REPAIR)
+    decoder.check(source)
+    heads, size = source.num_attention_heads, source.head_size
+    if heads * size != source.hidden_size:
+        problem = f"{heads} heads of {size} do not make the hidden_size, as TensorRT-LLM assumes"
+        raise ModelError(file, problem)
+    source.config.get("rms_norm_eps", float)  # Its default is not that of the other families.
+    window(source)
+
+
+def config(source: Source) -> dict[str, Any]:
+    return {
+        "rotary_base": source.rotary_base,
+        "rotary_scaling": None,
+        "tie_word_embeddings": source.tie_word_embeddings,
+        "sliding_window": window(source),
+    }
+
+
+FAMILY = Family(
+    name="phi3",
+    check=check,
+    weights=partial(decoder.weights, stacked=True),
+    config=config,
+    ignored=decoder.IGNORED,
+    keys=KEYS,
+    window=window,
+    fused_gate=True,
+    pipelines=False,
+)

@@ -1,0 +1,38 @@
+"""Sliding windows, by the rules and defaults of transformers' configuration classes."""
+
+from __future__ import annotations
+
+from trtspec.checkpoint.source import Source
+from trtspec.errors import ModelError
+
+_SLIDING = "sliding_attention"
+
+
+def of_all_layers(source: Source, default: int | None) -> int | None:
+    """The window of every layer, None without one; `default` is for a config that does not name it.
+
+    Raises ModelError where layers differ.
+    """
+    config, layers = source.config, source.num_hidden_layers
+    is_named = "sliding_window" in config.content
+    if (config.content["sliding_window"] if is_named else default) is None:
+        return None
+    kinds = config.get("layer_types", list, [_SLIDING] * layers)
+    if kinds.count(_SLIDING) != layers:
+        some = f"{kinds.count(_SLIDING)} of {layers} layers have a sliding window"
+        raise ModelError(config.file, f"{some}; supported for {source.architecture}: all or none")
+    return config.size("sliding_window") if is_named else default
+
+
+def check_none(source: Source) -> None:
+    """Raises ModelError for a Qwen that uses its window: it has one above the first `max_window_layers`."""
+    config, layers = source.config, source.num_hidden_layers
+    if not config.get("use_sliding_window", bool, False):
+        return
+    if config.content.get("sliding_window", 4096) is None:
+        return
+    full = config.get("max_window_layers", int, 28)
+    sliding = config.get("layer_types", list, [_SLIDING] * max(layers - full, 0)).count(_SLIDING)
+    if sliding:
+        some = f"{sliding} of {layers} layers have a sliding window"
+        raise ModelError(config.file, f"{some}; TensorRT-LLM has none for Qwen")

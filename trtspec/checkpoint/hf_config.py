@@ -1,0 +1,69 @@
+"""A configuration file of Hugging Face, read with care."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trtspec.checkpoint.tensors import read_json
+from trtspec.errors import ModelError
+
+T = TypeVar("T")
+REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class HfConfig:
+    """A config file whose values are what they should be, or else an error that names key and value.
+
+    A key that is null is one that is not there.
+    """
+
+    file: Path
+    content: Mapping[str, Any]
+
+    def section(self, key: str) -> HfConfig:
+        """An object within the config, empty if it is not there."""
+        return HfConfig(self.file, self.get(key, dict, {}))
+
+    def size(self, key: str, default: int = REQUIRED) -> int:
+        value = self.get(key, int, default)
+        if value < 1:
+            raise ModelError(self.file, f"{key} must be at least 1, not {value}")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        is_int = type(self.content.get(key)) is int
+        value = self.get(key, int) if is_int else self.get(key, float, default)
+        if not 0 < value <= sys.float_info.max:
+            raise ModelError(self.file, f"{key} must be a positive number, not {value!r:.20}")
+        return float(value)
+
+    def get(self, key: str, kind: type[T], default: Any = REQUIRED) -> T:
+        value = self.content.get(key)
+        if value is None:
+            if default is REQUIRED:
+                raise ModelError(self.file, f"has no {key}")
+            return default  # type: ignore[no-any-return]
+        if type(value) is not kind:
+            raise ModelError(self.file, f"{key} must be {kind.__name__}, not {value!r}")
+        return value
+
+    def token(self, key: str) -> int | None:
+        ids = self.ids(key)
+        return ids[0] if ids else None
+
+    def ids(self, key: str) -> tuple[int, ...]:
+        value = self.content.get(key)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(token) is int and token >= 0 for token in ids):
+            raise ModelError(self.file, f"{key} must be token ids, not {value!r}")
+        return tuple(ids)
+
+
+def read_hf_config(file: Path) -> HfConfig:
+    """Raises ModelError for a file that is missing or no JSON object."""
+    return HfConfig(file, read_json(file))
