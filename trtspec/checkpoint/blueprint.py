@@ -98,6 +98,6 @@ def _scales(
     if options.calibration:
         return scales_of(weights, options.calibration, options.fp8_kv_cache)
     if prequantized:
-        return scales_of(weights, prequantized.calibration, options.fp8_kv_cache)
+        return scales_of(weights, prequantized.calibration, options.fp8_kv_cache, least_cache_scale=0.0)
     repair = "write quantization: {weights: fp8, calibration: …} in the recipe"
     raise ModelError(source.folder, "has no FP8 scales: it was not calibrated", repair)

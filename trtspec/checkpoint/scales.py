@@ -2,8 +2,12 @@
 
 Numbers are multiplied with their scale to be read, so scale = amax / 448, in float32. One product has one
 scale: query, key and value share theirs, and so do `mlp.fc` and `mlp.gate`, which a fused MLP reads as one
-(TensorRT-LLM's `quantization/layers.py`, ModelOpt's `export/postprocess.py`). The scale of a KV cache is at
-least 1, which leaves keys and values up to 448 as they are (`get_kv_cache_scaling_factor` of ModelOpt).
+(TensorRT-LLM's `quantization/layers.py`, ModelOpt's `export/postprocess.py`). The scale of a KV cache that
+was calibrated here is at least 1, which leaves keys and values up to 448 as they are
+(`get_kv_cache_scaling_factor` of ModelOpt); a published one is kept as it is, as TensorRT-LLM's own
+conversion keeps it (`models/llama/convert.py`). The scales of keys and of values alone are there because
+ModelOpt writes them, and TensorRT-LLM reads them nowhere; its own conversion has
+`kv_cache_rcp_scaling_factor` in their place, which a build of an engine computes anew.
 """
 
 from __future__ import annotations
@@ -32,8 +36,13 @@ class Scales:
     tensors: Mapping[str, float]
 
 
-def scales_of(weights: Iterable[Weight], calibration: Calibration, kv_cache: bool) -> dict[Weight, Scales]:
-    """The scales of every linear weight. Raises ModelError for a layer that was not calibrated."""
+def scales_of(
+    weights: Iterable[Weight], calibration: Calibration, kv_cache: bool, least_cache_scale: float = 1.0
+) -> dict[Weight, Scales]:
+    """The scales of every linear weight, those of a KV cache raised to the least.
+
+    Raises ModelError for a layer that was not calibrated.
+    """
     linears = [weight for weight in weights if weight.linear]
     groups: dict[tuple[int | None, str], list[Part]] = {}
     for weight in linears:
@@ -47,7 +56,7 @@ def scales_of(weights: Iterable[Weight], calibration: Calibration, kv_cache: boo
         stem = weight.name.removesuffix(".weight")
         tensors = {f"{stem}.weights_scaling_factor": scale, f"{stem}.activation_scaling_factor": activation}
         if kv_cache and weight.name == QKV:
-            tensors |= _cache_scales(weight, calibration)
+            tensors |= _cache_scales(weight, calibration, least_cache_scale)
         result[weight] = Scales(scale, tensors)
     return result
 
@@ -61,9 +70,9 @@ def _group(weight: Weight) -> tuple[int | None, str]:
     return weight.layer, _SHARED.get(weight.name, weight.name)
 
 
-def _cache_scales(weight: Weight, calibration: Calibration) -> dict[str, float]:
+def _cache_scales(weight: Weight, calibration: Calibration, least: float) -> dict[str, float]:
     """TensorRT-LLM reads the shared one; ModelOpt writes those of keys and of values too."""
-    k, v = (max(to_scale(_find(calibration.kv, name)), 1.0) for name in weight.caches)
+    k, v = (max(to_scale(_find(calibration.kv, name)), least) for name in weight.caches)
     names = ("kv_cache", "k_cache", "v_cache")
     return {
         f"attention.{name}_scaling_factor": scale

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ from trtspec.inspection.report import Finding, finding
 _AGAIN = "convert the model again"
 _HEAD = "lm_head.weight"
 _CACHE = "attention.kv_cache_scaling_factor"
+# Without effect: scales of keys and of values alone, which are ModelOpt's, and what TensorRT-LLM's own
+# conversion writes although a build of an engine computes it anew.
+_HARMLESS = re.compile(
+    r"(.*\.)?([kv]_cache_scaling_factor|kv_cache_rcp_scaling_factor|rotary_inv_freq|embed_positions\w*)"
+)
 
 
 def read_ranks(
@@ -73,7 +79,7 @@ def _compare_rank(
         name = others[0]
         dtypes = f"has dtype {there[name].dtype}, its config demands {demanded[name][0]}"
         yield Finding(True, file, f"{name}: {dtypes}{_more(others)}", _AGAIN)
-    extra = [name for name in tensors if name not in demanded and not name.endswith("_cache_scaling_factor")]
+    extra = [name for name in tensors if name not in demanded and not _HARMLESS.fullmatch(name)]
     if extra:
         problem = f"{extra[0]}: is no tensor of this model{_more(extra)}; TensorRT-LLM ignores it"
         yield Finding(False, file, problem)

@@ -69,12 +69,14 @@ def test_a_conversion_is_what_the_exporter_makes_of_the_same_model(
     exported: Callable[..., Exported], tmp_path: Path, family: str, kv_cache: bool
 ) -> None:
     """ModelOpt divides in bfloat16 for Hugging Face and in float32 for TensorRT-LLM, and a conversion rounds
-    what was rounded once: FP8 numbers may be one step apart. All else is equal to the bit."""
+    what was rounded once: FP8 numbers may be one step apart. For TensorRT-LLM it raises the scales of a cache
+    to 1, and a conversion keeps those that are published. All else is equal to the bit."""
     theirs, reference = exported(family, kv_cache=kv_cache)
     source = read_source(theirs)
     assert source.scheme == Scheme("modelopt", kv_cache=kv_cache)
     options = ConvertOptions("bfloat16", Mapping(tp_size=2), fp8=True, fp8_kv_cache=kv_cache)
     convert(source, options, tmp_path / "ours")
+    published = load_file(theirs / "model.safetensors")
 
     for rank in range(2):
         ours = load_file(tmp_path / "ours" / f"rank{rank}.safetensors")
@@ -85,8 +87,17 @@ def test_a_conversion_is_what_the_exporter_makes_of_the_same_model(
             if tensor.dtype == torch.float8_e4m3fn:
                 steps = tensor.view(torch.uint8).int() - expected[name].view(torch.uint8).int()
                 assert steps.abs().max() <= 1, name
+            elif name.endswith("_cache_scaling_factor"):
+                assert float(tensor) == cache_scale(published, name) < float(expected[name]) == 1, name
             else:
                 assert torch.equal(tensor, expected[name]), name
+
+
+def cache_scale(published: dict[str, torch.Tensor], name: str) -> float:
+    """Of a name that ends in `k_cache_`, `v_cache_` or `kv_cache_scaling_factor`."""
+    attention = f"model.layers.{name.split('.')[2]}.self_attn"
+    letters = name.rpartition(".")[2].removesuffix("_cache_scaling_factor")
+    return max(float(published[f"{attention}.{letter}_proj.{letter}_scale"]) for letter in letters)
 
 
 def test_fp8_numbers_are_those_that_were_published_or_rounded_to_the_shared_scale(

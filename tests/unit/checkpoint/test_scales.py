@@ -60,10 +60,14 @@ def test_what_one_product_reads_has_one_scale() -> None:
     assert WEIGHTS[-1] not in found
 
 
-def test_a_cache_scale_is_at_least_one_and_there_only_if_asked_for() -> None:
+def test_a_cache_scale_is_at_least_one_unless_published_and_there_only_if_asked_for() -> None:
     calibration = Calibration(LINEARS, {"a.k_proj": 448.0 / 64, "a.v_proj": 448.0 / 32}, {})
     with_cache = scales_of(WEIGHTS, calibration, kv_cache=True)[WEIGHTS[0]].tensors
     assert {scale for name, scale in with_cache.items() if "cache" in name} == {1}
+    published = scales_of(WEIGHTS, calibration, kv_cache=True, least_cache_scale=0.0)[WEIGHTS[0]].tensors
+    assert [published[f"attention.{name}_cache_scaling_factor"] for name in ("kv", "k", "v")] == [
+        *(1 / 32, 1 / 64, 1 / 32),
+    ]
     without = scales_of(WEIGHTS, calibration, kv_cache=False)[WEIGHTS[0]].tensors
     assert not any("cache" in name for name in without)
 

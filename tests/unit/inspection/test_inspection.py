@@ -216,6 +216,17 @@ def test_modelopts_checkpoints_have_its_known_gaps_and_no_other(
     assert {found.subject for found in report.findings if found.wrong} == gaps & wrong
 
 
+def test_what_other_conversions_write_beside_is_harmless(checkpoint: Callable[..., Path]) -> None:
+    """TensorRT-LLM's own computes it anew from the configuration when it builds the engine."""
+    file = checkpoint() / "rank0.safetensors"
+    tensors = load_file(file)
+    tensors["transformer.layers.0.attention.kv_cache_rcp_scaling_factor"] = torch.ones(1)
+    for name in ("rotary_inv_freq", "embed_positions", "embed_positions_for_gpt_attention"):
+        tensors[name] = torch.ones(1)
+    save_file(tensors, file)
+    assert not [line for line in said(inspect(str(file.parent)), wrong=False) if "rank0" in line]
+
+
 def test_a_phi3_that_is_ours_has_nothing_odd(tmp_path: Path) -> None:
     tiny_model("phi3", dtype=torch.bfloat16).save_pretrained(tmp_path / "model")
     source = read_source(tmp_path / "model")
