@@ -51,7 +51,9 @@ def misfit(sizes: Sizes, mapping: Mapping, fp8: bool) -> Finding | None:
     if fitting:
         some = ", ".join(fitting[:-1])
         return "parallel.tensor", flaw, f"use {' or '.join(filter(None, [some, fitting[-1]]))}"
-    return "quantization.weights", flaw, "leave quantization out"
+    if any(_flaw(sizes, size, fp8=False) is None for size in all_sizes):
+        return "quantization.weights", flaw, "leave quantization out"
+    return "model", flaw, "take another model"
 
 
 def _flaw(sizes: Sizes, tp_size: int, fp8: bool) -> str | None:
@@ -65,6 +67,10 @@ def _flaw(sizes: Sizes, tp_size: int, fp8: bool) -> str | None:
     if inner % tp_size:
         return f"intermediate_size {inner} does not divide among {tp_size} ranks"
     own, own_kv = heads // tp_size, max(kv_heads // tp_size, 1)
+    if own == own_kv and FAMILIES[sizes.architecture].norms_heads:
+        # `Attention` of TensorRT-LLM's layers/attention.py takes q, k and v for interleaved then.
+        alike = f"a rank has as many query heads as key-value heads, {own}"
+        return f"{alike}, which TensorRT-LLM mixes up where it normalizes q and k"
     rows = {
         "hidden_size": sizes.hidden_size,
         "the query rows of a rank": own * sizes.head_size,

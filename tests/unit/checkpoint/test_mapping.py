@@ -82,6 +82,28 @@ def test_sizes_that_do_not_divide(
     assert not (tmp_path / "out").exists()
 
 
+QWEN3 = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 128, "intermediate_size": 512}
+
+
+@pytest.mark.parametrize(
+    ("tp_size", "kv_heads", "refused"),
+    [(1, 2, False), (2, 2, False), (4, 2, False), (8, 2, True), (1, 8, True), (2, 8, True)],
+)
+def test_a_qwen3_needs_more_query_heads_than_key_value_heads_on_each_rank(
+    llama_folder: Callable[..., Path], tp_size: int, kv_heads: int, refused: bool
+) -> None:
+    source = read_source(llama_folder(**(QWEN3 | {"num_key_value_heads": kv_heads})))
+    assert misfit(source, Mapping(tp_size), fp8=True) is None
+    found = misfit(replace(source, architecture="Qwen3ForCausalLM"), Mapping(tp_size), fp8=True)
+    assert (found is not None) is refused
+    if found:
+        key, problem, repair = found
+        own = 8 // tp_size
+        assert f"a rank has as many query heads as key-value heads, {own}, which TensorRT-LLM" in problem
+        expected = ("model", "take another model") if kv_heads == 8 else ("parallel.tensor", "use 1, 2 or 4")
+        assert (key, repair) == expected
+
+
 def test_phi3_has_no_pipeline(llama_folder: Callable[..., Path]) -> None:
     source = replace(read_source(llama_folder()), architecture="Phi3ForCausalLM")
     assert misfit(source, Mapping(2), fp8=False) is None

@@ -104,8 +104,8 @@ class Family:
     left out. `window` is how many tokens a token sees, itself counted; None for all.
 
     The rest is of TensorRT-LLM's class: `fused_gate` if the two matrices before the activation are one there,
-    `pipelines` if ranks can have some of the layers each, and `reduce_fusion` if the option of this name does
-    something.
+    `norms_heads` if it normalizes q and k, `pipelines` if ranks can have some of the layers each, and
+    `reduce_fusion` if the option of this name does something.
     """
 
     name: str
@@ -116,5 +116,6 @@ class Family:
     keys: tuple[Key, ...] = ()
     window: Callable[[Source], int | None] = lambda _: None
     fused_gate: bool = False
+    norms_heads: bool = False
     pipelines: bool = True
     reduce_fusion: bool = False

@@ -21,4 +21,5 @@ FAMILY = Family(
         Key("qwen_type", "qwen3", "qwen2", "TensorRT-LLM leaves out the norms of q and k and says nothing"),
         Key("attn_bias", False, True, "TensorRT-LLM adds biases that this family has not"),
     ),
+    norms_heads=True,
 )
