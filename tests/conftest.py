@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -26,35 +27,53 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FilesAndServers(config, log)
 
 
-@pytest.fixture
-def llama_folder(tmp_path: Path) -> Callable[..., Path]:
-    """Saves a random LlamaForCausalLM in `tmp_path/<name>`; keywords replace values of its LlamaConfig."""
+@pytest.fixture(scope="session")
+def saved_llama(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Saves a random LlamaForCausalLM, and the same one only once; the folder is not to be changed."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    def save(
-        name: str = "model", dtype: torch.dtype = torch.bfloat16, shard: str = "5GB", **config: Any
-    ) -> Path:
-        torch.manual_seed(len(name))
-        values = {
-            "vocab_size": 264,
-            "hidden_size": 32,
-            "intermediate_size": 80,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 256,
-            "bos_token_id": 0,
-            "eos_token_id": 1,
-            "initializer_range": 0.5,
-            **config,
-        }
-        model = LlamaForCausalLM(LlamaConfig(**values)).to(dtype)
-        model.save_pretrained(tmp_path / name, max_shard_size=shard)
-        _save_tokenizer(tmp_path / name)
-        return tmp_path / name
+    made: dict[str, Path] = {}
+
+    def save(seed: int, dtype: torch.dtype, shard: str, config: dict[str, Any]) -> Path:
+        key = repr((seed, dtype, shard, config))
+        if key not in made:
+            torch.manual_seed(seed)
+            values = {
+                "vocab_size": 264,
+                "hidden_size": 32,
+                "intermediate_size": 80,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "max_position_embeddings": 256,
+                "bos_token_id": 0,
+                "eos_token_id": 1,
+                "initializer_range": 0.5,
+                **config,
+            }
+            made[key] = tmp_path_factory.mktemp("llama")
+            model = LlamaForCausalLM(LlamaConfig(**values)).to(dtype)
+            model.save_pretrained(made[key], max_shard_size=shard)
+            _save_tokenizer(made[key])
+        return made[key]
 
     return save
+
+
+@pytest.fixture
+def llama_folder(tmp_path: Path, saved_llama: Callable[..., Path]) -> Callable[..., Path]:
+    """Writes a random LlamaForCausalLM to `tmp_path/<name>`; keywords replace values of its LlamaConfig."""
+    import torch
+
+    def write(
+        name: str = "model", dtype: torch.dtype = torch.bfloat16, shard: str = "5GB", **config: Any
+    ) -> Path:
+        saved = saved_llama(len(name), dtype, shard, config)
+        shutil.copytree(saved, tmp_path / name, dirs_exist_ok=True)
+        return tmp_path / name
+
+    return write
 
 
 def _save_tokenizer(folder: Path) -> None:
