@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import trtspec
 from tests.e2e.conftest import BLS, IN_PROCESS
 from tests.e2e.test_deploy_death import target_process
 from tests.e2e.test_tensorrt_llm import write_recipe
@@ -53,9 +54,7 @@ class Docker:
         self.daemon.in_image(OMP_NUM_THREADS="1")
 
     def trtspec(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [TRTSPEC, *words], env=self.environment, capture_output=True, text=True, check=False
-        )
+        return trtspec(*words, environment=self.environment)
 
     def names(self) -> list[str]:
         """Of the containers that are there."""

@@ -17,6 +17,7 @@ from trtspec.serving.triton.engines import load
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 TRTSPEC = Path(sys.prefix, "bin", "trtspec")
+TOKENS = 24
 PROMPTS = ("import ", "def add(a, b):\n    return", "class Point:\n    def __init__(self", "# héllo 日本\n")
 
 
@@ -79,7 +80,7 @@ def said_by_torch(tmp_path: Path) -> list[str]:
 
     async def complete() -> list[str]:
         coordinator = load(parameters, folder / "build").coordinator()
-        requests = [CompletionRequest(prompt=prompt, max_tokens=48) for prompt in PROMPTS]
+        requests = [CompletionRequest(prompt=prompt, max_tokens=TOKENS) for prompt in PROMPTS]
         return [(await coordinator.complete(request)).text for request in requests]
 
     return asyncio.run(complete())
@@ -92,12 +93,12 @@ def test_the_text_is_that_of_the_torch_backend(machine, recipe, said_by_torch, d
     deploy = deployer(build, recipe=recipe, environment=machine.serving)
     until(lambda: deploy.is_ready, "the server")
 
-    assert [deploy.generate(prompt, max_tokens=48) for prompt in PROMPTS] == said_by_torch
+    assert [deploy.generate(prompt, max_tokens=TOKENS) for prompt in PROMPTS] == said_by_torch
     for prompt, text in zip(PROMPTS, said_by_torch, strict=True):
-        events = deploy.stream(prompt, max_tokens=48)
+        events = deploy.stream(prompt, max_tokens=TOKENS)
         assert len(events) > 1
         assert "".join(event["text_output"] for event in events) == text
-    without = deploy.generate(PROMPTS[0], max_tokens=48, num_draft_tokens=0)
+    without = deploy.generate(PROMPTS[0], max_tokens=TOKENS, num_draft_tokens=0)
     assert without == said_by_torch[0]
     until(lambda: deploy.metric("spec_decode_num_accepted_tokens") > 0, "accepted tokens")
     assert deploy.stop() == 0
