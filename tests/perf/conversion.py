@@ -27,9 +27,9 @@ import numpy as np
 
 from trtspec.checkpoint.calibration import Amax, Calibration
 from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 from trtspec.checkpoint.verify import verify
 from trtspec.checkpoint.writer import Entry, SafetensorsFile

@@ -8,11 +8,11 @@ from typing import Any
 
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster, caster, quantizer
 from trtspec.checkpoint.config import checkpoint_config
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.families import family_of
 from trtspec.checkpoint.families.family import Part, Weight
 from trtspec.checkpoint.inventory import check_tensors, check_tied_head
 from trtspec.checkpoint.mapping import misfit
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.placement import Placed, place
 from trtspec.checkpoint.prequantized import Prequantized, read_prequantized
 from trtspec.checkpoint.scales import Scales, scales_of

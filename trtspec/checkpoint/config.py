@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.families.family import Family
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import Source
 
 

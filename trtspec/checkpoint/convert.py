@@ -19,9 +19,9 @@ import numpy as np
 
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.families import family_of
 from trtspec.checkpoint.families.family import Part, Weight
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.placement import Share, place
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.source import Source

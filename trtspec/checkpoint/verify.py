@@ -16,8 +16,8 @@ import numpy as np
 
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.cast import Caster
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.families.family import Part, Split, Weight
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.source import Source
 from trtspec.checkpoint.tensors import Tensor, read_header, read_json

@@ -151,8 +151,8 @@ def _check_engines(build: Path, recipe: Recipe, runtime: Runtime) -> None:
     """What would fail after minutes of loading is refused at once."""
     from trtspec.checkpoint.tokenizer import read_tokenizer
     from trtspec.engine.directory import read_engine
+    from trtspec.engine.integrity import check_unchanged
     from trtspec.engine.loading import Pair, built_with, check_loading
-    from trtspec.engine.unchanged import check_unchanged
     from trtspec.machine.devices import find_gpus
     from trtspec.plan.obstacles import settings_obstacle
     from trtspec.repository.placement import place

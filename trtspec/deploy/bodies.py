@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 from aiohttp import web
 
-from trtspec.deploy.options import MAX_BODY
+from trtspec.deploy.tritonserver_options import MAX_BODY
 
 _HELD = 512 << 20
 _SENDING_S = 60.0

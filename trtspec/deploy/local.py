@@ -17,12 +17,12 @@ from pathlib import Path
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.front import Front
 from trtspec.deploy.launch import SERVER, Launch, launch
-from trtspec.deploy.options import server_options
 from trtspec.deploy.ports import check_free
 from trtspec.deploy.processes import has_stuck_stub
 from trtspec.deploy.server import Server, check_path
 from trtspec.deploy.shared_memory import PREFIX, new_prefix, remove_abandoned, remove_regions
 from trtspec.deploy.triton import Triton
+from trtspec.deploy.tritonserver_options import server_options
 from trtspec.deploy.wheel import find_wheel
 from trtspec.errors import UnavailableError
 from trtspec.serving.triton.stopping import STOPPING

@@ -20,7 +20,7 @@ from typing import Any
 
 from trtspec.checkpoint.families import FAMILIES
 from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, NO_DRAFTS, TORCH_VERSION, write_config
-from trtspec.engine.options import BuildOptions
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.errors import EngineError
 from trtspec.recipe.build_options import is_on
 

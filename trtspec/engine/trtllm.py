@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtspec.engine.diagnosis import diagnose
-from trtspec.engine.options import BuildOptions
-from trtspec.engine.place import Place
+from trtspec.engine.engine_options import BuildOptions
+from trtspec.engine.launcher import Launcher
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.recipe.build_options import Value, to_argv
 from trtspec.tail import Tail
@@ -37,7 +37,7 @@ def build_argv(checkpoint: str, output: str, options: BuildOptions) -> tuple[str
     return (COMMAND, *(word for item in values.items() for word in to_argv(*item)))
 
 
-def build(argv: tuple[str, ...], place: Place, cache: TimingCache, log: Path, advance: Advance) -> None:
+def build(argv: tuple[str, ...], launcher: Launcher, cache: TimingCache, log: Path, advance: Advance) -> None:
     """Runs the command with its output in `log`; raises StepError with the diagnosis.
 
     `advance` hears the last thing that the builder said. What it raises, and Ctrl-C, ends the builder with
@@ -45,7 +45,7 @@ def build(argv: tuple[str, ...], place: Place, cache: TimingCache, log: Path, ad
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream, cache.options(log.parent) as timing:
-        process = place.start((*argv, *timing), stream, log.parent)
+        process = launcher.start((*argv, *timing), stream, log.parent)
         tail, note = Tail(log), ""
         try:
             while (status := process.wait(_POLL_S)) is None:

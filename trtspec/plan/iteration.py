@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trtspec.engine.options import BuildOptions
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.plan.choices import Chooser
 
 # `trtllm-build`'s default, and beyond what it expects no gain.

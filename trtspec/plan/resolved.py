@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
-from trtspec.checkpoint.options import ConvertOptions
-from trtspec.engine.options import BuildOptions
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.plan.choices import Choice
 from trtspec.plan.facts import DatasetFacts, ModelFacts
 from trtspec.recipe import releases

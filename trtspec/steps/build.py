@@ -7,14 +7,17 @@ from functools import partial
 from pathlib import Path
 
 from trtspec.digest import digest_of
+from trtspec.docker.container import name_for
+from trtspec.docker.daemon import container_user
 from trtspec.docker.image import ensure_image
 from trtspec.engine import directory, torch_builder, trtllm
-from trtspec.engine.options import BuildOptions
-from trtspec.engine.place import Place
+from trtspec.engine.container_launcher import ContainerLauncher
+from trtspec.engine.engine_options import BuildOptions
+from trtspec.engine.launcher import Launcher, LocalLauncher
 from trtspec.engine.timing_cache import TimingCache
+from trtspec.machine.host import Host
 from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import build_obstacle
-from trtspec.plan.places import build_place
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.recipe.releases import Release
 from trtspec.roles import Role
@@ -65,15 +68,33 @@ def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role,
     build = resolved.output.absolute() if host.container else resolved.output
     log, cache = build / LOGS / f"build-{role}.log", TimingCache(release.version, gpu, _shape(plan))
     folders = (resolved.output.absolute(), cache.file.parent, *_adapters(plan.options))
-    place, checkpoint = build_place(release, host, role, folders, step.gpus), build / convert.checkpoint(role)
+    launcher, checkpoint = (
+        _launcher(release, host, role, folders, step.gpus),
+        build / convert.checkpoint(role),
+    )
     argv = trtllm.build_argv(str(checkpoint), str(build / engine(role)), plan.options)
     return replace(
         step,
-        command=place.command(argv, log.parent),
+        command=launcher.command(argv, log.parent),
         digest=digest_of([release.version, gpu, portable_argv(role, plan)]),
-        action=partial(run_tensorrt_llm, checkpoint, plan.options, place, cache, log),
+        action=partial(run_tensorrt_llm, checkpoint, plan.options, launcher, cache, log),
         obstacle=build_obstacle(host, release, gpu, plan.checkpoint.mapping.world_size),
         prepare=partial(ensure_image, release.image) if host.container else None,
+    )
+
+
+def _launcher(
+    release: Release, host: Host, role: Role, folders: tuple[Path, ...], gpus: tuple[str, ...]
+) -> Launcher:
+    """What starts the builder of one engine; `folders` are those that it uses, the build directory first."""
+    if not host.container:
+        return LocalLauncher(host.trtllm_build or trtllm.COMMAND, gpus)
+    return ContainerLauncher(
+        image=release.image,
+        name=name_for(f"build-{role}", folders[0]),
+        folders=folders,
+        gpus=gpus or tuple(gpu.uuid for gpu in host.gpus),
+        user=container_user(host.daemon),
     )
 
 
@@ -97,7 +118,7 @@ def run_torch(checkpoint: Path, options: BuildOptions, output: Path, advance: Ad
 def run_tensorrt_llm(
     checkpoint: Path,
     options: BuildOptions,
-    place: Place,
+    launcher: Launcher,
     cache: TimingCache,
     log: Path,
     output: Path,
@@ -105,5 +126,5 @@ def run_tensorrt_llm(
 ) -> None:
     # The command runs in the folder of its log, so its paths must be whole.
     argv = trtllm.build_argv(str(checkpoint.absolute()), str(output.absolute()), options)
-    trtllm.build(argv, place, cache, log.absolute(), advance)
+    trtllm.build(argv, launcher, cache, log.absolute(), advance)
     directory.check_engine(output, options.max_draft_len, cache.release)

@@ -10,7 +10,7 @@ from typing import Any
 
 from trtspec.checkpoint.calibrate.calibrate import FORMAT, CalibrateOptions, calibrate
 from trtspec.checkpoint.calibration import FILE, read_calibration, write_calibration
-from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.outline import check_weights
 from trtspec.checkpoint.source import Source
 from trtspec.digest import digest_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.convert import FORMAT, checkpoint_size, convert
-from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.outline import check_weights
 from trtspec.checkpoint.source import Source
 from trtspec.plan.resolved import Resolved

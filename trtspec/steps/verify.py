@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from trtspec.checkpoint.convert import checkpoint_size
-from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.outline import check_weights
 from trtspec.checkpoint.source import Source
 from trtspec.checkpoint.verify import FORMAT, verify

@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 
 from trtspec.checkpoint import convert as module
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError, TensorError, UnavailableError
 

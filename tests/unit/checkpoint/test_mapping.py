@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping, misfit
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError
 

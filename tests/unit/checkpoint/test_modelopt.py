@@ -21,9 +21,9 @@ from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibration import Calibration
 from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.families import FAMILIES, family_of
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 
 NAMES = [family.name for family in FAMILIES.values()]

@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.modelopt import export
 from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.prequantized import read_prequantized
 from trtspec.checkpoint.scheme import Scheme
 from trtspec.checkpoint.source import read_source

@@ -13,8 +13,8 @@ from trtspec.checkpoint import convert as convert_module
 from trtspec.checkpoint import verify as verify_module
 from trtspec.checkpoint.calibration import Amax, Calibration
 from trtspec.checkpoint.convert import checkpoint_size, convert
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import Source, read_source
 from trtspec.checkpoint.verify import verify
 from trtspec.errors import TensorError

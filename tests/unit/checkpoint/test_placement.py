@@ -18,8 +18,8 @@ from tests.unit.checkpoint.parallel import quantized, ranks_of
 from trtspec.checkpoint import convert as module
 from trtspec.checkpoint.calibration import Amax, Calibration
 from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 from trtspec.checkpoint.verify import verify
 from trtspec.errors import ModelError

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from tests.unit.checkpoint.fp8_folders import ARGUMENTS, AUTO_FP8, COMPRESSED_TENSORS, quantize, save
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.prequantized import read_prequantized
 from trtspec.checkpoint.scheme import Scheme, read_scheme
 from trtspec.checkpoint.source import read_source

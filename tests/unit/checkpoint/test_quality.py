@@ -20,10 +20,10 @@ from trtspec.checkpoint.calibrate.quality import measure
 from trtspec.checkpoint.calibrate.verdict import cost, worries
 from trtspec.checkpoint.calibration import Calibration, Quality
 from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.families import family_of
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import Source, read_source
-from trtspec.engine.options import BuildOptions
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.torch_builder import build
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import read_config

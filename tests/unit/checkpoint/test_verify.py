@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from tests.unit.checkpoint.test_placement import calibration_of
 from trtspec.checkpoint import verify as module
 from trtspec.checkpoint.convert import checkpoint_size, convert
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import Source, read_source
 from trtspec.checkpoint.verify import verify
 from trtspec.errors import ModelError, TensorError

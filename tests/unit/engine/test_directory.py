@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trtspec.engine.directory import check_engine, read_engine, write_config
-from trtspec.engine.options import BuildOptions
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.torch_builder import build_config
 from trtspec.errors import EngineError
 

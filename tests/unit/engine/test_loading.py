@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from trtspec.engine.directory import write_config
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.loading import BuiltWith, Pair, Runtime, built_with, check_loading
-from trtspec.engine.options import BuildOptions
 from trtspec.engine.torch_builder import build_config
 from trtspec.errors import EngineError
 

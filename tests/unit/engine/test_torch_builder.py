@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 from trtspec.engine import torch_builder
 from trtspec.engine.directory import check_engine
-from trtspec.engine.options import BuildOptions
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.torch_builder import build, build_config
 from trtspec.errors import EngineError
 

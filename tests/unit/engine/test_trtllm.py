@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes.trtllm_build import parser
 from trtspec.engine.defaults import EngineKind, defaults
-from trtspec.engine.options import BuildOptions
-from trtspec.engine.place import Here
+from trtspec.engine.engine_options import BuildOptions
+from trtspec.engine.launcher import LocalLauncher
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.engine.trtllm import build, build_argv
 from trtspec.errors import StepError
@@ -110,11 +110,11 @@ def test_what_the_recipe_says_and_trtllm_build_does_anyway_is_not_said_to_it(nam
     )
 
 
-def command(tmp_path: Path, script: str) -> Here:
+def command(tmp_path: Path, script: str) -> LocalLauncher:
     path = tmp_path / "trtllm-build"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-    return Here(str(path), ("GPU-1", "GPU-2"))
+    return LocalLauncher(str(path), ("GPU-1", "GPU-2"))
 
 
 @pytest.fixture(autouse=True)
@@ -127,24 +127,24 @@ def silent(amount: int, note: str = "", /) -> None:
 
 
 def test_a_build_that_fails_shows_its_last_lines(tmp_path: Path) -> None:
-    place = command(tmp_path, 'echo "working on $2"; echo "RuntimeError: no luck" >&2; exit 3')
+    launcher = command(tmp_path, 'echo "working on $2"; echo "RuntimeError: no luck" >&2; exit 3')
     log = tmp_path / "logs/build.log"
     with pytest.raises(StepError, match="failed with status 3: RuntimeError: no luck") as caught:
-        build(("trtllm-build", "--checkpoint_dir", "in"), place, CACHE, log, silent)
+        build(("trtllm-build", "--checkpoint_dir", "in"), launcher, CACHE, log, silent)
     assert caught.value.log == log
     assert caught.value.lines == ("working on in", "RuntimeError: no luck")
     assert log.read_text() == "working on in\nRuntimeError: no luck\n"
 
 
 def test_it_sees_its_own_gpus_and_nothing_of_the_shell(tmp_path: Path) -> None:
-    place = command(tmp_path, 'echo "$CUDA_VISIBLE_DEVICES|$1|$2"')
-    build(("trtllm-build", "a b", "$(touch x)"), place, CACHE, tmp_path / "build.log", silent)
+    launcher = command(tmp_path, 'echo "$CUDA_VISIBLE_DEVICES|$1|$2"')
+    build(("trtllm-build", "a b", "$(touch x)"), launcher, CACHE, tmp_path / "build.log", silent)
     assert (tmp_path / "build.log").read_text() == "GPU-1,GPU-2|a b|$(touch x)\n"
 
 
 def test_progress_is_what_the_builder_said_last(tmp_path: Path) -> None:
     line = "[08/27/2025-08:22:30] [TRT] [I] [MemUsageChange] Init CUDA: CPU +26, GPU +0"
-    place = command(
+    launcher = command(
         tmp_path, f"echo starting; echo '{line}'; while [ ! -e {tmp_path}/heard ]; do sleep 0.01; done"
     )
     notes = []
@@ -154,20 +154,20 @@ def test_progress_is_what_the_builder_said_last(tmp_path: Path) -> None:
         if "CUDA" in note:
             (tmp_path / "heard").touch()
 
-    build(("trtllm-build",), place, CACHE, tmp_path / "build.log", advance)
+    build(("trtllm-build",), launcher, CACHE, tmp_path / "build.log", advance)
     assert "Init CUDA: CPU +26, GPU +0" in notes
 
 
 def test_what_progress_raises_ends_the_builder_and_its_workers(tmp_path: Path) -> None:
     """A worker that outlives its builder would write a file."""
-    place = command(tmp_path, f"(sleep 1; touch {tmp_path}/late) & echo started; wait")
+    launcher = command(tmp_path, f"(sleep 1; touch {tmp_path}/late) & echo started; wait")
 
     def advance(amount: int, note: str = "", /) -> None:
         if note == "started":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(("trtllm-build",), place, CACHE, tmp_path / "build.log", advance)
+        build(("trtllm-build",), launcher, CACHE, tmp_path / "build.log", advance)
     deadline = time.monotonic() + 10
     while holders(tmp_path / "build.log") and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -17,11 +17,11 @@ from tests.fakes.engine_dir import tiny_model
 from tests.fakes.modelopt import export
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
 from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 from trtspec.engine.directory import write_config
-from trtspec.engine.options import BuildOptions
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.torch_builder import build, build_config
 from trtspec.errors import ModelError
 from trtspec.inspection.folder import inspect

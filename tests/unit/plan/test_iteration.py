@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.engine.options import BuildOptions
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.plan.choices import Choice, Chooser
 from trtspec.plan.iteration import choose_num_tokens
 from trtspec.recipe.loader import load

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.hub import COMMIT, Hub
-from trtspec.checkpoint.options import ConvertOptions
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError
 from trtspec.steps import convert

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trtspec.cli.app import app
-from trtspec.engine.unchanged import check_unchanged
+from trtspec.engine.integrity import check_unchanged
 from trtspec.errors import EngineError
 
 

@@ -1,4 +1,4 @@
-"""Where the commands of TensorRT-LLM run: the one thing that differs between this machine and a container."""
+"""Starts the commands of TensorRT-LLM on this machine, or in a container: all that differs between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Running(Protocol):
         ...
 
 
-class Place(Protocol):
+class Launcher(Protocol):
     """What can start a command of TensorRT-LLM; `argv[0]` is the command's plain name."""
 
     def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalLauncher:
     """This machine: where the command is, and the UUIDs of the GPUs that it may use; empty for all."""
 
     executable: str

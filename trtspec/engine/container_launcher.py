@@ -1,4 +1,4 @@
-"""NVIDIA's image on this machine's docker, as a place where commands of TensorRT-LLM run."""
+"""Runs commands of TensorRT-LLM in NVIDIA's image, on this machine's docker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtspec.docker.state import remove
 
 
 @dataclass(frozen=True, slots=True)
-class InContainer:
+class ContainerLauncher:
     """A container of `image` with the folders that a build reads and writes.
 
     `name` is the same each time, so that what an earlier run left behind is found and ended. `gpus` and
