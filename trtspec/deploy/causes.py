@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.causes import Cause
+from trtspec.causes import DRIVER, EXCLUSIVE, Cause, gpu_memory
 
 CAUSES = (
     Cause(
@@ -15,23 +15,9 @@ CAUSES = (
         "an engine was built by another TensorRT",
         "build and serve in the same image: trtspec build --container, trtspec deploy --docker",
     ),
-    Cause(
-        r"CUDA out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|CUDA error: out of memory"
-        r"|Cuda Runtime \(out of memory\)|Requested amount of GPU memory",
-        "the GPU has too little free memory",
-        "end what else uses it (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len",
-    ),
-    Cause(
-        r"driver version is insufficient|NVIDIA driver on your system is too old"
-        r"|forward compatibility was attempted",
-        "NVIDIA's driver does not run the CUDA of this release",
-        "install a newer driver: trtspec doctor says which",
-    ),
-    Cause(
-        r"busy or unavailable|cudaErrorDevicesUnavailable",
-        "a GPU lets no further process in",
-        "set its compute mode: nvidia-smi -c DEFAULT, and end what else uses it",
-    ),
+    gpu_memory("end what else uses it (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len"),
+    DRIVER,
+    EXCLUSIVE,
     Cause(
         r"unable to find backend library for backend 'tensorrtllm'|libtriton_tensorrtllm.so",
         "this Triton has no backend of TensorRT-LLM",

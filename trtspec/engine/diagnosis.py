@@ -10,7 +10,7 @@ import re
 import signal
 from pathlib import Path
 
-from trtspec.causes import Cause, find_cause
+from trtspec.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory
 from trtspec.docker.command import CAUSES as DOCKER_CAUSES
 from trtspec.errors import StepError
 
@@ -29,28 +29,14 @@ CAUSES = (
         r"argument (--\S+): invalid choice: (.+?) \(", "its {0} does not take {1}", "correct it in the recipe"
     ),
     Cause(r"No space left on device", "the disk is full", "free some space and run the same command again"),
-    Cause(
-        r"CUDA out of memory|OutOfMemoryError|Requested amount of GPU memory|cudaErrorMemoryAllocation"
-        r"|CUDA error: out of memory|Cuda Runtime \(out of memory\)",
-        "the GPU has too little free memory",
-        _LESS,
-    ),
+    gpu_memory(_LESS),
     Cause(
         r"BrokenProcessPool|process pool was terminated abruptly|MemoryError|Cannot allocate memory",
         "the machine has too little memory",
         _MEMORY,
     ),
-    Cause(
-        r"busy or unavailable|cudaErrorDevicesUnavailable",
-        "a GPU lets no further process in",
-        "set its compute mode: nvidia-smi -c DEFAULT, and end what else uses it",
-    ),
-    Cause(
-        r"driver version is insufficient|NVIDIA driver on your system is too old"
-        r"|forward compatibility was attempted|CUDA initialization: ",
-        "NVIDIA's driver does not run the CUDA of this release",
-        "install a newer driver: trtspec doctor says which",
-    ),
+    EXCLUSIVE,
+    DRIVER,
     Cause(
         r"No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver",
         "it sees no GPU",
