@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtspec.engine.compatibility import fits_sm, fits_tensorrt
 from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, EngineConfig, check_engine, read_engine
 from trtspec.errors import EngineError
 from trtspec.recipe.releases import RELEASES
@@ -91,9 +92,10 @@ def _check_versions(folder: Path, config: EngineConfig, built: BuiltWith, runtim
         problem = f"was built by TensorRT-LLM {config.version}, and this is {found}"
         again = f", or build it again with release: {found}" if found in RELEASES else ""
         raise EngineError(folder, problem, serve + again)
-    tensorrt = built.tensorrt
-    if tensorrt and runtime.tensorrt and _base(tensorrt) != _base(runtime.tensorrt):
-        problem = f"was built by TensorRT {tensorrt}, and this is {runtime.tensorrt}; it loads in no other"
+    if not fits_tensorrt(built.tensorrt, runtime.tensorrt):
+        problem = (
+            f"was built by TensorRT {built.tensorrt}, and this is {runtime.tensorrt}; it loads in no other"
+        )
         raise EngineError(folder, problem, f"{serve}, or build it again here")
 
 
@@ -111,10 +113,10 @@ def _check_gpus(
             "start the container with --gpus all, or write what is here in hardware.count and build again"
         )
         raise EngineError(folder, problem, repair)
-    other = [runtime.sms[gpu] for gpu in gpus if built.sm and runtime.sms[gpu] != built.sm]
-    if other:
+    others = [sm for sm in (runtime.sms[gpu] for gpu in gpus) if not fits_sm(built.sm, sm)]
+    if others:
         problem = (
-            f"was built for SM {built.sm}, and this GPU has SM {other[0]}; an engine runs where it was built"
+            f"was built for SM {built.sm}, and this GPU has SM {others[0]}; an engine runs where it was built"
         )
         raise EngineError(folder, problem, "serve it on the GPU of its recipe, or build it again on this one")
 
@@ -146,8 +148,3 @@ def _check_sizes(
     if theirs.max_seq_len < longest:
         problem = f"reads texts of {theirs.max_seq_len} tokens, the target of {longest}; it gets them whole"
         raise EngineError(draft, problem, "build both engines from one recipe")
-
-
-def _base(version: str) -> str:
-    """Without what a package adds: 10.14.1.48.post1 is TensorRT 10.14.1.48."""
-    return ".".join(version.split(".")[:4])

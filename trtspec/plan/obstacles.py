@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trtspec.checkpoint.calibrate import calibrate
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.docker import daemon
+from trtspec.engine.compatibility import fits_sm
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError, UnavailableError
-from trtspec.machine.devices import Gpu
 from trtspec.machine.host import Host
+from trtspec.machine.settings import settings_obstacle
 from trtspec.recipe import gpus
 from trtspec.recipe.releases import Release, release_of
 from trtspec.recipe.schema import Recipe
@@ -57,23 +56,8 @@ def _gpu_obstacle(host: Host, wanted: gpus.Gpu, ranks: int) -> TrtspecError | No
         repair = "start the container with --gpus all, and look at CUDA_VISIBLE_DEVICES"
         return UnavailableError("GPU", f"none is visible here; the recipe is for {wanted.label}", repair)
     for gpu in host.gpus[:ranks]:
-        if gpu.sm != wanted.sm:
+        if not fits_sm(wanted.sm, gpu.sm):
             problem = f"has SM {gpu.sm}, the recipe's {wanted.name} SM {wanted.sm}"
             problem += "; an engine runs where it was built"
             return UnavailableError(gpu.name, problem, "build on the recipe's GPU, or change hardware.gpu")
     return settings_obstacle(host.gpus[:ranks])
-
-
-def settings_obstacle(found: Sequence[Gpu]) -> UnavailableError | None:
-    """What is set on one of these GPUs so that no engine is built or served on it.
-
-    A server on a GPU of one process alone does not fail, it waits for its workers (TensorRT-LLM #2798).
-    """
-    for gpu in found:
-        if gpu.mig:
-            problem = "is divided (MIG), and an engine is built for a whole GPU"
-            return UnavailableError(gpu.name, problem, f"nvidia-smi -i {gpu.index} -mig 0")
-        if not gpu.shared:
-            problem = f"has compute mode {gpu.compute_mode}; TensorRT-LLM starts several processes on it"
-            return UnavailableError(gpu.name, problem, f"nvidia-smi -i {gpu.index} -c DEFAULT")
-    return None

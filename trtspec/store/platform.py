@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trtspec.engine.compatibility import base_version, fits_sm, fits_tensorrt
 from trtspec.engine.loading import Runtime
 from trtspec.recipe.gpus import GPUS
 from trtspec.recipe.releases import Release
@@ -35,15 +36,13 @@ class Platform:
         against it."""
         if self.backend == "torch":
             return None
-        if runtime.sms and self.sm not in runtime.sms:
+        if runtime.sms and not any(fits_sm(self.sm, sm) for sm in runtime.sms):
             return f"it was built for SM {self.sm}, and this machine has SM {runtime.sms[0]}"
-        here = {
-            "TensorRT-LLM": (self.tensorrt_llm, runtime.tensorrt_llm),
-            "TensorRT": (self.tensorrt, runtime.tensorrt and base_version(runtime.tensorrt)),
-        }
-        for name, (built, found) in here.items():
-            if found and found != built:
-                return f"it was built by {name} {built}, and this machine has {found}"
+        llm, tensorrt = runtime.tensorrt_llm, runtime.tensorrt
+        if llm and llm != self.tensorrt_llm:
+            return f"it was built by TensorRT-LLM {self.tensorrt_llm}, and this machine has {llm}"
+        if tensorrt and not fits_tensorrt(self.tensorrt, tensorrt):
+            return f"it was built by TensorRT {self.tensorrt}, and this machine has {base_version(tensorrt)}"
         return None
 
 
@@ -56,8 +55,3 @@ def platform_of(gpu: str, release: Release | None, tensorrt: str | None = None) 
         return Platform("torch")
     version = base_version(tensorrt or release.tensorrt)
     return Platform("tensorrt_llm", GPUS[gpu].sm, version, release.version)
-
-
-def base_version(tensorrt: str) -> str:
-    """Without what a package adds: 10.14.1.48.post1 is TensorRT 10.14.1.48."""
-    return ".".join(tensorrt.split(".")[:4])
