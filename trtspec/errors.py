@@ -1,14 +1,16 @@
 """Every failure that trtspec knows, as data.
 
 An exception names the thing that is wrong, what is wrong with it and, where trtspec knows one, the repair.
-`trtspec/cli/errors.py` is the only place that turns one into text for a person. `trtspec.serving` is copied
+`trtspec/explanation.py` is the only place that turns one into text for a person. `trtspec.serving` is copied
 into generated model repositories and has exceptions of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+
+from trtspec.findings import Finding
 
 
 class TrtspecError(Exception):
@@ -26,24 +28,28 @@ class TrtspecError(Exception):
         super().__init__(f"{subject}: {problem}")
         self.subject, self.problem, self.repair = str(subject), problem, repair
 
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing wrong in a recipe: where it stands (1-based line, 0 for the whole file), its key, and why."""
-
-    line: int
-    key: str
-    problem: str
-    repair: str | None = None
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All that is wrong."""
+        return (Finding(self.subject, self.problem, self.repair),)
 
 
 class RecipeError(TrtspecError):
-    """A recipe that cannot be read; carries every problem found, in the order of the file's lines."""
+    """A recipe that cannot be read; carries all that was found, in the order of the file's lines.
 
-    def __init__(self, path: str | Path, problems: list[Problem]) -> None:
-        first = problems[0]
-        super().__init__(f"{path}:{first.line}", f"{first.key}: {first.problem}", first.repair)
-        self.path, self.problems = str(path), problems
+    The subject of each is a key.
+    """
+
+    def __init__(self, path: str | Path, findings: Sequence[Finding]) -> None:
+        first, *_ = self._findings = tuple(sorted(findings, key=lambda finding: finding.line or 0))
+        place = f"{path}:{first.line}" if first.line else path
+        problem = f"{first.subject}: {first.problem}" if first.subject else first.problem
+        super().__init__(place, problem, first.repair)
+        self.path = str(path)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self._findings
 
 
 class PairError(TrtspecError):

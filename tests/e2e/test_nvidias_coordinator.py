@@ -49,7 +49,7 @@ def nvidias(tiny_build: Path, tiny_recipe: Path, tmp_path_factory) -> Iterator[D
     if "bls" not in tiny_recipe.read_text().rpartition("layout")[2]:
         pytest.skip("the engines are no models of their own")
     folder = tmp_path_factory.mktemp("nvidia")
-    spec = repository_spec(make_plan(tiny_recipe, {}, False, unwatched).resolved)
+    spec = repository_spec(make_plan(tiny_recipe, {}, unwatched, to_run=False).resolved)
     engines = tuple(
         replace(engine, engine_dir=str(tiny_build / engine.engine_dir.removeprefix("../../")))
         for engine in spec.engines

@@ -40,7 +40,7 @@ def lines(name: str, release: str, folder: Path) -> dict[str, tuple[str, ...]]:
     text = (RECIPES / f"{name}.yaml").read_text()
     recipe = folder / f"{name}.yaml"
     recipe.write_text(text.replace("\nengine:\n", f"\nengine:\n  release: {release}\n"))
-    plan = make_plan(recipe, {"output": f"/builds/{name}"}, False, unwatched, container=True)
+    plan = make_plan(recipe, {"output": f"/builds/{name}"}, unwatched, to_run=False, container=True)
     loaded = plan.resolved.loaded.recipe
     gpus = tuple(
         Gpu(index, f"GPU-{index}", "NVIDIA H100", 90, "590", "Default", False, 80 << 30, 80 << 30)

@@ -38,7 +38,7 @@ def planned(path: Path, folder: Path, release: str):
     )
     recipe = folder / path.name
     recipe.write_text(text)
-    return make_plan(recipe, {}, False, unwatched).resolved
+    return make_plan(recipe, {}, unwatched, to_run=False).resolved
 
 
 @each_release(RECIPES)

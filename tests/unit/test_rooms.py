@@ -19,7 +19,9 @@ FLOORS = (
     {"machine", "inspection"},
     {"plan", "run", "deploy"},
     {"steps"},
-    {"build", "ci"},
+    {"build"},
+    {"ci"},
+    {"terminal"},
     {"cli"},
 )
 """From the ground: a room imports what is below it, and nothing beside it."""

@@ -54,8 +54,9 @@ class Plan:
 def make_plan(
     recipe: Path,
     flags: Mapping[str, str | None],
-    to_run: bool,
     watch: Watch,
+    *,
+    to_run: bool,
     container: bool = False,
     store: Store | None = None,
 ) -> Plan:
@@ -67,7 +68,7 @@ def make_plan(
     loaded = load(recipe)
     output = build_folder(loaded, flags, os.environ)
     digests = FileDigests(output / FOLDER / "digests.json", watch)
-    host = find_host(release_of(loaded.recipe.engine.release), container)
+    host = find_host(release_of(loaded.recipe.engine.release), container=container)
     known = digests if to_run or store or has_records(output) else None
     weights: set[Role] = set()
     while True:
@@ -86,7 +87,7 @@ def make_plan(
         weights |= missing
 
 
-def check_host(recipe: Path, flags: Mapping[str, str | None], container: bool) -> None:
+def check_host(recipe: Path, flags: Mapping[str, str | None], *, container: bool) -> None:
     """Raises what would end a build anyway, before hundreds of gigabytes are downloaded for it.
 
     A build whose models are here already may have nothing left to do that this machine cannot.
@@ -95,7 +96,7 @@ def check_host(recipe: Path, flags: Mapping[str, str | None], container: bool) -
     is_built_anywhere = backend_of(loaded, flags, os.environ) != "tensorrt_llm"
     if is_built_anywhere or loaded.recipe.hardware.gpu == gpus.NONE or _has_models(loaded):
         return
-    host = find_host(release_of(loaded.recipe.engine.release), container)
+    host = find_host(release_of(loaded.recipe.engine.release), container=container)
     if obstacle := recipe_obstacle(host, loaded.recipe):
         raise obstacle
 

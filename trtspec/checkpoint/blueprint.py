@@ -69,9 +69,8 @@ class Blueprint:
 def draw(source: Source, options: ConvertOptions) -> Blueprint:
     """Checks presence, dtype and shape of every tensor. Raises ModelError or TensorError."""
     family, mapping = family_of(source), options.mapping
-    finding = misfit(source, mapping, options.fp8)
-    if finding:
-        raise ModelError(source.folder / "config.json", *finding[1:])
+    if found := misfit(source, mapping, fp8=options.fp8):
+        raise ModelError(source.folder / "config.json", found.problem, found.repair)
     prequantized = read_prequantized(source)
     weights = tuple(family.weights(source))
     tensors = check_tensors(source, family, weights, prequantized)
@@ -96,8 +95,10 @@ def _scales(
     if not options.fp8:
         return {}
     if options.calibration:
-        return scales_of(weights, options.calibration, options.fp8_kv_cache)
+        return scales_of(weights, options.calibration, kv_cache=options.fp8_kv_cache)
     if prequantized:
-        return scales_of(weights, prequantized.calibration, options.fp8_kv_cache, least_cache_scale=0.0)
+        return scales_of(
+            weights, prequantized.calibration, kv_cache=options.fp8_kv_cache, least_cache_scale=0.0
+        )
     repair = "write quantization: {weights: fp8, calibration: …} in the recipe"
     raise ModelError(source.folder, "has no FP8 scales: it was not calibrated", repair)

@@ -35,7 +35,7 @@ def check_tensors(
         problem = f"{missing[0]}: this tensor is missing{_more(missing)}"
         raise TensorError(source.folder, problem, DOWNLOAD_AGAIN)
     for name, shape in demanded.items():
-        _check_tensor(source.tensors[name], shape, name in linear and prequantized is not None)
+        _check_tensor(source.tensors[name], shape, quantized=name in linear and prequantized is not None)
     known = {*demanded, *scales, *([HEAD] if source.tie_word_embeddings else [])}
     extra = [name for name in source.tensors if name not in known and not family.ignored.fullmatch(name)]
     if extra:
@@ -67,7 +67,7 @@ def check_tied_head(source: Source) -> None:
         raise TensorError(head.file, problem, repair)
 
 
-def _check_tensor(tensor: Tensor, shape: tuple[int, ...], quantized: bool) -> None:
+def _check_tensor(tensor: Tensor, shape: tuple[int, ...], *, quantized: bool) -> None:
     allowed = [FP8] if quantized else list(DTYPES.values())
     if tensor.dtype not in allowed:
         problem = f"{tensor.name}: has dtype {tensor.dtype}, expected one of {', '.join(allowed)}"

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.sizes import Sizes
-
-# Key of the recipe's model section, problem, repair.
-Finding = tuple[str, str, str]
+from trtspec.findings import Finding
 
 _FP8_UNIT = 16  # cuBLASLt's FP8 products want both sides of a weight in multiples of it
 
@@ -34,29 +32,32 @@ class Mapping:
         return range(first, first + each + (pp_rank < more))
 
 
-def misfit(sizes: Sizes, mapping: Mapping, fp8: bool) -> Finding | None:
-    """Why the model cannot be spread like this, if so; nothing of its weights is read."""
+def misfit(sizes: Sizes, mapping: Mapping, *, fp8: bool) -> Finding | None:
+    """Why the model cannot be spread like this, if so, by the key of its section of the recipe.
+
+    Nothing of its weights is read.
+    """
     layers = sizes.num_hidden_layers
     most = layers if FAMILIES[sizes.architecture].pipelines else 1
     if mapping.pp_size > most:
         problem = f"{mapping.pp_size} pipeline ranks are more than the model's {layers} layers"
         if most == 1:
             problem = f"TensorRT-LLM's {sizes.architecture} has no pipeline ranks"
-        return "parallel.pipeline", problem, f"at most {most}"
-    flaw = _flaw(sizes, mapping.tp_size, fp8)
+        return Finding("parallel.pipeline", problem, f"at most {most}")
+    flaw = _flaw(sizes, mapping.tp_size, fp8=fp8)
     if flaw is None:
         return None
     all_sizes = range(1, sizes.num_attention_heads + 1)
-    fitting = [str(size) for size in all_sizes if _flaw(sizes, size, fp8) is None]
+    fitting = [str(size) for size in all_sizes if _flaw(sizes, size, fp8=fp8) is None]
     if fitting:
         some = ", ".join(fitting[:-1])
-        return "parallel.tensor", flaw, f"use {' or '.join(filter(None, [some, fitting[-1]]))}"
+        return Finding("parallel.tensor", flaw, f"use {' or '.join(filter(None, [some, fitting[-1]]))}")
     if any(_flaw(sizes, size, fp8=False) is None for size in all_sizes):
-        return "quantization.weights", flaw, "leave quantization out"
-    return "model", flaw, "take another model"
+        return Finding("quantization.weights", flaw, "leave quantization out")
+    return Finding("model", flaw, "take another model")
 
 
-def _flaw(sizes: Sizes, tp_size: int, fp8: bool) -> str | None:
+def _flaw(sizes: Sizes, tp_size: int, *, fp8: bool) -> str | None:
     heads, kv_heads, inner = sizes.num_attention_heads, sizes.num_key_value_heads, sizes.intermediate_size
     if heads % tp_size:
         return f"{heads} attention heads do not divide among {tp_size} ranks"

@@ -8,29 +8,21 @@ embedding, another end, a target beyond its trained length.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from trtspec.checkpoint.families import family_of
 from trtspec.checkpoint.side import Side
 from trtspec.checkpoint.tokenizer import Tokenizer
 from trtspec.errors import PairError
+from trtspec.findings import Finding, Severity, errors, note
 
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One difference; `refused` where the pair must not be built with it."""
-
-    subject: str
-    difference: str
-    effect: str
-    refused: bool = False
-    repair: str | None = None
-
-
 def compare(target: Side, draft: Side, max_seq_len: int | None = None) -> list[Finding]:
-    """Every difference, refused ones first; `max_seq_len` is the recipe's: prompt and answer, in tokens."""
+    """Every difference with its effect; an error, which must not be built with, before those that may stay.
+
+    `max_seq_len` is the recipe's: prompt and answer, in tokens.
+    """
     findings = [
         *_ids(target, draft),
         *_reach(target, draft),
@@ -41,16 +33,15 @@ def compare(target: Side, draft: Side, max_seq_len: int | None = None) -> list[F
         *_lengths(target, draft, max_seq_len),
         *_windows(target, draft, max_seq_len),
     ]
-    return sorted(findings, key=lambda finding: not finding.refused)
+    return sorted(findings, key=lambda finding: finding.severity is not Severity.ERROR)
 
 
 def refuse(subject: str, findings: list[Finding]) -> None:
-    """Raises PairError for the first finding that is refused, if any is."""
-    refused = [finding for finding in findings if finding.refused]
-    if refused:
+    """Raises PairError for the first error among the findings, if there is one."""
+    if refused := errors(findings):
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         first = refused[0]
-        problem = f"target and draft do not fit: {first.subject}: {first.difference}{more}; {first.effect}"
+        problem = f"target and draft do not fit: {first.subject}: {first.problem}{more}; {first.effect}"
         raise PairError(subject, problem, first.repair or _SAME_FAMILY)
 
 
@@ -68,9 +59,9 @@ def _ids(target: Side, draft: Side) -> Iterator[Finding]:
     ordinary = sorted(set(other) - set(special))
     if ordinary:
         effect = "what the draft proposes means other text to the target"
-        yield Finding("token ids", _examples(ordinary, target, draft), effect, refused=True)
+        yield Finding("token ids", _examples(ordinary, target, draft), effect=effect)
     if special:
-        yield Finding("special tokens", _examples(special, target, draft), _LESS_ACCEPTED)
+        yield note("special tokens", _examples(special, target, draft), effect=_LESS_ACCEPTED)
     flags = [
         token_id
         for token_id in sorted(ours.added.keys() | theirs.added.keys())
@@ -82,7 +73,7 @@ def _ids(target: Side, draft: Side) -> Iterator[Finding]:
         difference = (
             f"{_count(flags, 'token')} added or special in another way, such as {_name(ours, flags[0])}"
         )
-        yield Finding("added tokens", difference, "none: the target's tokenizer reads the prompts")
+        yield note("added tokens", difference, effect="none: the target's tokenizer reads the prompts")
 
 
 def _reach(target: Side, draft: Side) -> Iterator[Finding]:
@@ -93,17 +84,17 @@ def _reach(target: Side, draft: Side) -> Iterator[Finding]:
         difference = f"the target's tokenizer has ids up to {ours.size - 1}, its embedding {vocabulary} rows"
         effect = "a prompt with such an id cannot be computed"
         repair = "take the tokenizer that belongs to the target"
-        yield Finding("vocabulary", difference, effect, refused=True, repair=repair)
+        yield Finding("vocabulary", difference, repair, effect=effect)
     beyond = sorted(token_id for token_id in ours.tokens if token_id >= draft.source.vocab_size)
     if beyond:
         difference = f"{_count(beyond, 'id')} of the target's tokenizer, such as {_name(ours, beyond[0])}"
         difference += f", beyond the draft's embedding of {draft.source.vocab_size} rows"
-        yield Finding("vocabulary", difference, "the draft cannot read a text with them", refused=True)
+        yield Finding("vocabulary", difference, effect="the draft cannot read a text with them")
     beyond = sorted(token_id for token_id in theirs.tokens if token_id >= vocabulary)
     if beyond:
         difference = f"{_count(beyond, 'id')} of the draft's tokenizer, such as {_name(theirs, beyond[0])}"
         difference += f", beyond the target's embedding of {vocabulary} rows"
-        yield Finding("vocabulary", difference, "the target cannot verify them", refused=True)
+        yield Finding("vocabulary", difference, effect="the target cannot verify them")
     for who, mine, other, size in (
         ("target", ours, theirs, draft.source.vocab_size),
         ("draft", theirs, ours, vocabulary),
@@ -113,26 +104,28 @@ def _reach(target: Side, draft: Side) -> Iterator[Finding]:
         )
         if alone:
             difference = f"{_count(alone, 'id')} only in the {who}'s, such as {_name(mine, alone[0])}"
-            yield Finding("token ids", difference, _LESS_ACCEPTED)
+            yield note("token ids", difference, effect=_LESS_ACCEPTED)
 
 
 def _ends(target: Side, draft: Side) -> Iterator[Finding]:
     ours, theirs = target.source.end_ids, draft.source.end_ids
     eos = target.tokenizer.named["eos_token"]
     if not ours:
-        yield Finding("end tokens", "the target names none", "only max_tokens and stop words end a text")
+        yield note("end tokens", "the target names none", effect="only max_tokens and stop words end a text")
     elif eos is not None and eos not in ours:
         difference = f"the target's configuration says {_list(ours)}, its tokenizer {eos}"
-        yield Finding("end tokens", difference, "the configuration's end the text")
+        yield note("end tokens", difference, effect="the configuration's end the text")
     for token_id in ours:
         mine, other = target.tokenizer.tokens.get(token_id), draft.tokenizer.tokens.get(token_id)
         if mine is not None and other is not None and mine != other:
             difference = f"{token_id} ends a text, as {mine!r}; the draft knows it as {other!r}"
             effect = "the draft goes on where the target ends, or ends where it goes on"
-            yield Finding("end tokens", difference, effect, refused=True)
+            yield Finding("end tokens", difference, effect=effect)
     if set(ours) != set(theirs):
         difference = f"{_list(ours)} in the target, {_list(theirs)} in the draft"
-        yield Finding("end tokens", difference, "the target's end the text; fewer drafts are accepted there")
+        yield note(
+            "end tokens", difference, effect="the target's end the text; fewer drafts are accepted there"
+        )
 
 
 def _named(target: Side, draft: Side) -> Iterator[Finding]:
@@ -141,32 +134,31 @@ def _named(target: Side, draft: Side) -> Iterator[Finding]:
         difference = (
             f"{_or_none(target.source.bos_id)} in the target, {_or_none(draft.source.bos_id)} in the draft"
         )
-        yield Finding(
-            "bos token", difference, "the draft reads the target's; somewhat fewer drafts are accepted"
+        yield note(
+            "bos token", difference, effect="the draft reads the target's; somewhat fewer drafts are accepted"
         )
     if target.source.pad_id != draft.source.pad_id:
         difference = (
             f"{_or_none(target.source.pad_id)} in the target, {_or_none(draft.source.pad_id)} in the draft"
         )
-        yield Finding("pad token", difference, "none: nothing is padded with it")
+        yield note("pad token", difference, effect="none: nothing is padded with it")
 
 
 def _cutting(target: Tokenizer, draft: Tokenizer) -> Iterator[Finding]:
     """How text becomes ids, which only the target's tokenizer does."""
     effect = "the target's is used; the draft sees text cut otherwise than it was trained on"
     if target.kind != draft.kind:
-        yield Finding("tokenizer", f"{target.kind} in the target, {draft.kind} in the draft", effect)
+        yield note("tokenizer", f"{target.kind} in the target, {draft.kind} in the draft", effect=effect)
     elif target.merges != draft.merges:
-        yield Finding("merges", "the rules that join bytes to tokens differ", effect)
+        yield note("merges", "the rules that join bytes to tokens differ", effect=effect)
     for stage in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         if target.stages[stage] != draft.stages[stage]:
             unseen = stage == "decoder"
-            note = "the target's is used" if unseen else effect
-            yield Finding(stage, "its settings differ", note)
+            yield note(stage, "its settings differ", effect="the target's is used" if unseen else effect)
     if target.chat_template != draft.chat_template:
         missing = [who for who, side in (("target", target), ("draft", draft)) if side.chat_template is None]
         difference = f"the {missing[0]} has none" if missing else "the templates differ"
-        yield Finding("chat template", difference, "the target's is used")
+        yield note("chat template", difference, effect="the target's is used")
 
 
 def _sizes(target: Side, draft: Side) -> Iterator[Finding]:
@@ -176,14 +168,14 @@ def _sizes(target: Side, draft: Side) -> Iterator[Finding]:
         effect = "none for token matching; acceptance by draft logits would need equal sizes"
         if theirs.vocab_size > ours.vocab_size:
             effect = "a draft is cut where it has an id that the target lacks"
-        yield Finding("padded vocabulary", difference, effect)
+        yield note("padded vocabulary", difference, effect=effect)
     if theirs.parameters > ours.parameters:
         difference = f"the draft has {theirs.parameters} parameters, the target {ours.parameters}"
         effect = "the small model's text would be served, and slower"
-        yield Finding("size", difference, effect, refused=True, repair="exchange target and draft")
+        yield Finding("size", difference, "exchange target and draft", effect=effect)
     elif theirs.parameters == ours.parameters:
         difference = f"both have {ours.parameters} parameters"
-        yield Finding("size", difference, "a draft costs what it may save: no gain in speed")
+        yield note("size", difference, effect="a draft costs what it may save: no gain in speed")
 
 
 def _lengths(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Finding]:
@@ -194,10 +186,10 @@ def _lengths(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Fin
         )
         repair = f"set engine.max_seq_len to at most {target.max_position}"
         effect = "its text beyond them is not to be trusted"
-        yield Finding("context length", difference, effect, refused=True, repair=repair)
+        yield Finding("context length", difference, repair, effect=effect)
     if needed > draft.max_position:
         difference = f"texts of up to {needed} tokens, but the draft was made for {draft.max_position}"
-        yield Finding("context length", difference, "few drafts are accepted beyond them")
+        yield note("context length", difference, effect="few drafts are accepted beyond them")
 
 
 def _windows(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Finding]:
@@ -210,7 +202,7 @@ def _windows(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Fin
                 f"texts of up to {needed} tokens, of which the {who} was made to see the last {window}"
             )
             effect = "beyond them TensorRT-LLM may reuse no KV cache, and a round reads the whole text again"
-            yield Finding("sliding window", difference, effect)
+            yield note("sliding window", difference, effect=effect)
 
 
 def _is_special(tokenizer: Tokenizer, token_id: int) -> bool:

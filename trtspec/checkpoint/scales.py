@@ -37,7 +37,11 @@ class Scales:
 
 
 def scales_of(
-    weights: Iterable[Weight], calibration: Calibration, kv_cache: bool, least_cache_scale: float = 1.0
+    weights: Iterable[Weight],
+    calibration: Calibration,
+    *,
+    kv_cache: bool,
+    least_cache_scale: float = 1.0,
 ) -> dict[Weight, Scales]:
     """The scales of every linear weight, those of a KV cache raised to the least.
 

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 SCHEMA = 1
+SUFFIXES = (".md", ".xml", ".json")
+"""Of the files that a report can be written to."""
+
 Status = Literal["run", "kept", "failed", "not run"]
 
 

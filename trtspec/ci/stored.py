@@ -1,13 +1,34 @@
-"""Whether a store has what a job would build, without the weights of its models; pure."""
+"""Whether a store has what a job would build, without the weights of its models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
+from trtspec.checkpoint.hub import find_commit
+from trtspec.errors import TrtspecError
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
 from trtspec.store.entry import Entry
 from trtspec.store.platform import platform_of
+from trtspec.store.store import Store
+
+_HUB_TIMEOUT_S = 10
+
+
+def stored_recipes(store: Store, recipes: Iterable[LoadedRecipe], warn: Callable[[str], None]) -> set[Path]:
+    """The files of the recipes whose pairs the store has; in doubt, not: a build asks again.
+
+    `warn` hears of each doubt.
+    """
+    entries, found = store.entries(), set()
+    for loaded in recipes:
+        try:
+            if has_pair(entries, loaded, _commits(loaded)):
+                found.add(loaded.path)
+        except TrtspecError as error:
+            warn(f"{loaded.path}: {error}; the build will ask the store")
+    return found
 
 
 def has_pair(entries: Iterable[Entry], loaded: LoadedRecipe, commits: Mapping[str, str]) -> bool:
@@ -24,3 +45,13 @@ def has_pair(entries: Iterable[Entry], loaded: LoadedRecipe, commits: Mapping[st
         and {role: model["revision"] for role, model in entry.manifest["models"].items()} == commits
         for entry in entries
     )
+
+
+def _commits(loaded: LoadedRecipe) -> dict[str, str]:
+    models = loaded.recipe.models
+    places = {role: loaded.model_location(model) for role, model in models.items()}
+    return {
+        role: find_commit(place, models[role].revision, _HUB_TIMEOUT_S)
+        for role, place in places.items()
+        if isinstance(place, str)
+    }

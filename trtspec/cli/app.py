@@ -32,8 +32,8 @@ from trtspec.cli import (
     schema,
     store,
 )
-from trtspec.cli.errors import explain
-from trtspec.cli.output import out
+from trtspec.explanation import explain
+from trtspec.terminal.output import out
 
 _COMMANDS = (
     init,

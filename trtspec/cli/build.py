@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.cli.options import (
+from trtspec.terminal.entries import print_pushed
+from trtspec.terminal.options import (
     BackendOption,
     DryRunOption,
     JsonOption,
     OutputOption,
     RecipeArgument,
+    ReportOption,
     StoreOption,
 )
-from trtspec.cli.output import out
-from trtspec.cli.plan import print_steps, steps_as_json, watch
-from trtspec.cli.report import ReportOption, reported
-from trtspec.cli.store import say_pushed
+from trtspec.terminal.output import out
+from trtspec.terminal.steps import print_steps, run_steps, steps_as_json
 
 if TYPE_CHECKING:
     from trtspec.build.plan import Plan
-    from trtspec.run.step import Step
 
 EXAMPLES = (
     "trtspec build recipe.yaml",
@@ -48,59 +45,29 @@ def build(
     """Convert, build both engines, write the repository."""
     from trtspec.build.plan import check_host, make_plan
     from trtspec.build.stored import push_build
+    from trtspec.ci.recorder import recorded
     from trtspec.store.store import Store
 
     engines = Store(store) if store else None
     flags = {"output": output, "engine.backend": backend}
+
+    def planned(*, to_run: bool) -> Plan:
+        made = make_plan(recipe, flags, out.watch, to_run=to_run, container=container, store=engines)
+        if container and made.resolved.release is None:
+            raise typer.BadParameter("the torch backend builds without one", param_hint="--container")
+        return made
+
     if dry_run and report:
         raise typer.BadParameter("a dry run does nothing that could be reported", param_hint="--report")
     if dry_run:
-        made = _checked(make_plan(recipe, flags, False, watch, container, engines))
+        made = planned(to_run=False)
         out.json(steps_as_json(made)) if json else print_steps(made)
         return
-    with reported(recipe, report or []) as planned:
+    with recorded(recipe, report or [], warn=out.warning) as record:
         if not engines:
-            check_host(recipe, flags, container)
-        made = _checked(make_plan(recipe, flags, True, watch, container, engines))
-        planned(made)
-        run_steps(made, made.steps, json)
+            check_host(recipe, flags, container=container)
+        made = planned(to_run=True)
+        record(made)
+        run_steps(made, made.steps, json=json)
         if engines:
-            say_pushed(push_build(engines, made.own_steps, made.resolved, watch))
-
-
-def _checked(made: Plan) -> Plan:
-    if made.facts.host.container and made.resolved.release is None:
-        raise typer.BadParameter("the torch backend builds without one", param_hint="--container")
-    return made
-
-
-def run_steps(made: Plan, steps: Sequence[Step], json: bool) -> None:
-    """Runs what is not done of these steps of the plan, with progress, and prints what was made."""
-    from trtspec.run.runner import run
-
-    start = monotonic()
-    ran = run(steps, made.output, made.digests, watch)
-    print_costs(made, steps)
-    if json:
-        out.json({"output": str(made.output), "ran": ran, "seconds": round(monotonic() - start, 3)})
-        return
-    done = f"{len(ran)} of {len(steps)} steps run in {monotonic() - start:.1f} s" if ran else "nothing to do"
-    out.status(f"{made.resolved.loaded.recipe.name}: {done}")
-    out.result(str(made.output))
-
-
-def print_costs(made: Plan, steps: Sequence[Step]) -> None:
-    """What FP8 costs each model that was calibrated, whether in this run or before it."""
-    from trtspec.checkpoint.calibrate.verdict import cost, worries
-    from trtspec.checkpoint.calibration import read_calibration
-    from trtspec.steps.calibrate import KIND
-
-    for step in steps:
-        role = step.role
-        if step.kind != KIND or step.output is None:
-            continue
-        calibration = read_calibration(made.output / step.output)
-        if sentence := cost(calibration):
-            out.status(f"{role}: {sentence}")
-        for worry in worries(calibration):
-            out.warning(f"{role}: {worry}")
+            print_pushed(push_build(engines, made.own_steps, made.resolved, out.watch))

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtspec.cli.numbers import short
-from trtspec.cli.options import JsonOption, RecipeArgument
-from trtspec.cli.output import out
-from trtspec.errors import ModelError, RecipeError, TrtspecError
+from trtspec.errors import TrtspecError
+from trtspec.findings import Severity, as_json, errors
+from trtspec.terminal.options import JsonOption, RecipeArgument
+from trtspec.terminal.output import out
+from trtspec.units import short
 
 if TYPE_CHECKING:
-    from trtspec.checkpoint.pair import Finding
     from trtspec.checkpoint.side import Side
-    from trtspec.recipe.loader import LoadedRecipe
+    from trtspec.inspection.pair import PairReport
 
 EXAMPLES = ("trtspec check recipe.yaml", "trtspec check recipe.yaml --json")
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What was found; `unseen` says of each model that could not be looked at why."""
-
-    loaded: LoadedRecipe
-    sides: dict[str, Side]
-    unseen: dict[str, str]
-    findings: list[Finding]
+_LABELS = {Severity.ERROR: "refused", Severity.NOTE: "differs"}
 
 
 def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
     """Check a recipe, and whether its models fit together."""
     from trtspec.checkpoint.pair import refuse
+    from trtspec.inspection.pair import inspect_pair
     from trtspec.recipe.loader import load
 
     try:
-        report = _examine(load(recipe))
+        report = inspect_pair(load(recipe))
     except TrtspecError as error:
         if json:
-            out.json({"recipe": str(recipe), "ok": False, "problems": _problems(error)})
+            out.json({"recipe": str(recipe), **as_json(error.findings)})
         raise
     if json:
         out.json(_as_json(report))
@@ -47,32 +39,7 @@ def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
     refuse(str(recipe), report.findings)
 
 
-def _examine(loaded: LoadedRecipe) -> Report:
-    from trtspec.checkpoint.hub import cached_folder
-    from trtspec.checkpoint.pair import compare
-    from trtspec.checkpoint.side import read_side
-
-    sides: dict[str, Side] = {}
-    unseen: dict[str, str] = {}
-    for role, model in loaded.recipe.models.items():
-        location = loaded.model_location(model)
-        folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
-        if folder is None:
-            unseen[role] = f"{location} is on the Hub and not on this machine"
-            continue
-        try:
-            sides[role] = read_side(folder)
-        except ModelError as error:
-            if folder == location:
-                raise
-            unseen[role] = f"{location} is not whole in this machine's Hub cache: {error.problem}"
-    if unseen:
-        return Report(loaded, sides, unseen, [])
-    findings = compare(sides["target"], sides["draft"], loaded.recipe.engine.max_seq_len)
-    return Report(loaded, sides, unseen, findings)
-
-
-def _print(report: Report) -> None:
+def _print(report: PairReport) -> None:
     recipe, sides = report.loaded.recipe, report.sides
     out.result(f"{recipe.name}: {recipe.backend} backend, gpu {recipe.hardware.gpu}")
     facts = {role: _facts(side) for role, side in sides.items()}
@@ -83,12 +50,11 @@ def _print(report: Report) -> None:
     if report.findings:
         out.result()
     for finding in report.findings:
-        label = "refused" if finding.refused else "differs"
-        out.result(f"{label}  {finding.subject}: {finding.difference}")
+        out.result(f"{_LABELS[finding.severity]}  {finding.subject}: {finding.problem}")
         out.result(f"         {finding.effect}")
     for role, reason in report.unseen.items():
         out.warning(f"the pair was not checked: the {role} {reason}")
-    if not any(finding.refused for finding in report.findings):
+    if not errors(report.findings):
         out.result()
         out.result("the recipe is valid" if report.unseen else "the recipe is valid, and the pair fits")
 
@@ -107,7 +73,7 @@ def _facts(side: Side) -> dict[str, str]:
     }
 
 
-def _as_json(report: Report) -> dict[str, Any]:
+def _as_json(report: PairReport) -> dict[str, Any]:
     models = {
         role: {
             "folder": str(side.source.folder),
@@ -123,14 +89,7 @@ def _as_json(report: Report) -> dict[str, Any]:
     }
     return {
         "recipe": str(report.loaded.path),
-        "ok": not any(finding.refused for finding in report.findings),
         "models": models,
-        "findings": [asdict(finding) for finding in report.findings],
-        "not_checked": report.unseen,
+        "not_checked": dict(report.unseen),
+        **as_json(report.findings),
     }
-
-
-def _problems(error: TrtspecError) -> list[dict[str, Any]]:
-    if isinstance(error, RecipeError):
-        return [asdict(problem) for problem in error.problems]
-    return [{"subject": error.subject, "problem": error.problem, "repair": error.repair}]

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from trtspec.cli.options import ForceOption
-from trtspec.cli.output import out
 from trtspec.errors import TrtspecError
-
-if TYPE_CHECKING:
-    from trtspec.recipe.loader import LoadedRecipe
+from trtspec.terminal.options import ForceOption
+from trtspec.terminal.output import out
 
 HELP = "Engine builds in GitHub Actions or GitLab CI."
 EXAMPLES = ("trtspec ci init github", "trtspec ci matrix recipes/*.yaml")
 
-_HUB_TIMEOUT_S = 10
 System = Literal["github", "gitlab"]
 
 
@@ -52,12 +48,15 @@ def matrix(
 
     from trtspec.ci import github, gitlab
     from trtspec.ci.job import check_names, job_of
+    from trtspec.ci.stored import stored_recipes
     from trtspec.recipe.loader import load
+    from trtspec.store.store import Store
 
     loaded = [load(recipe) for recipe in recipes]
     check_names(loaded)
     made_of = {recipe.path: job_of(recipe) for recipe in loaded}
-    stored = _stored(store, [recipe for recipe in loaded if made_of[recipe.path]]) if store else set()
+    wanted = [recipe for recipe in loaded if made_of[recipe.path]]
+    stored = stored_recipes(Store(store), wanted, out.warning) if store else set()
     jobs = []
     for recipe in loaded:
         job = made_of[recipe.path]
@@ -70,34 +69,6 @@ def matrix(
     made = github.matrix(jobs) if system == "github" else gitlab.child_pipeline(jobs)
     # One line: GitHub's $GITHUB_OUTPUT takes name=value.
     out.result(json.dumps(made))
-
-
-def _stored(url: str, recipes: list[LoadedRecipe]) -> set[Path]:
-    """The files of the recipes whose pairs the store has; in doubt, not: a build asks again."""
-    from trtspec.ci.stored import has_pair
-    from trtspec.store.store import Store
-
-    entries = Store(url).entries()
-    found = set()
-    for loaded in recipes:
-        try:
-            if has_pair(entries, loaded, _commits(loaded)):
-                found.add(loaded.path)
-        except TrtspecError as error:
-            out.warning(f"{loaded.path}: {error}; the build will ask the store")
-    return found
-
-
-def _commits(loaded: LoadedRecipe) -> dict[str, str]:
-    from trtspec.checkpoint.hub import find_commit
-
-    models = loaded.recipe.models
-    places = {role: loaded.model_location(model) for role, model in models.items()}
-    return {
-        role: find_commit(place, models[role].revision, _HUB_TIMEOUT_S)
-        for role, place in places.items()
-        if isinstance(place, str)
-    }
 
 
 COMMANDS = (init, matrix)

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from trtspec.cli.build import run_steps
-from trtspec.cli.options import JsonOption, OutputOption, RecipeArgument
-from trtspec.cli.plan import watch
 from trtspec.roles import Role
+from trtspec.terminal.options import JsonOption, OutputOption, RecipeArgument
+from trtspec.terminal.output import out
+from trtspec.terminal.steps import run_steps
 
 EXAMPLES = (
     "trtspec convert recipe.yaml",
@@ -34,7 +34,7 @@ def convert(
     from trtspec.steps import convert as converting
     from trtspec.steps import verify as verifying
 
-    made = make_plan(recipe, {"output": output}, True, watch)
+    made = make_plan(recipe, {"output": output}, out.watch, to_run=True)
     kinds = {calibrate.KIND, converting.KIND, *([verifying.KIND] if verify else [])}
     chosen = [step for step in made.steps if step.kind in kinds and only in (step.role, None)]
-    run_steps(made, chosen, json)
+    run_steps(made, chosen, json=json)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shlex
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.cli.options import DryRunOption, OutputOption, RecipeArgument
-from trtspec.cli.output import out
-from trtspec.cli.plan import watch
-from trtspec.cli.serving import run
 from trtspec.errors import UnavailableError
+from trtspec.terminal.options import DryRunOption, OutputOption, RecipeArgument
+from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
     from trtspec.deploy.deployment import Deployment
-    from trtspec.deploy.restarts import Restarts
-    from trtspec.engine.loading import Runtime
-    from trtspec.recipe.schema import Recipe
+    from trtspec.errors import ServerError
+
+_INTERRUPTED = 130
 
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
@@ -66,105 +64,80 @@ def deploy(
     one is started again, after 1 to 30 seconds, unless five starts in a row lead to nothing; docker does so
     with what --detach leaves running.
     """
+    from trtspec.deploy import foreground
+    from trtspec.deploy.build import Build
     from trtspec.deploy.deployment import Deployment, patience
+    from trtspec.deploy.place import Here, InDocker, Place
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
-    from trtspec.engine.directory import read_engine
-    from trtspec.engine.manifest import recipe_of
     from trtspec.plan.resolve import build_folder
     from trtspec.recipe.loader import load
 
     if detach and not docker:
         raise typer.BadParameter("only a container can be left running: --docker", param_hint="--detach")
     loaded = load(recipe)
-    build = build_folder(loaded, {"output": output}, os.environ)
-    if not (build / "model_repository").is_dir():
+    build = Build(build_folder(loaded, {"output": output}, os.environ), loaded.recipe)
+    if not build.is_there:
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
-        raise UnavailableError(build, "there is no build here", repair)
+        raise UnavailableError(build.folder, "there is no build here", repair)
     deployment = Deployment(
-        name=loaded.recipe.name,
-        build=build.resolve(),
-        model_name=loaded.recipe.serving.model_name,
-        ranks=max(read_engine(build / role / "engine").num_processes for role in loaded.recipe.models),
+        name=build.recipe.name,
+        build=build.folder.resolve(),
+        model_name=build.recipe.serving.model_name,
+        ranks=build.ranks,
         host=host,
         ports=Ports(http_port, grpc_port, metrics_port),
-        start_s=timeout or patience(build),
+        start_s=timeout or patience(build.folder),
         grace_s=grace,
-        loads_one_by_one=_shares_a_server(loaded.recipe, build),
+        loads_one_by_one=build.shares_a_server,
     )
-    if recipe_of(build / "manifest.json") not in (None, loaded.recipe.digest):
-        out.warning(f"{recipe} has changed since {build} was built from it, which is served as it is")
-    if docker:
-        _in_docker(deployment, loaded.recipe, Restarts(restart), detach, dry_run)
-    else:
-        _here(deployment, loaded.recipe, Restarts(restart), dry_run)
-
-
-def _shares_a_server(recipe: Recipe, build: Path) -> bool:
-    """Whether NVIDIA's C++ backend loads both engines."""
-    return recipe.backend == "tensorrt_llm" and (build / "model_repository/tensorrt_llm").is_dir()
-
-
-def _here(deployment: Deployment, recipe: Recipe, restarts: Restarts, dry_run: bool) -> None:
-    from trtspec.deploy.local import find_triton, line, serve
-    from trtspec.machine.devices import find_gpus
-    from trtspec.machine.runtime import this_runtime
-
-    triton, gpus = find_triton(), len(find_gpus())
+    if not build.is_current:
+        out.warning(f"{recipe} has changed since {build.folder} was built from it, which is served as it is")
+    place: Place = InDocker(deployment, build, detach=detach) if docker else Here(deployment, build)
     if dry_run:
-        shown = line(replace(deployment, key="$KEY"), triton, gpus)
-        variables = [f"{name}={shlex.quote(value)}" for name, value in shown.environment.items()]
-        command = " ".join([*variables, shlex.join(shown.argv)])
-        out.result(f"cd {shlex.quote(str(deployment.build))} && {command}")
+        out.result(place.command_line())
         return
-    _check_engines(deployment.build, recipe, this_runtime())
-    if triton.problem and deployment.is_public:
-        out.warning(triton.problem)
-    run(serve(deployment, triton, gpus), deployment, restarts)
+    place.prepare(out.watch)
+    if place.warning:
+        out.warning(place.warning)
+    restarts, listener = Restarts(is_wanted=restart), _Listener(deployment, place.left)
+    try:
+        foreground.serve(place.serve(), deployment.log, restarts, listener, leave=bool(place.left))
+    except foreground.Interrupted:
+        raise typer.Exit(_INTERRUPTED) from None
+    if not place.left:
+        out.status("stopped")
 
 
-def _in_docker(
-    deployment: Deployment, recipe: Recipe, restarts: Restarts, detach: bool, dry_run: bool
-) -> None:
-    from trtspec.deploy.in_docker import container, serve
-    from trtspec.docker.daemon import container_user, find_daemon, obstacle
-    from trtspec.docker.image import ensure_image
-    from trtspec.machine.devices import container_gpus, find_gpus
-    from trtspec.machine.runtime import image_runtime
-    from trtspec.recipe.releases import release_of
+class _Listener:
+    """Says what becomes of the server; `left` names the container that is to be left running."""
 
-    release, daemon = release_of(recipe.engine.release), find_daemon()
-    gpus = container_gpus(find_gpus(), recipe.hardware.count) if recipe.hardware.gpu != "none" else ()
-    made = container(deployment, release.image, gpus, container_user(daemon))
-    if dry_run:
-        hidden = container(replace(deployment, key="$KEY"), release.image, gpus, container_user(daemon))
-        out.result(shlex.join(hidden.run("--detach")))
-        return
-    _check_engines(deployment.build, recipe, image_runtime(release))
-    if problem := obstacle(daemon, needs_gpus=bool(gpus)):
-        raise problem
-    ensure_image(release.image, watch)
-    run(serve(deployment, made, detach), deployment, restarts, made.name if detach else None)
+    def __init__(self, deployment: Deployment, left: str | None) -> None:
+        self._deployment, self._left = deployment, left
 
+    @contextmanager
+    def starting(self) -> Iterator[Callable[[str], None]]:
+        with out.progress(f"starting Triton (log: {self._deployment.log})") as progress:
+            yield lambda does: progress.advance(0, does)
 
-def _check_engines(build: Path, recipe: Recipe, runtime: Runtime) -> None:
-    """What would fail after minutes of loading is refused at once."""
-    from trtspec.checkpoint.tokenizer import read_tokenizer
-    from trtspec.engine.directory import read_engine
-    from trtspec.engine.integrity import check_unchanged
-    from trtspec.engine.loading import Pair, built_with, check_loading
-    from trtspec.machine.devices import find_gpus
-    from trtspec.plan.obstacles import settings_obstacle
-    from trtspec.repository.placement import place
+    def ready(self) -> None:
+        ports, url = self._deployment.ports, self._deployment.url
+        host = url.removeprefix("http://").rpartition(f":{ports.http}/")[0]
+        body = json.dumps({"text_input": "def fib(", "max_tokens": 64, "stream": True})
+        how = f"trtspec deploy stop {self._left} stops it" if self._left else "Ctrl-C stops it"
+        out.status(f"{self._deployment.model_name} is ready; {how}")
+        if self._left:
+            out.status(f"its log: docker logs --follow {self._left}")
+        out.result(f"HTTP     {url}/generate  {url}/generate_stream")
+        out.result(f"gRPC     {host}:{ports.grpc}")
+        out.result(f"metrics  http://{host}:{ports.metrics}/metrics")
+        out.result(f"curl -sN {url}/generate_stream -d '{body}'")
 
-    gpus = place(recipe.ranks, recipe.hardware.count)
-    pair = Pair(build / "target/engine", build / "draft/engine", gpus.target, gpus.draft)
-    check_unchanged(build)
-    manifest = build / "manifest.json"
-    built = (built_with(manifest, "target"), built_with(manifest, "draft"))
-    size = read_tokenizer(build / "tokenizer").size
-    check_loading(pair, recipe.speculation.num_draft_tokens or 1, size, built, runtime)
-    if read_engine(pair.target).backend == "tensorrt_llm":
-        visible = find_gpus()
-        if problem := settings_obstacle([visible[gpu] for gpu in sorted({*gpus.target, *gpus.draft})]):
-            raise problem
+    def said(self, line: str) -> None:
+        out.status(line)
+
+    def failed(self, error: ServerError, delay: float) -> None:
+        out.warning(f"{error}; starting again in {delay:g} s")
+
+    def stopping(self) -> None:
+        out.status("stopping; requests in flight may end first, a second Ctrl-C does not wait for them")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trtspec.cli.options import JsonOption
-from trtspec.cli.output import out
+from trtspec.terminal.options import JsonOption
+from trtspec.terminal.output import out
 
 EXAMPLES = ("trtspec deploy status", "trtspec deploy status --json")
 

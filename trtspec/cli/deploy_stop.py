@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from trtspec.cli.output import out
 from trtspec.errors import UnavailableError
+from trtspec.terminal.output import out
 
 EXAMPLES = ("trtspec deploy stop", "trtspec deploy stop trtspec-tiny-0a1b2c3d")
 

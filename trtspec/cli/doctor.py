@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from trtspec.cli.options import JsonOption
-from trtspec.cli.output import out
 from trtspec.errors import UnavailableError
-
-if TYPE_CHECKING:
-    from trtspec.plan.doctor import Finding
+from trtspec.findings import Finding, Severity, as_json, errors
+from trtspec.terminal.options import JsonOption
+from trtspec.terminal.output import out
 
 EXAMPLES = ("trtspec doctor", "trtspec doctor recipe.yaml")
 
-_LABELS = {"ok": "ok", "note": "note", "missing": "MISSING"}
+_LABELS = {Severity.OK: "ok", Severity.NOTE: "note", Severity.ERROR: "MISSING"}
 
 
 def doctor(
@@ -39,13 +36,11 @@ def doctor(
     loaded = load(recipe) if recipe else None
     output = build_folder(loaded, {}, os.environ) if loaded else Path()
     findings = examine(look(loaded, output, _wheel()), loaded.recipe if loaded else None)
-    missing = [finding for finding in findings if finding.state == "missing"]
     if json:
-        content = {"recipe": str(recipe) if recipe else None, "ok": not missing}
-        out.json({**content, "findings": [asdict(finding) for finding in findings]})
+        out.json({"recipe": str(recipe) if recipe else None, **as_json(findings)})
     else:
         _print(findings)
-    if missing:
+    if errors(findings):
         raise typer.Exit(1)
 
 
@@ -62,6 +57,6 @@ def _wheel() -> UnavailableError | None:
 def _print(findings: list[Finding]) -> None:
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:
-        out.result(f"{_LABELS[finding.state]:7}  {finding.subject:{width}}  {finding.found}")
+        out.result(f"{_LABELS[finding.severity]:7}  {finding.subject:{width}}  {finding.problem}")
         if finding.repair:
             out.result(f"{'':7}  {'':{width}}  {finding.repair}")

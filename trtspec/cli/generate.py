@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtspec.cli.options import JsonOption
-from trtspec.cli.output import out
+from trtspec.terminal.options import JsonOption
+from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
     from trtspec.deploy.client import Client
@@ -101,7 +101,7 @@ class _Completion:
         return f"{speed}, {accepted} of {drafted} draft tokens accepted ({accepted / drafted:.0%})"
 
 
-def _complete(client: Client, values: dict[str, Any], show: bool) -> _Completion:
+def _complete(client: Client, values: dict[str, Any], *, show: bool) -> _Completion:
     completion, start = _Completion(), time.monotonic()
     for response in client.generate(values):
         text = response.pop("text_output")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from trtspec.cli.options import ForceOption
-from trtspec.cli.output import out
 from trtspec.errors import TrtspecError
+from trtspec.terminal.options import ForceOption
+from trtspec.terminal.output import out
 
 EXAMPLES = ("trtspec init", "trtspec init recipes/llama.yaml --force")
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtspec.cli.numbers import short, size
-from trtspec.cli.options import JsonOption
-from trtspec.cli.output import out
-from trtspec.cli.plan import watch
+from trtspec.findings import Severity, as_json, errors
+from trtspec.terminal.options import JsonOption
+from trtspec.terminal.output import out
+from trtspec.units import short, three_digits
 
 if TYPE_CHECKING:
     from trtspec.inspection.report import Report
@@ -23,6 +23,7 @@ EXAMPLES = (
 )
 
 _KINDS = {"hugging_face": "Hugging Face model", "checkpoint": "TensorRT-LLM checkpoint", "engine": "engine"}
+_LABELS = {Severity.ERROR: "wrong", Severity.NOTE: "odd"}
 _ALWAYS = ("quant_algo", "kv_cache_quant_algo")
 
 
@@ -45,16 +46,16 @@ def inspect(
     from trtspec.inspection.folder import inspect as look
 
     report = look(folder)
-    found = _digest(report, digest)
+    found = _digest(report, asked=digest)
     if json:
         out.json(_as_json(report, found))
     else:
         _print(report, found)
-    if any(finding.wrong for finding in report.findings):
+    if errors(report.findings):
         raise typer.Exit(1)
 
 
-def _digest(report: Report, asked: bool) -> str | None:
+def _digest(report: Report, *, asked: bool) -> str | None:
     """One digest of all files by their names; a build's own record of digests saves reading."""
     from trtspec.digest import digest_of
     from trtspec.run.digests import LARGE, FileDigests
@@ -64,7 +65,7 @@ def _digest(report: Report, asked: bool) -> str | None:
         return None
     folder = report.folder.resolve()
     records = [parent / FOLDER / "digests.json" for parent in (folder, *folder.parents)]
-    digests = FileDigests(next((file for file in records if file.is_file()), records[0]), watch)
+    digests = FileDigests(next((file for file in records if file.is_file()), records[0]), out.watch)
     return digest_of({file.name: digests.of(file) for file in report.files})
 
 
@@ -76,7 +77,7 @@ def _print(report: Report, digest: str | None) -> None:
         out.result()
     for finding in report.findings:
         subject = f"{finding.subject}: " if finding.subject else ""
-        out.result(f"{'wrong' if finding.wrong else 'odd  '}  {subject}{finding.problem}")
+        out.result(f"{_LABELS[finding.severity]:5}  {subject}{finding.problem}")
         if finding.repair:
             out.result(f"       {finding.repair}")
 
@@ -94,19 +95,18 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
         else:
             yield name, str(value).lower() if isinstance(value, bool) else str(value)
     for dtype, stored in report.stored.items():
-        yield dtype, f"{stored.tensors} tensors, {size(stored.bytes)}"
-    yield "files", f"{len(report.files)}, {size(report.bytes)}"
+        yield dtype, f"{stored.tensors} tensors, {three_digits(stored.bytes)}"
+    yield "files", f"{len(report.files)}, {three_digits(report.bytes)}"
 
 
 def _as_json(report: Report, digest: str | None) -> dict[str, Any]:
     return {
         "folder": str(report.folder),
         "kind": report.kind,
-        "ok": not any(finding.wrong for finding in report.findings),
         **report.facts,
         "stored": {dtype: asdict(stored) for dtype, stored in report.stored.items()},
         "files": {file.name: file.stat().st_size for file in report.files},
         "bytes": report.bytes,
         "digest": digest,
-        "findings": [asdict(finding) for finding in report.findings],
+        **as_json(report.findings),
     }

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from trtspec.cli.memory import embedded_as_json, memory_as_json, print_embedded, print_memory
-from trtspec.cli.options import BackendOption, JsonOption, OutputOption, RecipeArgument
-from trtspec.cli.output import out
-
-if TYPE_CHECKING:
-    from trtspec.build.plan import Plan
-    from trtspec.watch import Advance
+from trtspec.terminal.memory import embedded_as_json, memory_as_json, print_embedded, print_memory
+from trtspec.terminal.options import BackendOption, JsonOption, OutputOption, RecipeArgument
+from trtspec.terminal.output import out
+from trtspec.terminal.steps import print_steps, steps_as_json
 
 EXAMPLES = ("trtspec plan recipe.yaml", "trtspec plan recipe.yaml --commands")
 
@@ -34,7 +29,8 @@ def plan(
     from trtspec.plan.memory import budget
     from trtspec.serving.executors.torch.host import look
 
-    made = make_plan(recipe, {"output": output, "engine.backend": backend}, False, watch)
+    flags = {"output": output, "engine.backend": backend}
+    made = make_plan(recipe, flags, out.watch, to_run=False)
     memory, on_cpu = budget(made.resolved), embedded(made.resolved, look())
     if json:
         values = [asdict(choice) for choice in made.resolved.choices]
@@ -63,40 +59,3 @@ def plan(
 
 def _as_yaml(value: bool | int | float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-@contextmanager
-def watch(label: str, size: int | None) -> Iterator[Advance]:
-    """Progress of a step, or of a long look at a file."""
-    with out.progress(label, size, "B") as progress:
-        yield progress.advance
-
-
-def print_steps(made: Plan) -> None:
-    """Each step: whether it is done, what it makes, and its command line."""
-    pending = made.pending()
-    for step in made.steps:
-        place = f" -> {made.output / step.output}" if step.output else ""
-        out.result(f"{'run ' if step.name in pending else 'done'}  {step.name}{place}: {step.summary}")
-        if step.command:
-            out.result(f"      $ {shlex.join(step.command)}")
-        if step.obstacle and step.name in pending:
-            out.result(f"      not on this machine: {step.obstacle.subject} {step.obstacle.problem}")
-
-
-def steps_as_json(made: Plan) -> dict[str, Any]:
-    pending = made.pending()
-    steps = [
-        {
-            "name": step.name,
-            "summary": step.summary,
-            "inputs": list(step.inputs),
-            "output": step.output,
-            "command": list(step.command),
-            "digest": step.digest,
-            "done": step.name not in pending,
-            "obstacle": str(step.obstacle) if step.obstacle and step.name in pending else None,
-        }
-        for step in made.steps
-    ]
-    return {"output": str(made.output), "backend": made.resolved.backend, "steps": steps}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from trtspec.cli.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
-from trtspec.cli.output import out
-from trtspec.cli.plan import watch
 from trtspec.errors import StoreError, UnavailableError
-
-if TYPE_CHECKING:
-    from trtspec.store.entry import Entry
+from trtspec.findings import as_json
+from trtspec.terminal.entries import entry_as_json, files_as_json, print_pushed
+from trtspec.terminal.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
+from trtspec.terminal.output import out
+from trtspec.units import mb_or_gb
 
 HELP = "Keep engines in a folder, S3, GCS or elsewhere."
 EXAMPLES = (
@@ -40,11 +39,11 @@ def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) 
     from trtspec.build.stored import push_build
     from trtspec.store.store import Store
 
-    store, made = Store(url), make_plan(recipe, {"output": output}, True, watch)
+    store, made = Store(url), make_plan(recipe, {"output": output}, out.watch, to_run=True)
     if undone := made.pending():
         problem = f"is not a finished build of {recipe}: {sorted(undone)[0]} is to be done"
         raise UnavailableError(made.output, problem, f"trtspec build {recipe} --store URL")
-    say_pushed(push_build(store, made.own_steps, made.resolved, watch))
+    print_pushed(push_build(store, made.own_steps, made.resolved, out.watch))
 
 
 def pull(
@@ -70,7 +69,7 @@ def pull(
     remove(made)
     made.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with watch(f"pull {entry.name}", entry.size) as advance:
+        with out.watch(f"pull {entry.name}", entry.size) as advance:
             fetch(store, entry, made, advance)
         publish(made, folder)
     finally:
@@ -84,13 +83,13 @@ def list_(url: UrlArgument, json: JsonOption = False) -> None:
 
     entries = Store(url).entries()
     if json:
-        out.json([_as_json(entry) for entry in entries])
+        out.json([entry_as_json(entry) for entry in entries])
         return
     if not entries:
         out.status("the store is empty, or there is none")
         return
     rows = [
-        (entry.digest[:12], entry.name, entry.role, str(entry.platform), _size(entry.size), entry.created)
+        (entry.digest[:12], entry.name, entry.role, str(entry.platform), mb_or_gb(entry.size), entry.created)
         for entry in entries
     ]
     out.table(rows, header=("digest", "name", "what", "for", "size", "created"))
@@ -112,7 +111,10 @@ def show(
         out.json(cyclonedx(entry.manifest, entry.digest, entry.created))
         return
     if json:
-        out.json(_as_json(entry) | {"key": entry.key, "files": _files(entry), "manifest": entry.manifest})
+        out.json(
+            entry_as_json(entry)
+            | {"key": entry.key, "files": files_as_json(entry), "manifest": entry.manifest}
+        )
         return
     models = entry.manifest["models"].items()
     rows = [
@@ -122,14 +124,14 @@ def show(
         ("created", entry.created),
         ("digest", entry.digest),
         ("key", entry.key),
-        ("size", _size(entry.size)),
+        ("size", mb_or_gb(entry.size)),
         *((role, " @ ".join(filter(None, (model["model"], model["revision"])))) for role, model in models),
         *((f"quality of {role}", cost) for role, cost in entry.manifest["quality"].items()),
         *sorted(entry.manifest["tools"].items()),
     ]
     out.table(rows)
     out.result()
-    out.table(((path, _size(file.size), file.sha256) for path, file in entry.files.items()))
+    out.table(((path, mb_or_gb(file.size), file.sha256) for path, file in entry.files.items()))
 
 
 def prune(
@@ -152,16 +154,16 @@ def prune(
     from trtspec.store.store import Store
 
     days = None if older_than is None else timedelta(days=older_than)
-    with watch("prune", None) as advance:
-        gone = clean(Store(url), Rules(days, keep, timedelta(hours=grace)), dry_run, advance)
+    with out.watch("prune", None) as advance:
+        gone = clean(Store(url), Rules(days, keep, timedelta(hours=grace)), advance, dry_run=dry_run)
     if json:
-        entries = [_as_json(entry) for entry in gone.entries]
+        entries = [entry_as_json(entry) for entry in gone.entries]
         out.json({"entries": entries, "files": len(gone.names), "size": gone.size, "dry_run": dry_run})
         return
     for entry in gone.entries:
         out.result(f"{entry.digest[:12]}  {entry.name}  {entry.role}  {entry.platform}")
     verb = "would go" if dry_run else "are gone"
-    out.status(f"{len(gone.entries)} entries and {len(gone.names)} files of {_size(gone.size)} {verb}")
+    out.status(f"{len(gone.entries)} entries and {len(gone.names)} files of {mb_or_gb(gone.size)} {verb}")
 
 
 def verify(
@@ -177,51 +179,24 @@ def verify(
     from trtspec.store.store import Store
 
     store = Store(url)
-    found = check.verify(store, watch)
-    if remove and found.problems:
+    found = check.verify(store, out.watch)
+    if remove and found.findings:
         check.drop(store, found)
     if json:
         damaged = [entry.digest for entry in found.damaged()]
         content = {"entries": len(found.entries), "size": found.size, "damaged": damaged}
-        out.json(content | {"problems": dict(found.problems)})
+        out.json(content | as_json(found.findings))
     else:
-        for name, problem in found.problems.items():
+        for finding in found.findings:
+            name, problem = finding.subject, finding.problem
             out.result(problem if name in problem else f"{name}: {problem}")
         for entry in found.damaged():
             out.result(f"{entry.digest[:12]} {entry.name} {entry.role}: cannot be pulled")
-        out.status(f"{len(found.entries)} entries of {_size(found.size)}")
-    if found.problems:
+        out.status(f"{len(found.entries)} entries of {mb_or_gb(found.size)}")
+    if found.findings:
         removed = ", and were removed with what needs them" if remove else ""
-        out.status(f"{len(found.problems)} file(s) are not what they should be{removed}")
+        out.status(f"{len(found.findings)} file(s) are not what they should be{removed}")
         raise typer.Exit(1)
-
-
-def say_pushed(entries: list[Entry]) -> None:
-    for entry in entries:
-        out.status(f"pushed {entry.role} {entry.digest[:12]}, {_size(entry.size)}")
-    if not entries:
-        out.status("the store has it all")
-
-
-def _as_json(entry: Entry) -> dict[str, Any]:
-    return {
-        "digest": entry.digest,
-        "name": entry.name,
-        "role": entry.role,
-        "platform": {
-            key: getattr(entry.platform, key) for key in ("backend", "sm", "tensorrt", "tensorrt_llm")
-        },
-        "size": entry.size,
-        "created": entry.created,
-    }
-
-
-def _files(entry: Entry) -> dict[str, dict[str, object]]:
-    return {path: {"size": file.size, "sha256": file.sha256} for path, file in entry.files.items()}
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 COMMANDS = (push, pull, list_, show, prune, verify)

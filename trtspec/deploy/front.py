@@ -75,7 +75,7 @@ class Front:
         """Sends requests on to Triton's HTTP on this port of the loopback."""
         self._triton, self._state, self._is_alive = URL(f"http://127.0.0.1:{port}"), None, True
 
-    def shut(self, state: str, is_alive: bool = True) -> None:
+    def shut(self, state: str, *, is_alive: bool = True) -> None:
         """Refuses requests, since the server is "starting" or the like; those that run go on."""
         self._state, self._is_alive = state, is_alive
 

@@ -33,7 +33,7 @@ _RESTART = "on-failure:5"
 def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: str | None) -> Container:
     """In which the build directory can only be read; `gpus` and `user` are those of `Container`. Pure."""
     # Its network is its own: what is published is up to docker.
-    options = server_options(deployment, _ANY, _ANY, PREFIX, bool(gpus))
+    options = server_options(deployment, _ANY, _ANY, PREFIX, has_gpus=bool(gpus))
     started = launch([SERVER, *options, f"--http-max-input-size={MAX_BODY}"], deployment.ranks, len(gpus))
     host, ports = address_of(deployment.host), deployment.ports
     name = name_for(deployment.name, deployment.build)
@@ -68,7 +68,7 @@ def _stopping(name: str) -> str:
 
 
 @contextmanager
-def serve(deployment: Deployment, made: Container, detach: bool) -> Iterator[Callable[[], Server]]:
+def serve(deployment: Deployment, made: Container, *, detach: bool) -> Iterator[Callable[[], Server]]:
     """What starts the container, which may not be ready yet, and removes the one before.
 
     The last one is removed at the end, unless it is to be left: docker then starts it again when it fails.

@@ -46,7 +46,7 @@ def line(deployment: Deployment, triton: Triton, gpus: int, memory: str = PREFIX
 
     The HTTP port of `deployment` is the one behind the front.
     """
-    options = server_options(deployment, _LOOPBACK, deployment.host, memory, gpus > 0)
+    options = server_options(deployment, _LOOPBACK, deployment.host, memory, has_gpus=gpus > 0)
     server = [str(triton.server), *options]
     if triton.backends:
         server.append(f"--backend-directory={triton.backends}")

@@ -14,7 +14,7 @@ _MOST_STUCK = 3
 class Restarts:
     """The starts of one deployment; one that got stuck is tried again also if none `is_wanted` else."""
 
-    def __init__(self, is_wanted: bool) -> None:
+    def __init__(self, *, is_wanted: bool) -> None:
         self._is_wanted = is_wanted
         self._delay, self._in_vain, self._stuck = _FIRST_S, 0, 0
 

@@ -11,7 +11,9 @@ MAX_BODY = 16 << 20
 _CLOSED = "model-repository,shared-memory,logging,trace"
 
 
-def server_options(deployment: Deployment, http: str, address: str, memory: str, has_gpus: bool) -> list[str]:
+def server_options(
+    deployment: Deployment, http: str, address: str, memory: str, *, has_gpus: bool
+) -> list[str]:
     """`http` and `address` are what its HTTP and the other two listen on, `memory` begins the names of the
     shared memory that it makes.
 

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from trtspec.docker.command import DOCKER, TOOLKIT, explained, missing
 from trtspec.errors import UnavailableError
@@ -24,6 +24,7 @@ class Daemon:
     """
 
     version: str | None
+    _: KW_ONLY
     gpus: bool = False
     rootless: bool = False
     silence: UnavailableError | None = None
@@ -49,7 +50,7 @@ def find_daemon() -> Daemon | None:
     if not version:
         return Daemon(None, silence=explained(result.stderr))
     has_gpus = "nvidia" in runtimes or any(map(shutil.which, _CONTAINER_TOOLKIT))
-    return Daemon(version, has_gpus, "name=rootless" in security)
+    return Daemon(version, gpus=has_gpus, rootless="name=rootless" in security)
 
 
 def container_user(daemon: Daemon | None) -> str | None:
@@ -57,7 +58,7 @@ def container_user(daemon: Daemon | None) -> str | None:
     return None if daemon and daemon.rootless else f"{os.getuid()}:{os.getgid()}"
 
 
-def obstacle(daemon: Daemon | None, needs_gpus: bool) -> UnavailableError | None:
+def obstacle(daemon: Daemon | None, *, needs_gpus: bool) -> UnavailableError | None:
     """Why no container of NVIDIA's image can run here."""
     if daemon is None:
         return missing()

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trtspec.findings import note
 from trtspec.inspection import pretrained
 from trtspec.inspection.ranks import compare, read_ranks
-from trtspec.inspection.report import Finding, Report, stored
+from trtspec.inspection.report import Report, stored
 
 
 def inspect_checkpoint(folder: Path, config: Mapping[str, Any]) -> Report:
@@ -20,7 +21,7 @@ def inspect_checkpoint(folder: Path, config: Mapping[str, Any]) -> Report:
         problem = (
             "is float32, for which TensorRT-LLM has no paged context FMHA; only the torch backend serves it"
         )
-        findings.append(Finding(False, "dtype", problem, "dtype: bfloat16 in the recipe"))
+        findings.append(note("dtype", problem, "dtype: bfloat16 in the recipe"))
     return Report(
         folder=folder,
         kind="checkpoint",

@@ -8,10 +8,11 @@ from typing import Any
 
 from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, TORCH_VERSION, read_engine
 from trtspec.errors import EngineError
+from trtspec.findings import Finding, Severity
 from trtspec.inspection import pretrained
 from trtspec.inspection.model import mapping_of, section
 from trtspec.inspection.ranks import compare, read_ranks
-from trtspec.inspection.report import Finding, Report, finding, stored
+from trtspec.inspection.report import Report, finding, stored
 
 _KEYS = (
     "max_batch_size",
@@ -35,7 +36,7 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
     try:
         read_engine(folder)
     except EngineError as error:
-        findings.append(finding(error, folder, wrong=True))
+        findings.append(finding(error, folder, Severity.ERROR))
     else:
         findings += _oddities(build)
     if is_torch:
@@ -65,11 +66,9 @@ def _engine_files(folder: Path, world_size: int, findings: list[Finding]) -> lis
     files = [folder / f"rank{rank}.engine" for rank in range(world_size)]
     for file in files:
         if not file.is_file():
-            findings.append(
-                Finding(True, file.name, f"is missing; the engine has {world_size} ranks", _AGAIN)
-            )
+            findings.append(Finding(file.name, f"is missing; the engine has {world_size} ranks", _AGAIN))
         elif not file.stat().st_size:
-            findings.append(Finding(True, file.name, "is empty", _AGAIN))
+            findings.append(Finding(file.name, "is empty", _AGAIN))
     return [file for file in files if file.is_file()]
 
 
@@ -79,12 +78,13 @@ def _oddities(build: Mapping[str, Any]) -> Iterator[Finding]:
     verifies = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
     if verifies != bool(drafts):
         problem = f"is {build['speculative_decoding_mode']}, but max_draft_len is {drafts}"
-        yield Finding(True, "speculative_decoding_mode", problem, _AGAIN)
+        yield Finding("speculative_decoding_mode", problem, _AGAIN)
     if not build["plugin_config"]["use_paged_context_fmha"]:
         problem = "is off: no KV blocks are reused, and each round computes the whole text again"
-        yield Finding(verifies, "use_paged_context_fmha", problem, _AGAIN)
+        severity = Severity.ERROR if verifies else Severity.NOTE
+        yield Finding("use_paged_context_fmha", problem, _AGAIN, severity=severity)
     if drafts and tokens < min(batch * (drafts + 1), build["max_seq_len"] * batch):
         problem = f"{tokens} does not hold {batch} verifications of {drafts} draft tokens and one more"
-        yield Finding(True, "max_num_tokens", problem, _AGAIN)
+        yield Finding("max_num_tokens", problem, _AGAIN)
     if drafts and build.get("gather_context_logits"):
-        yield Finding(True, "gather_context_logits", "cannot go together with drafts", _AGAIN)
+        yield Finding("gather_context_logits", "cannot go together with drafts", _AGAIN)

@@ -14,7 +14,8 @@ from trtspec.checkpoint.source import DTYPES, Source, read_source
 from trtspec.checkpoint.tensors import PICKLES, Tensor, read_tensors
 from trtspec.checkpoint.tokenizer import read_tokenizer
 from trtspec.errors import ModelError, TensorError
-from trtspec.inspection.report import Finding, Report, finding, stored
+from trtspec.findings import Finding, Severity, errors, note
+from trtspec.inspection.report import Report, finding, stored
 
 _KEYS = (
     "model_type",
@@ -42,14 +43,14 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
     try:
         tensors = read_tensors(folder)
     except ModelError as error:
-        findings.append(finding(error, folder, wrong=True))
+        findings.append(finding(error, folder, Severity.ERROR))
     else:
         source, prequantized = _convertible(folder, findings)
     tokenizer_size = _tokenizer_size(folder, findings)
     findings += _oddities(folder, config, tensors, tokenizer_size)
     if prequantized and not prequantized.has_kv_scales:
         problem = "has no scales of keys and values; kv_cache: fp8 takes 1.0"
-        findings.append(Finding(False, "KV cache", problem))
+        findings.append(note("KV cache", problem))
     architectures = config.get("architectures")
     facts = {
         "architecture": architectures[0] if architectures and isinstance(architectures, list) else None,
@@ -58,7 +59,7 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
         **{key: config.get(key) for key in _KEYS},
         "tokenizer_size": tokenizer_size,
         **_quantization(config, source),
-        "convertible": source is not None and not any(found.wrong for found in findings),
+        "convertible": source is not None and not errors(findings),
     }
     files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
     return Report(
@@ -73,12 +74,12 @@ def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, 
         family = family_of(source)
         prequantized = read_prequantized(source)
     except ModelError as error:
-        findings.append(finding(error, folder, wrong=False))
+        findings.append(finding(error, folder, Severity.NOTE))
         return None, None
     try:
         check_tensors(source, family, tuple(family.weights(source)), prequantized)
     except TensorError as error:
-        findings.append(finding(error, folder, wrong=True))
+        findings.append(finding(error, folder, Severity.ERROR))
     return source, prequantized
 
 
@@ -86,7 +87,7 @@ def _tokenizer_size(folder: Path, findings: list[Finding]) -> int | None:
     try:
         return read_tokenizer(folder).size
     except ModelError as error:
-        findings.append(finding(error, folder, wrong=False))
+        findings.append(finding(error, folder, Severity.NOTE))
         return None
 
 
@@ -96,19 +97,19 @@ def _oddities(
     vocabulary = config.get("vocab_size")
     if isinstance(vocabulary, int) and (tokenizer_size or 0) > vocabulary:
         problem = f"has {tokenizer_size} tokens, the model's vocabulary only {vocabulary}"
-        yield Finding(True, "tokenizer", problem, "take both from the same revision")
+        yield Finding("tokenizer", problem, "take both from the same revision")
     if isinstance(vocabulary, int) and vocabulary % 8:
         problem = f"{vocabulary} is no multiple of 8; tensor parallel ranks fill theirs up with zero rows"
-        yield Finding(False, "vocab_size", problem)
+        yield note("vocab_size", problem)
     if config.get("tie_word_embeddings") and "lm_head.weight" in tensors:
         problem = "is stored although the embedding is tied to it; one that differs is refused"
-        yield Finding(False, "lm_head.weight", problem)
+        yield note("lm_head.weight", problem)
     frequencies = [tensor for name, tensor in tensors.items() if name.endswith("rotary_emb.inv_freq")]
     if frequencies and frequencies[0].dtype != "F32":
         problem = f"rotary frequencies are stored as {frequencies[0].dtype}, rounded; they are computed anew"
-        yield Finding(False, frequencies[0].name, problem)
+        yield note(frequencies[0].name, problem)
     if config.get("auto_map"):
-        yield Finding(False, "auto_map", "the model brings Python code, which trtspec never runs")
+        yield note("auto_map", "the model brings Python code, which trtspec never runs")
     yield from _dtypes(config, tensors)
     yield from _other_weights(folder, {tensor.file.name for tensor in tensors.values()})
 
@@ -117,18 +118,18 @@ def _dtypes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterato
     named = config.get("dtype") or config.get("torch_dtype")
     found = sorted({tensor.dtype for tensor in _weights(tensors)} & DTYPES.keys())
     if len(found) > 1:
-        yield Finding(False, "dtype", f"the weights are stored in {' and '.join(found)}")
+        yield note("dtype", f"the weights are stored in {' and '.join(found)}")
     elif found and named in DTYPES.values() and DTYPES[found[0]] != named:
-        yield Finding(False, "dtype", f"config.json says {named}, the weights are {DTYPES[found[0]]}")
+        yield note("dtype", f"config.json says {named}, the weights are {DTYPES[found[0]]}")
 
 
 def _other_weights(folder: Path, read: set[str]) -> Iterator[Finding]:
     others = [path.name for path in sorted(folder.iterdir()) if path.name not in read]
     for name in others:
         if Path(name).suffix == ".safetensors" and read:
-            yield Finding(False, name, "is not named by the index and is not read")
+            yield note(name, "is not named by the index and is not read")
         if Path(name).suffix in PICKLES and read:
-            yield Finding(False, name, "is pickle, which can run code when read; trtspec never opens it")
+            yield note(name, "is pickle, which can run code when read; trtspec never opens it")
 
 
 def _quantization(config: Mapping[str, Any], source: Source | None) -> dict[str, Any]:

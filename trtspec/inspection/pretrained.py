@@ -6,12 +6,13 @@ Defaults are those of `tensorrt_llm/models/modeling_utils.py`; a key that is lef
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import misfit
+from trtspec.findings import Finding, note
 from trtspec.inspection.model import mapping_of, parameters, section, sizes_of
-from trtspec.inspection.report import Finding
 
 _KEYS = (
     "architecture",
@@ -79,21 +80,21 @@ def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
     """What TensorRT-LLM would take for granted."""
     architecture = str(config.get("architecture"))
     if architecture not in FAMILIES:
-        yield Finding(False, "architecture", f"{architecture} is not one that trtspec knows")
+        yield note("architecture", f"{architecture} is not one that trtspec knows")
         if architecture == _ANY_QWEN and not config.get("qwen_type"):
             problem = "is missing; TensorRT-LLM leaves out the norms of a Qwen3 and says nothing"
-            yield Finding(True, "qwen_type", problem, _CONVERT)
+            yield Finding("qwen_type", problem, _CONVERT)
         return
     keys = FAMILIES[architecture].keys
     its_own = {key.name for key in keys}
     for name, default in _DEFAULTS.items():
         if config.get(name) is None and name not in its_own:
-            yield Finding(True, name, f"is missing; TensorRT-LLM takes {default} for it", _CONVERT)
+            yield Finding(name, f"is missing; TensorRT-LLM takes {default} for it", _CONVERT)
     for key in keys:
         found = config.get(key.name)
         if (key.default if found is None else found) != key.value:
             problem = f"is {found}, not {key.value}; {key.otherwise}"
-            yield Finding(True, key.name, problem, _CONVERT)
+            yield Finding(key.name, problem, _CONVERT)
 
 
 def _numbers(config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -101,17 +102,17 @@ def _numbers(config: Mapping[str, Any]) -> Iterator[Finding]:
     unknown = sorted(quantization.keys() - _QUANTIZATION)
     if unknown:
         problem = f"has {', '.join(unknown)}, which TensorRT-LLM refuses with a TypeError"
-        yield Finding(True, "quantization", problem, "remove it from config.json")
+        yield Finding("quantization", problem, "remove it from config.json")
     weights, cache = quantization.get("quant_algo"), quantization.get("kv_cache_quant_algo")
     if weights == "FP8" and cache is None:
         problem = f"stays in {config.get('dtype')} beside FP8 weights, twice the memory of an FP8 cache"
-        yield Finding(False, "KV cache", problem, "quantization: {weights: fp8, kv_cache: fp8}")
+        yield note("KV cache", problem, "quantization: {weights: fp8, kv_cache: fp8}")
     if cache == "FP8" and weights != "FP8":
         problem = "is FP8 but the weights are not: TensorRT-LLM turns paged context FMHA off and says nothing"
-        yield Finding(True, "KV cache", problem, "quantization: {weights: fp8, kv_cache: fp8}")
+        yield Finding("KV cache", problem, "quantization: {weights: fp8, kv_cache: fp8}")
     if config.get("logits_dtype", "float32") != "float32":
         problem = f"is {config['logits_dtype']}; Triton's templates declare logits as TYPE_FP32"
-        yield Finding(False, "logits_dtype", problem, "trtllm-build --logits_dtype float32")
+        yield note("logits_dtype", problem, "trtllm-build --logits_dtype float32")
 
 
 def _parallel(config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -121,12 +122,12 @@ def _parallel(config: Mapping[str, Any]) -> Iterator[Finding]:
         problem = (
             f"world_size is {mapping.get('world_size')}, but tp_size, pp_size and cp_size make {product}"
         )
-        yield Finding(True, "mapping", problem, _CONVERT)
+        yield Finding("mapping", problem, _CONVERT)
     if sizes is None:
         return
-    flaw = misfit(sizes, ranks, section(config, "quantization").get("quant_algo") == "FP8")
-    if flaw:
-        yield Finding(True, "mapping", *flaw[1:])
+    is_fp8 = section(config, "quantization").get("quant_algo") == "FP8"
+    if found := misfit(sizes, ranks, fp8=is_fp8):
+        yield replace(found, subject="mapping")
     if sizes.vocab_size % ranks.tp_size:
         problem = f"{sizes.vocab_size} is no multiple of tp_size; zero rows fill up the last rank"
-        yield Finding(False, "vocab_size", problem)
+        yield note("vocab_size", problem)

@@ -14,8 +14,9 @@ from trtspec.checkpoint.placement import EMBEDDING, Placed, place
 from trtspec.checkpoint.prequantized import FP8
 from trtspec.checkpoint.tensors import Tensor, read_header
 from trtspec.errors import ModelError
+from trtspec.findings import Finding, Severity, note
 from trtspec.inspection.model import mapping_of, section, sizes_of
-from trtspec.inspection.report import Finding, finding
+from trtspec.inspection.report import finding
 
 _AGAIN = "convert the model again"
 _HEAD = "lm_head.weight"
@@ -36,15 +37,15 @@ def read_ranks(
     ranks = {}
     for rank, name in enumerate(names):
         if not (folder / name).is_file():
-            findings.append(Finding(True, name, f"is missing; the checkpoint has {world_size} ranks", _AGAIN))
+            findings.append(Finding(name, f"is missing; the checkpoint has {world_size} ranks", _AGAIN))
             continue
         try:
             ranks[rank] = read_header(folder / name)
         except ModelError as error:
-            findings.append(finding(error, folder, wrong=True))
+            findings.append(finding(error, folder, Severity.ERROR))
     for file in sorted(folder.glob("rank*.safetensors")):
         if file.name not in names:
-            findings.append(Finding(False, file.name, f"is not read; the checkpoint has {world_size} ranks"))
+            findings.append(note(file.name, f"is not read; the checkpoint has {world_size} ranks"))
     return ranks
 
 
@@ -67,22 +68,22 @@ def _compare_rank(
 ) -> Iterator[Finding]:
     missing = [name for name in demanded if name not in tensors]
     if missing:
-        yield Finding(True, file, f"{missing[0]}: is missing{_more(missing)}", _AGAIN)
+        yield Finding(file, f"{missing[0]}: is missing{_more(missing)}", _AGAIN)
     there = {name: tensors[name] for name in demanded if name in tensors}
     misshapen = [name for name, tensor in there.items() if tensor.shape != demanded[name][1]]
     if misshapen:
         name = misshapen[0]
         shapes = f"has shape {list(there[name].shape)}, its config demands {list(demanded[name][1])}"
-        yield Finding(True, file, f"{name}: {shapes}{_more(misshapen)}", _AGAIN)
+        yield Finding(file, f"{name}: {shapes}{_more(misshapen)}", _AGAIN)
     others = [name for name, tensor in there.items() if tensor.dtype != demanded[name][0]]
     if others:
         name = others[0]
         dtypes = f"has dtype {there[name].dtype}, its config demands {demanded[name][0]}"
-        yield Finding(True, file, f"{name}: {dtypes}{_more(others)}", _AGAIN)
+        yield Finding(file, f"{name}: {dtypes}{_more(others)}", _AGAIN)
     extra = [name for name in tensors if name not in demanded and not _HARMLESS.fullmatch(name)]
     if extra:
         problem = f"{extra[0]}: is no tensor of this model{_more(extra)}; TensorRT-LLM ignores it"
-        yield Finding(False, file, problem)
+        yield note(file, problem)
 
 
 def _demanded(config: Mapping[str, Any], placed: Placed) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -9,18 +9,9 @@ from typing import Any, Literal
 
 from trtspec.checkpoint.tensors import Tensor
 from trtspec.errors import TrtspecError
+from trtspec.findings import Finding, Severity
 
 Kind = Literal["hugging_face", "checkpoint", "engine"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something odd; `wrong` if it fails, or gives wrong output, when it is used."""
-
-    wrong: bool
-    subject: str
-    problem: str
-    repair: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +26,8 @@ class Stored:
 class Report:
     """`facts` go by the names that the folder's own config has for them, None where it has nothing.
 
-    `stored` is by safetensors dtype, all ranks together; `files` are the config and the weights.
+    `stored` is by safetensors dtype, all ranks together; `files` are the config and the weights. A finding is
+    an error if it fails, or gives wrong output, when it is used.
     """
 
     folder: Path
@@ -51,11 +43,11 @@ class Report:
         return sum(file.stat().st_size for file in self.files)
 
 
-def finding(error: TrtspecError, folder: Path, *, wrong: bool) -> Finding:
+def finding(error: TrtspecError, folder: Path, severity: Severity) -> Finding:
     """An error as a finding, its path relative to the folder."""
     path = Path(error.subject)
     subject = str(path.relative_to(folder)) if path.is_relative_to(folder) else error.subject
-    return Finding(wrong, "" if subject == "." else subject, error.problem, error.repair)
+    return Finding("" if subject == "." else subject, error.problem, error.repair, severity=severity)
 
 
 def stored(tensors: Iterable[Tensor]) -> dict[str, Stored]:

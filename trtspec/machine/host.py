@@ -31,7 +31,7 @@ class Host:
     daemon: Daemon | None = None
 
 
-def find_host(release: Release, container: bool) -> Host:
+def find_host(release: Release, *, container: bool) -> Host:
     """Looks at this machine; in a container there is what the image of the release has."""
     trtllm_build = shutil.which(COMMAND)
     image = {"tensorrt_llm": release.version, "tensorrt": release.tensorrt}

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
+from trtspec.engine.compatibility import fits_sm
 from trtspec.errors import UnavailableError
+from trtspec.findings import Finding, Severity, note, ok
+from trtspec.machine.settings import settings
 from trtspec.plan.machine import Machine, ModelState
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.schema import Recipe
 from trtspec.repository.placement import place
 from trtspec.roles import Role
+from trtspec.units import GIB, gb, gib
 
-State = Literal["ok", "note", "missing"]
-GIB = 1 << 30
 # A build keeps a checkpoint and an engine of each model.
 _COPIES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing: `missing` where the recipe needs what is not there, `note` where it may do without."""
-
-    subject: str
-    found: str
-    state: State = "ok"
-    repair: str | None = None
-
-
 def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
-    """Everything, in the order in which a build meets it; without a recipe nothing is missing."""
+    """Everything, in the order in which a build meets it.
+
+    An error is what the recipe needs and is not there; without a recipe there is none.
+    """
     on_gpu = recipe is None or recipe.backend == "tensorrt_llm"
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT] if recipe and on_gpu else None
-    findings = [Finding("Python", f"{machine.python}, trtspec {machine.versions.get('trtspec', '?')}")]
+    findings = [ok("Python", f"{machine.python}, trtspec {machine.versions.get('trtspec', '?')}")]
     if recipe:
         findings += (_model(role, state) for role, state in machine.models.items())
     else:
@@ -50,25 +43,25 @@ def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
 
 def _model(role: str, state: ModelState) -> Finding:
     if isinstance(state.problem, UnavailableError):
-        return Finding(role, f"{state.name}: {state.problem}", "note", state.problem.repair)
+        return note(role, f"{state.name}: {state.problem}", state.problem.repair)
     if state.problem:
-        return Finding(role, f"{state.name}: {state.problem.problem}", "missing", state.problem.repair)
-    return Finding(role, f"{state.name}, {'on this machine' if state.here else 'to be downloaded'}")
+        return Finding(role, f"{state.name}: {state.problem.problem}", state.problem.repair)
+    return ok(role, f"{state.name}, {'on this machine' if state.here else 'to be downloaded'}")
 
 
 def _hub(machine: Machine) -> Finding:
     if machine.hub:
-        return Finding("Hub", f"{machine.hub.subject}: {machine.hub.problem}", "note", machine.hub.repair)
-    return Finding("Hub", "answers")
+        return note("Hub", f"{machine.hub.subject}: {machine.hub.problem}", machine.hub.repair)
+    return ok("Hub", "answers")
 
 
 def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
-    found = f"{machine.free / 1e9:.1f} GB free in {machine.folder}"
+    found = f"{gb(machine.free)} free in {machine.folder}"
     needed = _COPIES * sum(_weights(machine, recipe).values()) if recipe else 0
     if needed > machine.free:
-        found += f", and a build needs about {needed / 1e9:.1f} GB"
-        return Finding("disk", found, "missing", "free some space, or choose another --output")
-    return Finding("disk", found)
+        found += f", and a build needs about {gb(needed)}"
+        return Finding("disk", found, "free some space, or choose another --output")
+    return ok("disk", found)
 
 
 def _weights(machine: Machine, recipe: Recipe) -> dict[Role, int]:
@@ -84,9 +77,9 @@ def _gpus(machine: Machine, recipe: Recipe | None, release: releases.Release | N
     found = machine.gpus
     if not found:
         repair = "start the container with --gpus all, and look at CUDA_VISIBLE_DEVICES and nvidia-smi"
-        yield Finding("GPU", "none is visible", "missing" if recipe else "note", repair)
+        yield Finding("GPU", "none is visible", repair, severity=_needed(recipe))
         return
-    names = ", ".join(dict.fromkeys(f"{gpu.name} (SM {gpu.sm}, {gpu.memory / GIB:.1f} GiB)" for gpu in found))
+    names = ", ".join(dict.fromkeys(f"{gpu.name} (SM {gpu.sm}, {gib(gpu.memory)})" for gpu in found))
     yield _kind(f"{len(found)} x {names}", machine, recipe)
     yield from _settings(machine, recipe)
     yield _memory(machine, recipe)
@@ -96,37 +89,37 @@ def _gpus(machine: Machine, recipe: Recipe | None, release: releases.Release | N
             f"{driver}; CUDA {release.cuda} of TensorRT-LLM {release.version} wants {release.driver} or newer"
         )
         repair = "install a newer one; data-centre GPUs may do with the image's compatibility package"
-        yield Finding("driver", problem, "note", repair)
+        yield note("driver", problem, repair)
     else:
-        yield Finding("driver", driver)
+        yield ok("driver", driver)
 
 
 def _kind(found: str, machine: Machine, recipe: Recipe | None) -> Finding:
     wanted = gpus.GPUS.get(recipe.hardware.gpu) if recipe else None
     if recipe is None or wanted is None:
-        return Finding("GPU", found)
+        return ok("GPU", found)
     count = recipe.hardware.count
-    if any(gpu.sm != wanted.sm for gpu in machine.gpus[:count]):
+    if not all(fits_sm(wanted.sm, gpu.sm) for gpu in machine.gpus[:count]):
         problem = f"{found}; the recipe is for {wanted.label} (SM {wanted.sm})"
-        return Finding("GPU", problem, "missing", "use the recipe's GPU, or change hardware.gpu")
+        return Finding("GPU", problem, "use the recipe's GPU, or change hardware.gpu")
     if len(machine.gpus) < count:
         repair = "look at CUDA_VISIBLE_DEVICES, or change hardware.count and parallel"
-        return Finding("GPU", f"{found}; the recipe needs {count}", "missing", repair)
+        return Finding("GPU", f"{found}; the recipe needs {count}", repair)
     if machine.gpus[0].memory < 0.95 * wanted.memory_gib * GIB:
         problem = f"{found}; the recipe counts on {wanted.label} ({wanted.memory_gib} GiB)"
-        return Finding("GPU", problem, "note", "name this GPU in hardware.gpu")
-    return Finding("GPU", found)
+        return note("GPU", problem, "name this GPU in hardware.gpu")
+    return ok("GPU", found)
 
 
 def _settings(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
-    state: State = "missing" if recipe else "note"
     for gpu in machine.gpus[: recipe.hardware.count if recipe else None]:
-        if gpu.mig:
-            repair = f"nvidia-smi -i {gpu.index} -mig 0"
-            yield Finding("MIG", f"GPU {gpu.index} is divided; an engine wants a whole one", state, repair)
-        if not gpu.shared:
-            problem = f"GPU {gpu.index} has {gpu.compute_mode}; TensorRT-LLM starts several processes on it"
-            yield Finding("compute mode", problem, state, f"nvidia-smi -i {gpu.index} -c DEFAULT")
+        problems = {
+            "MIG": f"GPU {gpu.index} is divided; an engine wants a whole one",
+            "compute mode": f"GPU {gpu.index} has {gpu.compute_mode}; "
+            "TensorRT-LLM starts several processes on it",
+        }
+        for name, repair in settings(gpu):
+            yield Finding(name, problems[name], repair, severity=_needed(recipe))
 
 
 def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
@@ -135,14 +128,14 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
     loads = _loads(machine, recipe) if recipe else {}
     number = min(range(len(found)), key=lambda number: found[number].free - loads.get(number, 0))
     gpu, needed = found[number], loads.get(number, 0)
-    free = f"{gpu.free / GIB:.1f} GiB free"
+    free = f"{gib(gpu.free)} free"
     if needed > gpu.free:
-        free += f" on GPU {gpu.index}, and the weights take {needed / GIB:.1f} GiB of it"
+        free += f" on GPU {gpu.index}, and the weights take {gib(needed)} of it"
         repair = "end what else uses the GPU (nvidia-smi), or write quantization fp8 or more ranks"
-        return Finding("GPU memory", free, "missing", repair)
+        return Finding("GPU memory", free, repair)
     if gpu.free < 0.9 * gpu.memory:
-        return Finding("GPU memory", free, "note", "something else uses it: nvidia-smi shows what")
-    return Finding("GPU memory", free)
+        return note("GPU memory", free, "something else uses it: nvidia-smi shows what")
+    return ok("GPU memory", free)
 
 
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
@@ -157,26 +150,27 @@ def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
 def _engines(machine: Machine, release: releases.Release | None) -> Iterator[Finding]:
     llm, tensorrt = machine.versions.get("tensorrt_llm"), machine.versions.get("tensorrt")
     found = f"{llm or 'of an unknown version'}, {machine.trtllm_build}" if machine.trtllm_build else "none"
-    if release is None:
-        known = llm is None or llm in releases.RELEASES
-        repair = None if known else f"trtspec builds with {', '.join(releases.RELEASES)}"
-        yield Finding("TensorRT-LLM", found, "ok" if known and machine.trtllm_build else "note", repair)
-    elif machine.trtllm_build is None or (llm is not None and llm != release.version):
+    if release is None and llm is not None and llm not in releases.RELEASES:
+        yield note("TensorRT-LLM", found, f"trtspec builds with {', '.join(releases.RELEASES)}")
+    elif release is None and machine.trtllm_build is None:
+        yield note("TensorRT-LLM", found)
+    elif release and (machine.trtllm_build is None or (llm is not None and llm != release.version)):
         has_containers = machine.docker is not None and machine.docker.gpus
         repair = _IN_CONTAINERS if has_containers else _inside(release)
         if llm in releases.RELEASES:
             repair += f", or write release: {llm}"
         found += f"; the recipe builds with {release.version}"
-        yield Finding("TensorRT-LLM", found, "note" if has_containers else "missing", repair)
+        severity = Severity.NOTE if has_containers else Severity.ERROR
+        yield Finding("TensorRT-LLM", found, repair, severity=severity)
     else:
-        yield Finding("TensorRT-LLM", found)
+        yield ok("TensorRT-LLM", found)
     if tensorrt is None:
         return
     if release and llm == release.version and not tensorrt.startswith(release.tensorrt):
         problem = f"{tensorrt}; the image of {release.version} has {release.tensorrt}"
-        yield Finding("TensorRT", problem, "note", "engines load in this TensorRT only: build and serve here")
+        yield note("TensorRT", problem, "engines load in this TensorRT only: build and serve here")
     else:
-        yield Finding("TensorRT", tensorrt)
+        yield ok("TensorRT", tensorrt)
 
 
 _IN_CONTAINERS = "trtspec build --container and trtspec deploy --docker run NVIDIA's image"
@@ -192,21 +186,23 @@ def _inside(release: releases.Release) -> str:
 def _docker(machine: Machine) -> Finding:
     docker = machine.docker
     if docker is None:
-        return Finding("docker", "none; it is needed only to run NVIDIA's image from here", "note")
+        return note("docker", "none; it is needed only to run NVIDIA's image from here")
     if docker.version is None:
-        return Finding("docker", "its daemon does not answer", "note", "docker info says why")
+        return note("docker", "its daemon does not answer", "docker info says why")
     if not docker.gpus:
         repair = "install nvidia-container-toolkit, then: nvidia-ctk runtime configure --runtime=docker"
-        return Finding("docker", f"{docker.version}, without GPUs for containers", "note", repair)
-    return Finding("docker", f"{docker.version}, with GPUs for containers")
+        return note("docker", f"{docker.version}, without GPUs for containers", repair)
+    return ok("docker", f"{docker.version}, with GPUs for containers")
 
 
 def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     version = machine.versions.get("torch")
-    if recipe is None or recipe.backend == "torch":
-        needed: State = "missing" if recipe else "note"
-        install = "pip install 'trtspec[torch]'"
-        yield Finding("PyTorch", version) if version else Finding("PyTorch", "none", needed, install)
+    if recipe and recipe.backend != "torch":
+        return
+    if version:
+        yield ok("PyTorch", version)
+    else:
+        yield Finding("PyTorch", "none", "pip install 'trtspec[torch]'", severity=_needed(recipe))
 
 
 def _triton(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
@@ -214,13 +210,18 @@ def _triton(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     if triton:
         image = f" of image {triton.tag}" if triton.tag else ""
         backend = "" if triton.tensorrt_llm_backend else ", without the backend of TensorRT-LLM"
-        yield Finding("Triton", f"{triton.version}{image}{backend}")
+        yield ok("Triton", f"{triton.version}{image}{backend}")
     elif recipe and recipe.backend == "tensorrt_llm":
         repair = "serve inside NVIDIA's image of the release; a build does not need it"
-        yield Finding("Triton", "not NVIDIA's image", "note", repair)
+        yield note("Triton", "not NVIDIA's image", repair)
     if recipe is None or recipe.backend == "torch":
         if machine.wheel:
             problem = f"{machine.wheel.subject}: {machine.wheel.problem}"
-            yield Finding("Triton (wheel)", problem, "missing" if recipe else "note", machine.wheel.repair)
+            yield Finding("Triton (wheel)", problem, machine.wheel.repair, severity=_needed(recipe))
         else:
-            yield Finding("Triton (wheel)", "nvidia-pytriton's tritonserver, for the torch backend")
+            yield ok("Triton (wheel)", "nvidia-pytriton's tritonserver, for the torch backend")
+
+
+def _needed(recipe: Recipe | None) -> Severity:
+    """How much it matters that something is not there."""
+    return Severity.ERROR if recipe else Severity.NOTE

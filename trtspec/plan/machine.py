@@ -7,7 +7,7 @@ import platform
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from trtspec.checkpoint.hub import cached_folder, check_access, check_connection
@@ -42,9 +42,10 @@ class ModelState:
     """
 
     name: str
-    here: bool
-    parameters: int | None
-    problem: TrtspecError | None
+    _: KW_ONLY
+    here: bool = False
+    parameters: int | None = None
+    problem: TrtspecError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,15 @@ def _model(loaded: LoadedRecipe, model: Model) -> ModelState:
     folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
     try:
         if folder is not None:
-            return ModelState(model.model, True, read_source(folder).parameters, None)
+            return ModelState(model.model, here=True, parameters=read_source(folder).parameters)
     except TrtspecError as error:
         if folder == location:
-            return ModelState(model.model, False, None, error)
+            return ModelState(model.model, problem=error)
     try:
         check_access(str(location), model.revision, _HUB_TIMEOUT_S)
     except TrtspecError as error:
-        return ModelState(model.model, False, None, error)
-    return ModelState(model.model, False, None, None)
+        return ModelState(model.model, problem=error)
+    return ModelState(model.model)
 
 
 def _hub() -> TrtspecError | None:

@@ -60,7 +60,7 @@ def resolve(
         role: _engine(choose, role, backend, model, options if role is Role.TARGET else _proposing(options))
         for role, model in facts.models.items()
     }
-    engines = _iterations(choose, engines, release is not None)
+    engines = _iterations(choose, engines, on_tensorrt=release is not None)
     num_draft_tokens = choose_num_draft_tokens(choose, options.max_draft_len)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     layout = choose_layout(choose, engines.values())
@@ -134,7 +134,7 @@ def _proposing(options: BuildOptions) -> BuildOptions:
 
 
 def _iterations(
-    choose: Chooser, engines: Mapping[Role, EnginePlan], on_tensorrt: bool
+    choose: Chooser, engines: Mapping[Role, EnginePlan], *, on_tensorrt: bool
 ) -> dict[Role, EnginePlan]:
     """The engines with the size of their iterations. The draft keeps chunked context: it has no drafts that
     could be discarded."""
@@ -245,10 +245,8 @@ def _checkpoint(choose: Chooser, role: Role, dtype: str, source: Source) -> Conv
     if source.scheme and weights != "fp8":
         raise choose.error(f"{role}.quantization.weights", "the model is FP8 already", "write weights: fp8")
     mapping, fp8 = RankMapping(tensor, pipeline), weights == "fp8"
-    found = misfit(source, mapping, fp8)
-    if found:
-        key, problem, repair = found
-        raise choose.error(f"{role}.{key}", problem, repair)
+    if found := misfit(source, mapping, fp8=fp8):
+        raise choose.error(f"{role}.{found.subject}", found.problem, found.repair)
     return ConvertOptions(dtype, mapping, fp8, cache == "fp8")
 
 

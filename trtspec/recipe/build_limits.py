@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtspec.findings import Finding
 from trtspec.recipe import gpus
 from trtspec.recipe.build_options import is_on
 from trtspec.recipe.schema import Model, Recipe
-
-# Option, problem, repair.
-Finding = tuple[str, str, str | None]
 
 _REMOVE = "remove this line"
 _FP8_PLUGINS = ("gemm_swiglu_plugin", "low_latency_gemm_plugin", "low_latency_gemm_swiglu_plugin")
@@ -27,7 +25,10 @@ _OTHER_PRECISION = {
 
 
 def build_contradictions(model: Model, recipe: Recipe) -> Iterator[Finding]:
-    """What an engine's options ask for and the rest of the recipe, or another option, does not allow."""
+    """What an engine's options ask for and the rest of the recipe, or another option, does not allow.
+
+    The subject of each is an option.
+    """
     yield from _precision(model)
     yield from _gpu(model, recipe)
     yield from _ranks(model)
@@ -39,22 +40,24 @@ def _precision(model: Model) -> Iterator[Finding]:
     fp8 = model.quantization.weights == "fp8"
     for name, reason in _OTHER_PRECISION.items():
         if is_on(model.build.get(name)):
-            yield name, reason, _REMOVE
+            yield Finding(name, reason, _REMOVE)
     gemm = model.build.get("gemm_plugin")
     if gemm == "nvfp4":
-        yield "gemm_plugin", "nvfp4 needs NVFP4 weights", "write auto, or fp8 with FP8 weights"
+        yield Finding("gemm_plugin", "nvfp4 needs NVFP4 weights", "write auto, or fp8 with FP8 weights")
     for name in (*_FP8_PLUGINS, *(("gemm_plugin",) if gemm == "fp8" else ())):
         if is_on(model.build.get(name)) and not fp8:
-            yield name, "fp8 needs FP8 weights", "write quantization: {weights: fp8}, or remove this line"
+            yield Finding(
+                name, "fp8 needs FP8 weights", "write quantization: {weights: fp8}, or remove this line"
+            )
     attention = model.build.get("use_fp8_context_fmha")
     if attention is None:
         return
     if is_on(attention) and model.quantization.kv_cache != "fp8":
         problem = "trtllm-build switches it off without FP8 weights and an FP8 KV cache"
-        yield "use_fp8_context_fmha", problem, "write quantization: {weights: fp8, kv_cache: fp8}"
+        yield Finding("use_fp8_context_fmha", problem, "write quantization: {weights: fp8, kv_cache: fp8}")
     elif not is_on(attention) and model.quantization.kv_cache == "fp8":
         problem = "trtllm-build switches it on: paged context FMHA needs it with an FP8 KV cache"
-        yield "use_fp8_context_fmha", problem, _REMOVE
+        yield Finding("use_fp8_context_fmha", problem, _REMOVE)
 
 
 def _gpu(model: Model, recipe: Recipe) -> Iterator[Finding]:
@@ -62,51 +65,49 @@ def _gpu(model: Model, recipe: Recipe) -> Iterator[Finding]:
     for name in _FP8_PLUGINS:
         if gpu and is_on(model.build.get(name)) and gpu.sm != gpus.HOPPER:
             problem = f"its kernels are for Hopper (SM 90); {gpu.label} is SM {gpu.sm}"
-            yield name, problem, _REMOVE
+            yield Finding(name, problem, _REMOVE)
 
 
 def _ranks(model: Model) -> Iterator[Finding]:
     for name in ("reduce_fusion", "user_buffer"):
         if is_on(model.build.get(name)) and model.parallel.tensor == 1:
-            yield name, "trtllm-build switches it off: with tensor 1 nothing is reduced", _REMOVE
+            yield Finding(name, "trtllm-build switches it off: with tensor 1 nothing is reduced", _REMOVE)
     if is_on(model.build.get("gemm_allreduce_plugin")) and model.parallel.tensor == 1:
-        yield "gemm_allreduce_plugin", "with tensor 1 nothing is reduced", _REMOVE
+        yield Finding("gemm_allreduce_plugin", "with tensor 1 nothing is reduced", _REMOVE)
     if not is_on(model.build.get("nccl_plugin", "auto")) and model.parallel.ranks > 1:
-        yield "nccl_plugin", f"{model.parallel.ranks} ranks talk to each other through it", _REMOVE
+        yield Finding("nccl_plugin", f"{model.parallel.ranks} ranks talk to each other through it", _REMOVE)
     if is_on(model.build.get("pp_reduce_scatter")):
-        yield "pp_reduce_scatter", "trtllm-build refuses it for all models but Mixtral", _REMOVE
+        yield Finding("pp_reduce_scatter", "trtllm-build refuses it for all models but Mixtral", _REMOVE)
 
 
 def _sizes(model: Model, recipe: Recipe) -> Iterator[Finding]:
     tokens, most = model.build.get("opt_num_tokens"), recipe.engine.max_num_tokens
     if isinstance(tokens, int) and most and tokens > most:
         problem = f"{tokens} is more than an iteration may have: max_num_tokens is {most}"
-        yield "opt_num_tokens", problem, f"at most {most}"
+        yield Finding("opt_num_tokens", problem, f"at most {most}")
     if tokens is not None and is_on(model.build.get("multiple_profiles")):
         problem = "trtllm-build takes it or multiple_profiles, not both"
-        yield "opt_num_tokens", problem, "remove one of the two lines"
+        yield Finding("opt_num_tokens", problem, "remove one of the two lines")
     block = model.build.get("tokens_per_block")
     if block is not None and most and int(block) > most:
         problem = f"a block of {block} tokens is more than an iteration may have: max_num_tokens is {most}"
-        yield "tokens_per_block", problem, f"at most {most}"
+        yield Finding("tokens_per_block", problem, f"at most {most}")
 
 
 def _together(model: Model) -> Iterator[Finding]:
     options = model.build
     swiglu = [name for name in _SWIGLU if is_on(options.get(name))]
     if len(swiglu) > 1:
-        yield swiglu[0], f"{swiglu[1]} does the same", "remove one of the two lines"
+        yield Finding(swiglu[0], f"{swiglu[1]} does the same", "remove one of the two lines")
     if swiglu and options.get("use_fused_mlp") is not None and not is_on(options["use_fused_mlp"]):
-        yield swiglu[0], "it fuses the MLP, and use_fused_mlp is off", "remove one of the two lines"
+        yield Finding(swiglu[0], "it fuses the MLP, and use_fused_mlp is off", "remove one of the two lines")
     if is_on(options.get("user_buffer")) and not is_on(options.get("reduce_fusion", "enable")):
-        yield (
-            "user_buffer",
-            "trtllm-build switches it off without reduce_fusion",
-            "write reduce_fusion: enable",
+        yield Finding(
+            "user_buffer", "trtllm-build switches it off without reduce_fusion", "write reduce_fusion: enable"
         )
     if not is_on(options.get("lora_plugin")):
         for name in ("lora_dir", "lora_ckpt_source", "lora_target_modules", "max_lora_rank"):
             if name in options:
-                yield name, "trtllm-build ignores it without lora_plugin", "write lora_plugin: auto"
+                yield Finding(name, "trtllm-build ignores it without lora_plugin", "write lora_plugin: auto")
         if is_on(options.get("dora_plugin")):
-            yield "dora_plugin", "it needs lora_plugin", "write lora_plugin: auto"
+            yield Finding("dora_plugin", "it needs lora_plugin", "write lora_plugin: auto")

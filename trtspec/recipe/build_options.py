@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from trtspec.findings import Finding
+
 Value = bool | int | float | str
 
 
@@ -170,21 +172,24 @@ _ELSEWHERE = {
 }
 
 
-def option_problem(option: str, value: Value) -> tuple[str, str | None] | None:
-    """Problem and repair; None for an option that may stand in a recipe."""
+def option_problem(option: str, value: Value) -> Finding | None:
+    """Why an option may not stand in a recipe; None for one that may."""
     name = option.lstrip("-").replace("-", "_").lower()
     fixed = FIXED | _NEVER
     known = (*OPTIONS, *fixed, *_ELSEWHERE)
     if name in _ELSEWHERE:
-        return "this option of trtllm-build is not for the recipe", _ELSEWHERE[name]
+        return Finding(option, "this option of trtllm-build is not for the recipe", _ELSEWHERE[name])
     if name != option or name not in known:
         near = get_close_matches(name, known, n=1)
-        return "unknown option of trtllm-build", f"did you mean {near[0]}?" if near else None
+        repair = f"did you mean {near[0]}?" if near else None
+        return Finding(option, "unknown option of trtllm-build", repair)
     if name in fixed:
         wanted, reason = fixed[name]
-        return None if to_word(value) == str(wanted) else (f"cannot be {_shown(value)}: {reason}", _REMOVE)
+        if to_word(value) == str(wanted):
+            return None
+        return Finding(option, f"cannot be {_shown(value)}: {reason}", _REMOVE)
     if not OPTIONS[name].fits(value):
-        return f"cannot be {_shown(value)}", f"write {OPTIONS[name]}"
+        return Finding(option, f"cannot be {_shown(value)}", f"write {OPTIONS[name]}")
     return None
 
 

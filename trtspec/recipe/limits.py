@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from trtspec.findings import Finding
 from trtspec.recipe import gpus
 from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import option_problem
 from trtspec.recipe.schema import Model, Recipe
 from trtspec.roles import Role
 
-# Key, problem, repair.
-Finding = tuple[str, str, str | None]
-
 _TOKENS_PER_BLOCK = 32
 _ENGINE_MODELS = ("tensorrt_llm", "tensorrt_llm_draft")
 
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
-    """Everything in the recipe that cannot hold at once."""
+    """Everything in the recipe that cannot hold at once, by the key that is to change."""
     if recipe.speculation.method == "draft_model" and recipe.draft is None:
-        yield "draft", "is missing: the small model that proposes tokens", None
+        yield Finding("draft", "is missing: the small model that proposes tokens")
     yield from _hardware(recipe)
     yield from _lengths(recipe)
     yield from _serving(recipe)
@@ -29,19 +28,20 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     for role, model in recipe.models.items():
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
-        flaws = [
-            (option, *flaw)
-            for option, value in model.build.items()
-            if (flaw := option_problem(option, value))
-        ]
-        for option, problem, repair in flaws or build_contradictions(model, recipe):
-            yield f"{role}.build.{option}", problem, repair
+        yield from _build_options(role, model, recipe)
+
+
+def _build_options(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
+    """What an option may never be, else what it may not be in this recipe."""
+    flaws = [option_problem(option, value) for option, value in model.build.items()]
+    for flaw in list(filter(None, flaws)) or build_contradictions(model, recipe):
+        yield replace(flaw, subject=f"{role}.build.{flaw.subject}")
 
 
 def _hardware(recipe: Recipe) -> Iterator[Finding]:
     if recipe.backend == "tensorrt_llm" and recipe.hardware.gpu == gpus.NONE:
         problem = "gpu is none, but TensorRT-LLM engines need a GPU"
-        yield "engine.backend", problem, "write backend: torch, or name a GPU in hardware.gpu"
+        yield Finding("engine.backend", problem, "write backend: torch, or name a GPU in hardware.gpu")
 
 
 def _lengths(recipe: Recipe) -> Iterator[Finding]:
@@ -49,32 +49,32 @@ def _lengths(recipe: Recipe) -> Iterator[Finding]:
     prompt, text, step = engine.max_input_len, engine.max_seq_len, engine.max_num_tokens
     if prompt and text and prompt >= text:
         problem = f"{prompt} leaves no room for an answer: max_seq_len, prompt and answer together, is {text}"
-        yield "engine.max_input_len", problem, f"at most {text - 1}"
+        yield Finding("engine.max_input_len", problem, f"at most {text - 1}")
     if longest_draft and text and longest_draft >= text:
         problem = f"a draft of {longest_draft} tokens never fits into max_seq_len, which is {text}"
-        yield "speculation.max_draft_len", problem, f"at most {text - 1}"
+        yield Finding("speculation.max_draft_len", problem, f"at most {text - 1}")
     asked = recipe.speculation.num_draft_tokens
     if asked and longest_draft and asked > longest_draft:
         problem = f"{asked} is more than the target verifies: max_draft_len is {longest_draft}"
-        yield "speculation.num_draft_tokens", problem, f"at most {longest_draft}"
+        yield Finding("speculation.num_draft_tokens", problem, f"at most {longest_draft}")
     if not step:
         return
     if step < _TOKENS_PER_BLOCK:
         problem = f"{step} is less than one block of the KV cache"
-        yield "engine.max_num_tokens", problem, f"at least {_TOKENS_PER_BLOCK}"
+        yield Finding("engine.max_num_tokens", problem, f"at least {_TOKENS_PER_BLOCK}")
     needed = engine.max_batch_size * ((longest_draft or 1) + 1)
     if step < needed:
         draft = f"max_draft_len {longest_draft}" if longest_draft else "one draft token"
         problem = (
             f"{step} is too few to verify max_batch_size {engine.max_batch_size} requests with {draft} each"
         )
-        yield "engine.max_num_tokens", problem, f"at least {needed}, or leave it out"
+        yield Finding("engine.max_num_tokens", problem, f"at least {needed}, or leave it out")
 
 
 def _serving(recipe: Recipe) -> Iterator[Finding]:
     layout, name = recipe.serving.layout, recipe.serving.model_name
     if layout != "in_process" and name in _ENGINE_MODELS:
-        yield (
+        yield Finding(
             "serving.model_name",
             f"{name} is the name of an engine's model in the bls layout",
             "choose another name",
@@ -83,7 +83,7 @@ def _serving(recipe: Recipe) -> Iterator[Finding]:
     several = [role for role, count in ranks.items() if count > 1]
     if layout == "in_process" and several:
         problem = f"in_process needs one rank for each engine, and the {several[0]} has {ranks[several[0]]}"
-        yield "serving.layout", problem, "write layout: bls, or leave it out"
+        yield Finding("serving.layout", problem, "write layout: bls, or leave it out")
 
 
 def _times(recipe: Recipe) -> Iterator[Finding]:
@@ -95,10 +95,10 @@ def _times(recipe: Recipe) -> Iterator[Finding]:
     )
     if delay and delay > limit:
         problem = f"{delay} is longer than a completion may take: default_timeout_microseconds is {limit}"
-        yield "serving.max_queue_delay_microseconds", problem, f"at most {limit}"
+        yield Finding("serving.max_queue_delay_microseconds", problem, f"at most {limit}")
     if draft and draft >= limit:
         problem = f"{draft} leaves the target no time: default_timeout_microseconds is {limit}"
-        yield "serving.draft_timeout_microseconds", problem, f"at most {limit - 1}"
+        yield Finding("serving.draft_timeout_microseconds", problem, f"at most {limit - 1}")
 
 
 def _overlap(recipe: Recipe) -> Iterator[Finding]:
@@ -108,7 +108,7 @@ def _overlap(recipe: Recipe) -> Iterator[Finding]:
         problem = (
             f"{draft} ranks on GPUs that have ranks of the target too: TensorRT-LLM hangs with two requests"
         )
-        yield (
+        yield Finding(
             "draft.parallel",
             problem,
             f"write tensor: 1 for the draft, or hardware: {{count: {target + draft}}}",
@@ -119,7 +119,7 @@ def _parallel(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
     ranks, hardware = model.parallel.ranks, recipe.hardware
     if hardware.gpu != gpus.NONE and ranks > hardware.count:
         problem = f"tensor x pipeline is {ranks} ranks, one GPU each, but hardware.count is {hardware.count}"
-        yield f"{role}.parallel", problem, f"write hardware: {{count: {ranks}}}, or fewer ranks"
+        yield Finding(f"{role}.parallel", problem, f"write hardware: {{count: {ranks}}}, or fewer ranks")
 
 
 def _precision(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
@@ -127,9 +127,9 @@ def _precision(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
     if quantization.kv_cache == "fp8" and quantization.weights != "fp8":
         # The builder would switch paged context FMHA off, without which a target verifies nothing.
         problem = "an fp8 KV cache needs fp8 weights"
-        yield f"{role}.quantization.kv_cache", problem, "write weights: fp8 too, or kv_cache: none"
+        yield Finding(f"{role}.quantization.kv_cache", problem, "write weights: fp8 too, or kv_cache: none")
     if quantization.calibration and quantization.weights != "fp8":
-        yield (
+        yield Finding(
             f"{role}.quantization.calibration",
             "there is nothing to calibrate without fp8 weights",
             "write weights: fp8",
@@ -137,8 +137,10 @@ def _precision(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
     if on_tensorrt and model.dtype == "float32":
         # The plugin falls back to unfused attention (attentionOp.cpp), which reads no cached prefix.
         problem = "TensorRT-LLM has no paged context FMHA for float32, which speculation needs"
-        yield f"{role}.dtype", problem, "write float16, bfloat16 or auto, or backend: torch"
+        yield Finding(f"{role}.dtype", problem, "write float16, bfloat16 or auto, or backend: torch")
     gpu = gpus.GPUS.get(recipe.hardware.gpu)
     if on_tensorrt and gpu and quantization.weights == "fp8" and not gpu.fp8:
         problem = f"{gpu.label} (SM {gpu.sm}) has no FP8; it came with SM 89"
-        yield f"{role}.quantization.weights", problem, f"write weights: {gpus.NONE}, or name another GPU"
+        yield Finding(
+            f"{role}.quantization.weights", problem, f"write weights: {gpus.NONE}, or name another GPU"
+        )

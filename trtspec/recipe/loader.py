@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from trtspec.errors import Problem, RecipeError
+from trtspec.errors import RecipeError
+from trtspec.findings import Finding
 from trtspec.recipe.limits import contradictions
 from trtspec.recipe.problems import problems_of
 from trtspec.recipe.schema import Model, Recipe
@@ -27,9 +28,9 @@ class LoadedRecipe:
     path: Path
     lines: Mapping[str, int]
 
-    def problem(self, key: str, problem: str, repair: str | None = None) -> Problem:
+    def problem(self, key: str, problem: str, repair: str | None = None) -> Finding:
         """A problem found later at this key, on the line of the key or of the section that should have it."""
-        return Problem(line_of(key, self.lines), key, problem, repair)
+        return Finding(key, problem, repair, line=line_of(key, self.lines))
 
     def model_location(self, model: Model) -> Path | str:
         """The model's folder, which may not exist, or its Hub id.
@@ -52,21 +53,23 @@ def load(path: Path) -> LoadedRecipe:
     try:
         document = read(_bytes(path))
     except Unreadable as error:
-        raise RecipeError(path, [error.problem]) from None
-    problems, recipe = list(document.problems), None
+        raise RecipeError(path, error.findings) from None
+    findings, recipe = list(document.findings), None
     try:
         recipe = Recipe.model_validate(document.values)
     except ValidationError as error:
         # A value that the reader refused is None, of which one complaint is enough.
-        told = {problem.key for problem in problems}
-        problems += [problem for problem in problems_of(error, document) if problem.key not in told]
-    if recipe is None or problems:
-        raise RecipeError(path, sorted(problems, key=lambda problem: problem.line))
+        told = {finding.subject for finding in findings}
+        findings += [finding for finding in problems_of(error, document) if finding.subject not in told]
+    if recipe is None or findings:
+        raise RecipeError(path, findings)
     loaded = LoadedRecipe(recipe, path, document.lines)
-    problems = [loaded.problem(*finding) for finding in contradictions(recipe)]
-    problems += _locations(loaded)
-    if problems:
-        raise RecipeError(path, sorted(problems, key=lambda problem: problem.line))
+    findings = [
+        replace(found, line=line_of(found.subject, document.lines))
+        for found in (*contradictions(recipe), *_locations(loaded))
+    ]
+    if findings:
+        raise RecipeError(path, findings)
     return loaded
 
 
@@ -75,19 +78,17 @@ def _bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise Unreadable(0, "no such file", f"`trtspec init {path}` writes a starter recipe") from None
+        raise Unreadable("no such file", f"`trtspec init {path}` writes a starter recipe") from None
     except OSError as error:
-        raise Unreadable(0, f"cannot be read: {error.strerror}") from None
+        raise Unreadable(f"cannot be read: {error.strerror}") from None
 
 
-def _locations(loaded: LoadedRecipe) -> list[Problem]:
-    problems = []
+def _locations(loaded: LoadedRecipe) -> Iterator[Finding]:
     for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)
         if isinstance(location, str) and not _HUB_ID.match(location):
             problem = f"found {location!r:.80}, which is neither a folder nor a Hub id"
-            problems.append(loaded.problem(f"{role}.model", problem, "write owner/name, or ./folder"))
+            yield Finding(f"{role}.model", problem, "write owner/name, or ./folder")
         if isinstance(location, Path) and model.revision:
             problem = "a folder has no revisions; only a Hub model has"
-            problems.append(loaded.problem(f"{role}.revision", problem, "remove this line"))
-    return problems
+            yield Finding(f"{role}.revision", problem, "remove this line")

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a recipe, as problems: key, line, what was found, what is allowed."""
+"""What pydantic found wrong with a recipe, as findings: key, line, what was found, what is allowed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from trtspec.errors import Problem
+from trtspec.findings import Finding
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.yaml_reader import Document, line_of
 
@@ -28,9 +28,9 @@ _WANTED = {
 _SCIENTIFIC = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
 
 
-def problems_of(error: ValidationError, document: Document) -> list[Problem]:
-    """One problem for each key, even where a key may hold several types and is none of them."""
-    found: dict[str, Problem] = {}
+def problems_of(error: ValidationError, document: Document) -> list[Finding]:
+    """One for each key, even where a key may hold several types and is none of them."""
+    found: dict[str, Finding] = {}
     for entry in error.errors(include_url=False):
         path = [str(part) for part in entry["loc"]]
         if "build" in path[:-1]:
@@ -42,7 +42,7 @@ def problems_of(error: ValidationError, document: Document) -> list[Problem]:
             problem, repair = _build_option(entry["input"])
         else:
             problem, repair = _explain(entry, key, path, document)
-        found[key] = Problem(line_of(key, document.lines), key, problem, repair)
+        found[key] = Finding(key, problem, repair, line=line_of(key, document.lines))
     return list(found.values())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trtspec.errors import Problem
+from trtspec.findings import Finding
 
 MAX_BYTES = 256 * 1024
 _MAX_VALUES = 5_000
@@ -21,11 +21,11 @@ _FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z
 
 
 class Unreadable(Exception):
-    """The text has no values at all; holds the problem."""
+    """The text has no values at all; `findings` says why."""
 
-    def __init__(self, line: int, problem: str, repair: str | None = None) -> None:
+    def __init__(self, problem: str, repair: str | None = None, *, line: int | None = None) -> None:
         super().__init__(problem)
-        self.problem = Problem(line, "", problem, repair)
+        self.findings = (Finding("", problem, repair, line=line),)
 
 
 @dataclass(slots=True)
@@ -35,21 +35,22 @@ class Document:
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
 
-def line_of(key: str, lines: Mapping[str, int]) -> int:
-    """The line of a dotted key, or of the nearest section around it that the file has; 0 for neither."""
+def line_of(key: str, lines: Mapping[str, int]) -> int | None:
+    """The line of a dotted key, or of the nearest section around it that the file has; None for neither."""
     while key and key not in lines:
         key = key.rpartition(".")[0]
-    return lines.get(key, 0)
+    return lines.get(key)
 
 
 def read(data: bytes) -> Document:
     """Reads one YAML document whose top level is a mapping; raises Unreadable."""
     root = _compose(_decode(data))
     if not isinstance(root, yaml.MappingNode):
-        raise Unreadable(_line(root), f"the top level is {_kind(root)}, not keys with values", _EXAMPLE)
+        problem = f"the top level is {_kind(root)}, not keys with values"
+        raise Unreadable(problem, _EXAMPLE, line=_line(root))
     reader = _Reader(Document())
     reader.document.values = reader.mapping(root, "", 1)
     return reader.document
@@ -60,43 +61,42 @@ _EXAMPLE = "write for example `name: my-pair`; `trtspec init` writes a whole rec
 
 def _decode(data: bytes) -> str:
     if len(data) > MAX_BYTES:
-        raise Unreadable(0, f"is larger than {MAX_BYTES // 1024} KiB, which no recipe is")
+        raise Unreadable(f"is larger than {MAX_BYTES // 1024} KiB, which no recipe is")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise Unreadable(line, "is not UTF-8 text", "save the file as UTF-8") from None
+        raise Unreadable("is not UTF-8 text", "save the file as UTF-8", line=line) from None
 
 
 def _compose(text: str) -> yaml.Node:
     try:
         nodes = list(yaml.compose_all(text, yaml.SafeLoader))
     except RecursionError:
-        raise Unreadable(0, "is nested too deeply") from None
+        raise Unreadable("is nested too deeply") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         problem = f"holds the character U+{ord(text[error.position]):04X}, which YAML forbids"
-        raise Unreadable(line, problem) from None
+        raise Unreadable(problem, line=line) from None
     except yaml.MarkedYAMLError as error:
         raise _unreadable(error) from None
     if not nodes or _is_empty(nodes[0]):
-        raise Unreadable(0, "is empty", "`trtspec init` writes a whole recipe")
+        raise Unreadable("is empty", "`trtspec init` writes a whole recipe")
     if len(nodes) > 1:
-        raise Unreadable(
-            _line(nodes[1]), "a second document begins here (`---`)", "one file holds one recipe"
-        )
+        problem = "a second document begins here (`---`)"
+        raise Unreadable(problem, "one file holds one recipe", line=_line(nodes[1]))
     return nodes[0]
 
 
 def _unreadable(error: yaml.MarkedYAMLError) -> Unreadable:
     mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else 0
+    line = mark.line + 1 if mark else None
     problem = error.problem or "cannot be parsed"
     if "'\\t'" in problem:
-        return Unreadable(line, "a tab stands where YAML allows only spaces", "indent with spaces")
+        return Unreadable("a tab stands where YAML allows only spaces", "indent with spaces", line=line)
     column = f" (column {mark.column + 1})" if mark else ""
     context = f"{error.context}: " if error.context else ""
-    return Unreadable(line, f"is not valid YAML: {context}{problem}{column}")
+    return Unreadable(f"is not valid YAML: {context}{problem}{column}", line=line)
 
 
 def _is_empty(node: yaml.Node) -> bool:
@@ -135,9 +135,10 @@ class _Reader:
     def _value(self, node: yaml.Node, path: str, depth: int) -> Any:
         self._values += 1
         if self._values > _MAX_VALUES:
-            raise Unreadable(_line(node), f"has more than {_MAX_VALUES} values once its aliases are expanded")
+            problem = f"has more than {_MAX_VALUES} values once its aliases are expanded"
+            raise Unreadable(problem, line=_line(node))
         if depth >= _MAX_DEPTH:
-            raise Unreadable(_line(node), f"is nested more than {_MAX_DEPTH} levels deep")
+            raise Unreadable(f"is nested more than {_MAX_DEPTH} levels deep", line=_line(node))
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
             return self.mapping(node, path, depth + 1)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
@@ -175,7 +176,7 @@ class _Reader:
         return self._refuse(line, path, f"has the tag {_tag(node)}, which is not read", "remove the tag")
 
     def _refuse(self, line: int, path: str, problem: str, repair: str | None = None) -> None:
-        self.document.problems.append(Problem(line, path, problem, repair))
+        self.document.findings.append(Finding(path, problem, repair, line=line))
 
 
 def _line(node: yaml.Node) -> int:

@@ -33,7 +33,7 @@ def step(facts: Facts, role: Role, model: ModelFacts, plan: CalibrationPlan) -> 
     if dataset.is_ready:
         summary = f"the FP8 scales of the {role}, from {dataset.file.name}"
         digest = weights and digest_of([weights, plan.dataset.digest, options.kv_cache])
-        action = partial(_reuse, dataset.file, weights, options.kv_cache)
+        action = partial(_reuse, dataset.file, weights, kv_cache=options.kv_cache)
     else:
         summary = f"the FP8 scales of the {role}, from up to {options.samples} texts"
         values = {"format": FORMAT, "options": asdict(options), "dataset": plan.dataset.digest}
@@ -84,7 +84,7 @@ def run(
     write_calibration(output, calibrate(source, dataset, options, origin, advance))
 
 
-def _reuse(file: Path, weights: str | None, kv_cache: bool, output: Path, advance: Advance) -> None:
+def _reuse(file: Path, weights: str | None, output: Path, advance: Advance, *, kv_cache: bool) -> None:
     """Copies what an earlier calibration of the same weights found; raises ModelError for any other."""
     found = read_calibration(file)
     if found.provenance.get("weights") != weights:

@@ -44,7 +44,7 @@ class Prune:
     size: int
 
 
-def prune(store: Store, rules: Rules, dry_run: bool, advance: Advance) -> Prune:
+def prune(store: Store, rules: Rules, advance: Advance, *, dry_run: bool) -> Prune:
     """Says what went, or what would; raises StoreError, also when it takes so long that a push may go on."""
     if dry_run:
         return _look(store, rules)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtspec.checkpoint.threads import in_threads
 from trtspec.errors import CorruptedError
+from trtspec.findings import Finding
 from trtspec.store.entry import Chunk, Entry
 from trtspec.store.prune import exclusively
 from trtspec.store.store import ENTRIES, PUSHING, THREADS, Store
@@ -15,26 +15,27 @@ from trtspec.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The entries, the `size` in bytes of what they need, and what is wrong with files, by their names."""
+    """The entries, the `size` in bytes of what they need, and what is wrong with files."""
 
     entries: tuple[Entry, ...]
     size: int
-    problems: Mapping[str, str]
+    findings: tuple[Finding, ...]
 
     def damaged(self) -> list[Entry]:
         """The entries that cannot be pulled."""
-        return [entry for entry in self.entries if any(chunk.name in self.problems for chunk in entry.chunks)]
+        names = {finding.subject for finding in self.findings}
+        return [entry for entry in self.entries if any(chunk.name in names for chunk in entry.chunks)]
 
 
 def verify(store: Store, watch: Watch) -> Verified:
     """Raises StoreError where the store cannot be read at all."""
-    problems: dict[str, str] = {}
+    findings: list[Finding] = []
     entries = []
     for name in [*store.files.find(ENTRIES), *store.files.find(PUSHING)]:
         try:
             entry = store.read_entry(name)
         except CorruptedError as error:
-            problems[name] = error.problem
+            findings.append(Finding(name, error.problem))
             continue
         if entry and name == entry.document:
             entries.append(entry)
@@ -45,16 +46,16 @@ def verify(store: Store, watch: Watch) -> Verified:
         try:
             store.read_chunk(chunk)
         except CorruptedError as error:
-            problems[chunk.name] = error.problem
+            findings.append(Finding(chunk.name, error.problem))
         return chunk.size
 
     with watch(f"read {store}", size) as advance:
         in_threads(read, chunks, advance, THREADS)
-    return Verified(tuple(entries), size, problems)
+    return Verified(tuple(entries), size, tuple(findings))
 
 
 def drop(store: Store, found: Verified) -> None:
     """Removes what is corrupted and the entries that need it; a push or a build brings them again."""
     with exclusively(store) as remove:
         remove([entry.document for entry in found.damaged()], lambda *_: None)
-        remove(list(found.problems), lambda *_: None)
+        remove([finding.subject for finding in found.findings], lambda *_: None)

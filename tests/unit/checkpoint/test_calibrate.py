@@ -123,7 +123,7 @@ def test_layers_that_accelerate_keeps_elsewhere(llama_folder: Callable[..., Path
     ids, results = torch.arange(40).reshape(2, 20), []
     for model in (parted, load_model(source, "bfloat16", 20)):
         with torch.inference_mode():
-            quantized = FakeQuantized(model, True, lambda model: model(ids))
+            quantized = FakeQuantized(model, lambda model: model(ids), kv_cache=True)
         found = Calibration(*quantized.found(weights), {})
         quantized.apply(weights, found)
         results.append((found, measure(quantized, ids.tolist(), lambda _: None)))
@@ -207,7 +207,7 @@ def encoder(llama_folder: Callable[..., Path]) -> Callable[..., Encoder]:
         folder = llama_folder()
         if template:
             (folder / "chat_template.jinja").write_text(template)
-        return Encoder(folder, Path("texts.jsonl"), max_length, chat_template)
+        return Encoder(folder, Path("texts.jsonl"), max_length, chat_template=chat_template)
 
     return make
 

@@ -13,6 +13,7 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping, misfit
 from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError
+from trtspec.findings import Finding
 
 
 @pytest.mark.parametrize("layers", [1, 2, 5, 80, 126])
@@ -73,10 +74,10 @@ def test_sizes_that_do_not_divide(
     folder = llama_folder(**config)
     source = read_source(folder)
     (folder / "model.safetensors").unlink()  # it is not looked at again
-    found = misfit(source, mapping, fp8)
+    found = misfit(source, mapping, fp8=fp8)
     assert found is not None
-    assert (found[0], found[2]) == (key, repair)
-    assert problem in found[1]
+    assert (found.subject, found.repair) == (key, repair)
+    assert problem in found.problem
     with pytest.raises(ModelError, match=re.escape(problem)):
         convert(source, ConvertOptions("bfloat16", mapping, fp8), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -97,11 +98,12 @@ def test_a_qwen3_needs_more_query_heads_than_key_value_heads_on_each_rank(
     found = misfit(replace(source, architecture="Qwen3ForCausalLM"), Mapping(tp_size), fp8=True)
     assert (found is not None) is refused
     if found:
-        key, problem, repair = found
         own = 8 // tp_size
-        assert f"a rank has as many query heads as key-value heads, {own}, which TensorRT-LLM" in problem
+        assert (
+            f"a rank has as many query heads as key-value heads, {own}, which TensorRT-LLM" in found.problem
+        )
         expected = ("model", "take another model") if kv_heads == 8 else ("parallel.tensor", "use 1, 2 or 4")
-        assert (key, repair) == expected
+        assert (found.subject, found.repair) == expected
 
 
 def test_phi3_has_no_pipeline(llama_folder: Callable[..., Path]) -> None:
@@ -109,7 +111,7 @@ def test_phi3_has_no_pipeline(llama_folder: Callable[..., Path]) -> None:
     assert misfit(source, Mapping(2), fp8=False) is None
     found = misfit(source, Mapping(2, 2), fp8=False)
     problem = "TensorRT-LLM's Phi3ForCausalLM has no pipeline ranks"
-    assert found == ("parallel.pipeline", problem, "at most 1")
+    assert found == Finding("parallel.pipeline", problem, "at most 1")
 
 
 def test_sizes_that_divide(llama_folder: Callable[..., Path]) -> None:

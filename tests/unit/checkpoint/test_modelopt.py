@@ -71,7 +71,7 @@ class Case:
         """Ours."""
         if not self.fp8:
             return None
-        quantized = FakeQuantized(load_model(self.source, "bfloat16", 32), self.kv_cache, self.run)
+        quantized = FakeQuantized(load_model(self.source, "bfloat16", 32), self.run, kv_cache=self.kv_cache)
         return Calibration(*quantized.found(family_of(self.source).weights(self.source)), {})
 
     def export(self, tp: int, pp: int) -> Path:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
-from trtspec.checkpoint.pair import Finding, compare, refuse
+from trtspec.checkpoint.pair import compare, refuse
 from trtspec.checkpoint.side import Side, read_side
 from trtspec.errors import ModelError, PairError
+from trtspec.findings import Finding, Severity, errors, note
 
 SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")
 
@@ -36,7 +37,7 @@ def the_one(findings: list[Finding]) -> Finding:
 
 
 def refused(findings: list[Finding]) -> list[str]:
-    return [finding.subject for finding in findings if finding.refused]
+    return [finding.subject for finding in errors(findings)]
 
 
 def test_a_pair_that_fits_has_no_findings(sides: Callable[..., tuple[Side, Side]]) -> None:
@@ -78,9 +79,9 @@ class TestIds:
         target, draft = sides(draft={"tokenizer": other})
         findings = compare(target, draft)
         first = findings[0]
-        assert (first.subject, first.refused) == ("token ids", True)
+        assert (first.subject, first.severity) == ("token ids", Severity.ERROR)
         differing = [i for i in range(300) if target.tokenizer.tokens.get(i) != draft.tokenizer.tokens.get(i)]
-        assert f"{differing[0]} is {target.tokenizer.tokens[differing[0]]!r}" in first.difference
+        assert f"{differing[0]} is {target.tokenizer.tokens[differing[0]]!r}" in first.problem
         with pytest.raises(PairError, match="token ids") as error:
             refuse("recipe.yaml", findings)
         assert error.value.subject == "recipe.yaml"
@@ -102,8 +103,8 @@ class TestIds:
     ) -> None:
         other = byte_level(specials=("<|begin|>", "<|end|>", "<|reserved|>"))
         finding = the_one(compare(*sides(draft={"tokenizer": other})))
-        assert (finding.subject, finding.refused) == ("special tokens", False)
-        assert "2 is b'<|pad|>' and b'<|reserved|>'" in finding.difference
+        assert (finding.subject, finding.severity) == ("special tokens", Severity.NOTE)
+        assert "2 is b'<|pad|>' and b'<|reserved|>'" in finding.problem
 
     def test_an_end_token_with_another_meaning_is_refused(
         self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
@@ -119,15 +120,15 @@ class TestIds:
         stripped.add_tokens([AddedToken("<x>", lstrip=True)])
         finding = the_one(compare(*sides(target={"tokenizer": plain}, draft={"tokenizer": stripped})))
         assert finding.subject == "added tokens"
-        assert "1 token added or special in another way" in finding.difference
-        assert "b'<x>'" in finding.difference
+        assert "1 token added or special in another way" in finding.problem
+        assert "b'<x>'" in finding.problem
 
 
 class TestVocabulary:
     def test_padding_is_listed_as_harmless(self, sides: Callable[..., tuple[Side, Side]]) -> None:
         finding = the_one(compare(*sides(target={"vocab_size": 384})))
-        assert (finding.subject, finding.refused) == ("padded vocabulary", False)
-        assert finding.difference == "384 rows in the target's embedding, 320 in the draft's"
+        assert (finding.subject, finding.severity) == ("padded vocabulary", Severity.NOTE)
+        assert finding.problem == "384 rows in the target's embedding, 320 in the draft's"
         assert finding.effect.startswith("none for token matching")
 
     def test_padding_of_the_draft_beyond_the_target_cuts_drafts(
@@ -144,7 +145,7 @@ class TestVocabulary:
         findings = compare(*sides(target={"tokenizer": more, "vocab_size": 384}))
         assert refused(findings) == ["vocabulary"]
         size = byte_level().get_vocab_size()
-        assert f"{size + 30 - 320} ids of the target's tokenizer, such as 320" in findings[0].difference
+        assert f"{size + 30 - 320} ids of the target's tokenizer, such as 320" in findings[0].problem
 
     def test_more_tokens_in_the_draft_than_the_target_has_rows(
         self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
@@ -162,8 +163,8 @@ class TestVocabulary:
         more.add_special_tokens([AddedToken("<new>", special=True)])
         finding = the_one(compare(*sides(target={"tokenizer": more})))
         size = byte_level().get_vocab_size()
-        assert finding.difference == f"1 id only in the target's, such as {size} (b'<new>')"
-        assert not finding.refused
+        assert finding.problem == f"1 id only in the target's, such as {size} (b'<new>')"
+        assert finding.severity is Severity.NOTE
 
     def test_a_tokenizer_with_more_ids_than_its_own_model(
         self, sides: Callable[..., tuple[Side, Side]]
@@ -178,7 +179,7 @@ class TestVocabulary:
 class TestEnds:
     def test_a_further_end_of_one_of_them(self, sides: Callable[..., tuple[Side, Side]]) -> None:
         finding = the_one(compare(*sides(target={"eos_token_id": [1, 2]})))
-        assert (finding.difference, finding.refused) == ("1, 2 in the target, 1 in the draft", False)
+        assert (finding.problem, finding.severity) == ("1, 2 in the target, 1 in the draft", Severity.NOTE)
 
     def test_no_end_at_all(self, sides: Callable[..., tuple[Side, Side]]) -> None:
         findings = compare(*sides(target={"eos_token_id": None}, draft={"eos_token_id": None}))
@@ -186,13 +187,13 @@ class TestEnds:
 
     def test_configuration_and_tokenizer_disagree(self, sides: Callable[..., tuple[Side, Side]]) -> None:
         findings = compare(*sides(target={"eos_token_id": 2}, draft={"eos_token_id": 2}))
-        assert the_one(findings).difference == "the target's configuration says 2, its tokenizer 1"
+        assert the_one(findings).problem == "the target's configuration says 2, its tokenizer 1"
 
     def test_bos_and_pad(self, sides: Callable[..., tuple[Side, Side]]) -> None:
         findings = compare(*sides(draft={"bos_token_id": None, "pad_token_id": 1}))
-        assert [(finding.subject, finding.refused) for finding in findings] == [
-            ("bos token", False),
-            ("pad token", False),
+        assert [(finding.subject, finding.severity) for finding in findings] == [
+            ("bos token", Severity.NOTE),
+            ("pad token", Severity.NOTE),
         ]
 
 
@@ -209,7 +210,7 @@ class TestCutting:
 
     def test_chat_template(self, sides: Callable[..., tuple[Side, Side]]) -> None:
         finding = the_one(compare(*sides(target={"settings": {"chat_template": "{{ messages }}"}})))
-        assert finding == Finding("chat template", "the draft has none", "the target's is used")
+        assert finding == note("chat template", "the draft has none", effect="the target's is used")
 
 
 class TestSizes:
@@ -222,14 +223,14 @@ class TestSizes:
 
     def test_a_draft_of_the_same_size_is_listed(self, sides: Callable[..., tuple[Side, Side]]) -> None:
         finding = the_one(compare(*sides(draft={"hidden_size": 32})))
-        assert (finding.subject, finding.refused) == ("size", False)
+        assert (finding.subject, finding.severity) == ("size", Severity.NOTE)
 
     def test_texts_longer_than_the_target_was_made_for(self, sides: Callable[..., tuple[Side, Side]]) -> None:
         target, draft = sides(draft={"max_position_embeddings": 128})
         assert refused(compare(target, draft, max_seq_len=257)) == ["context length"]
         assert compare(target, draft, max_seq_len=128) == []
         finding = the_one(compare(target, draft, max_seq_len=256))
-        assert finding.difference == "texts of up to 256 tokens, but the draft was made for 128"
+        assert finding.problem == "texts of up to 256 tokens, but the draft was made for 128"
 
     @pytest.mark.parametrize(("window", "told"), [(None, False), (128, True), (256, False)])
     def test_texts_longer_than_a_sliding_window(
@@ -248,7 +249,7 @@ class TestSizes:
 
 def test_refuse_counts_what_else_is_wrong(sides: Callable[..., tuple[Side, Side]]) -> None:
     findings = compare(*sides(target={"hidden_size": 8}), max_seq_len=1000)
-    assert [finding.refused for finding in findings] == [True, True, False]
+    assert [finding.severity.value for finding in findings] == ["error", "error", "note"]
     with pytest.raises(PairError, match=r"\(and 1 more\)"):
         refuse("recipe.yaml", findings)
 

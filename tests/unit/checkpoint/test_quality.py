@@ -37,7 +37,7 @@ TEXTS[2] = TEXTS[2][:1]
 
 def quantize(source: Source, kv_cache: bool, dtype: str = "bfloat16") -> tuple[FakeQuantized, Calibration]:
     ids = torch.randint(0, 264, (2, 30), generator=torch.Generator().manual_seed(2))
-    quantized = FakeQuantized(load_model(source, dtype, 30), kv_cache, lambda model: model(ids))
+    quantized = FakeQuantized(load_model(source, dtype, 30), lambda model: model(ids), kv_cache=kv_cache)
     weights = tuple(family_of(source).weights(source))
     return quantized, Calibration(*quantized.found(weights), {})
 

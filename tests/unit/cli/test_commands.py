@@ -93,7 +93,7 @@ class TestCheck:
         answer = json.loads(result.stdout)
         assert (answer["recipe"], answer["ok"], answer["not_checked"]) == (str(path), True, {})
         assert answer["models"]["target"]["vocab_size"] == 384
-        assert [finding["refused"] for finding in answer["findings"]] == [False]
+        assert [finding["severity"] for finding in answer["findings"]] == ["note"]
 
     @pytest.mark.parametrize("flags", [[], ["--json"]])
     def test_a_pair_that_is_refused_is_reported_whole(
@@ -123,12 +123,14 @@ class TestCheck:
         assert json.loads(result.stdout) == {
             "recipe": str(path),
             "ok": False,
-            "problems": [
+            "findings": [
                 {
-                    "line": 5,
-                    "key": "engine.max_batch_siz",
+                    "subject": "engine.max_batch_siz",
                     "problem": "unknown key",
                     "repair": "did you mean max_batch_size?",
+                    "severity": "error",
+                    "effect": None,
+                    "line": 5,
                 }
             ],
         }

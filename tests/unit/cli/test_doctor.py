@@ -51,8 +51,8 @@ def doctor(
         recipe = write_recipe("\n".join(f"{key}: {value}" for key, value in lines.items()))
         result = invoke(str(recipe), "--json")
         answer = json.loads(result.stdout)
-        states = [finding["state"] for finding in answer["findings"]]
-        assert answer["ok"] == ("missing" not in states) == (result.exit_code == 0)
+        severities = [finding["severity"] for finding in answer["findings"]]
+        assert answer["ok"] == ("error" not in severities) == (result.exit_code == 0)
         return {finding["subject"]: finding for finding in answer["findings"]}
 
     return run
@@ -63,20 +63,20 @@ def invoke(*words: str) -> Result:
 
 
 def missing(findings: dict[str, dict[str, Any]]) -> list[str]:
-    return [subject for subject, finding in findings.items() if finding["state"] == "missing"]
+    return [subject for subject, finding in findings.items() if finding["severity"] == "error"]
 
 
 def test_a_machine_with_everything(doctor: Callable[..., Any]) -> None:
     found = doctor()
     assert missing(found) == []
-    assert found["GPU"]["found"] == "1 x NVIDIA H200 (SM 90, 140.4 GiB)"
-    assert found["driver"]["found"] == "590.44.01"
-    assert found["GPU memory"]["found"] == "139.6 GiB free"
-    assert found["TensorRT-LLM"]["found"].startswith("1.2.1, ")
-    assert found["TensorRT"]["found"] == "10.14.1.48"
-    assert found["docker"]["found"] == "29.0.1, with GPUs for containers"
-    assert found["target"]["found"] == "./target, on this machine"
-    assert {found[name]["state"] for name in ("GPU", "driver", "TensorRT", "docker", "disk")} == {"ok"}
+    assert found["GPU"]["problem"] == "1 x NVIDIA H200 (SM 90, 140.4 GiB)"
+    assert found["driver"]["problem"] == "590.44.01"
+    assert found["GPU memory"]["problem"] == "139.6 GiB free"
+    assert found["TensorRT-LLM"]["problem"].startswith("1.2.1, ")
+    assert found["TensorRT"]["problem"] == "10.14.1.48"
+    assert found["docker"]["problem"] == "29.0.1, with GPUs for containers"
+    assert found["target"]["problem"] == "./target, on this machine"
+    assert {found[name]["severity"] for name in ("GPU", "driver", "TensorRT", "docker", "disk")} == {"ok"}
 
 
 def test_without_a_recipe_nothing_is_missing(machine: GpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,14 +128,14 @@ def test_a_gpu_that_will_not_do(
     machine.gpus(*gpus)
     findings = doctor()
     assert missing(findings) == [subject]
-    assert found in findings[subject]["found"]
+    assert found in findings[subject]["problem"]
     assert repair in findings[subject]["repair"]
 
 
 def test_too_few_gpus(doctor: Callable[..., Any]) -> None:
     findings = doctor(hardware="{gpu: h200, count: 2}")
     assert missing(findings) == ["GPU"]
-    assert "the recipe needs 2" in findings["GPU"]["found"]
+    assert "the recipe needs 2" in findings["GPU"]["problem"]
 
 
 @pytest.mark.parametrize(
@@ -152,29 +152,29 @@ def test_what_may_do_all_the_same(
     machine.gpus(gpu)
     findings = doctor()
     assert missing(findings) == []
-    assert findings[subject]["state"] == "note"
-    assert found in findings[subject]["found"]
+    assert findings[subject]["severity"] == "note"
+    assert found in findings[subject]["problem"]
     assert findings[subject]["repair"]
 
 
 def test_only_gpus_of_the_recipe_must_be_free(machine: GpuMachine, doctor: Callable[..., Any]) -> None:
     full = H200.replace("143000", "0")
     machine.gpus(H200, H200, full)
-    assert doctor()["GPU memory"]["state"] == "ok"
+    assert doctor()["GPU memory"]["severity"] == "ok"
     findings = doctor(hardware="{gpu: h200, count: 3}")
     assert missing(findings) == []
-    assert findings["GPU memory"]["found"] == "0.0 GiB free"
+    assert findings["GPU memory"]["problem"] == "0.0 GiB free"
     machine.gpus(H200, full, H200)
     findings = doctor(hardware="{gpu: h200, count: 2}")
     assert missing(findings) == ["GPU memory"]
-    assert "0.0 GiB free on GPU 1, and the weights take" in findings["GPU memory"]["found"]
+    assert "0.0 GiB free on GPU 1, and the weights take" in findings["GPU memory"]["problem"]
 
 
 def test_another_release(doctor: Callable[..., Any], machine: GpuMachine) -> None:
     machine.docker(DOCKER.replace('"nvidia": {}, ', ""))
     findings = doctor(engine="{release: 1.1.0}")
     assert missing(findings) == ["TensorRT-LLM"]
-    assert findings["TensorRT-LLM"]["found"].endswith("the recipe builds with 1.1.0")
+    assert findings["TensorRT-LLM"]["problem"].endswith("the recipe builds with 1.1.0")
     assert "nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3" in findings["TensorRT-LLM"]["repair"]
     assert findings["TensorRT-LLM"]["repair"].endswith("or write release: 1.2.1")
 
@@ -188,7 +188,7 @@ def test_no_tensorrt_llm(
     machine.docker(DOCKER.replace('"nvidia": {}, ', ""))
     findings = doctor()
     assert missing(findings) == ["TensorRT-LLM"]
-    assert findings["TensorRT-LLM"]["found"] == "none; the recipe builds with 1.2.1"
+    assert findings["TensorRT-LLM"]["problem"] == "none; the recipe builds with 1.2.1"
     assert findings["TensorRT-LLM"]["repair"].startswith("docker run --rm -it --gpus all --ipc=host")
     assert " -v $HOME/.cache:/root/.cache " in findings["TensorRT-LLM"]["repair"]
 
@@ -206,7 +206,7 @@ def test_a_docker_that_will_not_do(
 ) -> None:
     machine.docker(info)
     finding = doctor()["docker"]
-    assert (finding["state"], finding["found"]) == ("note", found)
+    assert (finding["severity"], finding["problem"]) == ("note", found)
 
 
 def test_a_laptop_needs_no_gpu(machine: GpuMachine, doctor: Callable[..., Any]) -> None:
@@ -214,8 +214,8 @@ def test_a_laptop_needs_no_gpu(machine: GpuMachine, doctor: Callable[..., Any]) 
     findings = doctor(hardware="{gpu: none}")
     assert missing(findings) == []
     assert "GPU" not in findings
-    assert findings["PyTorch"]["state"] == "ok"
-    assert findings["Triton (wheel)"]["state"] == "ok"
+    assert findings["PyTorch"]["severity"] == "ok"
+    assert findings["Triton (wheel)"]["severity"] == "ok"
 
 
 def test_models_that_cannot_be_had(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +225,8 @@ def test_models_that_cannot_be_had(doctor: Callable[..., Any], monkeypatch: pyte
     )
     findings = doctor(target="{model: ./nothing}", draft="{model: someone/model}")
     assert missing(findings) == ["target", "draft"]
-    assert "./nothing: " in findings["target"]["found"]
-    assert "the Hub cannot be reached" in findings["draft"]["found"]
+    assert "./nothing: " in findings["target"]["problem"]
+    assert "the Hub cannot be reached" in findings["draft"]["problem"]
 
 
 def test_a_full_disk(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,4 +236,4 @@ def test_a_full_disk(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("trtspec.plan.machine.shutil.disk_usage", lambda _: usage)
     findings = doctor()
     assert missing(findings) == ["disk"]
-    assert "0.0 GB free" in findings["disk"]["found"]
+    assert "0.0 GB free" in findings["disk"]["problem"]

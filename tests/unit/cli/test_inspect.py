@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from trtspec.cli import inspect as command
 from trtspec.cli.app import app
 from trtspec.digest import digest_of
 from trtspec.run import digests
+from trtspec.watch import unwatched
 
 RUN = CliRunner()
 
@@ -40,7 +40,7 @@ def test_json_for_a_machine(llama_folder: Callable[..., Path]) -> None:
     assert content["files"] == {name: len(data) for name, data in files.items()}
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     assert content["digest"] == digest_of(sums)
-    assert [finding["wrong"] for finding in content["findings"]] == [False]
+    assert [finding["severity"] for finding in content["findings"]] == ["note"]
 
 
 def test_what_is_wrong_gives_status_1(llama_folder: Callable[..., Path]) -> None:
@@ -69,7 +69,7 @@ def test_a_build_knows_its_digests(llama_folder: Callable[..., Path], tmp_path: 
     """The record that a build keeps is believed, as a build believes it."""
     folder = llama_folder()
     store = tmp_path / ".trtspec" / "digests.json"
-    known = digests.FileDigests(store, command.watch)
+    known = digests.FileDigests(store, unwatched)
     sums = {name: known.of(folder / name) for name in ("config.json", "model.safetensors")}
     known.save()
     store.write_text(store.read_text().replace(sums["model.safetensors"], "0" * 64))

@@ -132,7 +132,7 @@ def test_verify_says_what_cannot_be_pulled(store: Path) -> None:
     content = json.loads((result := run("verify", store, "--json")).stdout)
     assert result.exit_code == 1
     assert len(content["damaged"]) == 2
-    assert chunk.name in next(iter(content["problems"]))
+    assert chunk.name in content["findings"][0]["subject"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def spec(recipe: Path, changes: dict[str, str]) -> RepositorySpec:
         assert old in text
         text = text.replace(old, new)
     recipe.write_text(text)
-    return repository_spec(make_plan(recipe, {}, False, unwatched).resolved)
+    return repository_spec(make_plan(recipe, {}, unwatched, to_run=False).resolved)
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ def test_drafts_are_discarded_only_where_a_text_outgrows_an_iteration(resolved: 
 def test_without_chunked_context_each_text_must_fit_an_iteration(resolved: Resolve) -> None:
     with pytest.raises(RecipeError, match="max_num_tokens 8199 must hold the longest text") as caught:
         resolved("engine: {max_num_tokens: 8199, enable_chunked_context: false}")
-    assert caught.value.problems[0].key == "engine.enable_chunked_context"
-    assert caught.value.problems[0].repair == "write true, or max_num_tokens: 8200"
+    assert caught.value.findings[0].subject == "engine.enable_chunked_context"
+    assert caught.value.findings[0].repair == "write true, or max_num_tokens: 8200"
 
 
 def test_max_num_tokens_covers_a_verification_of_every_request(resolved: Resolve) -> None:
@@ -187,8 +187,8 @@ def test_what_trtllm_build_would_switch_off_is_refused(resolved: Resolve) -> Non
 def test_what_cannot_be_given(resolved: Resolve, line: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said) as caught:
         resolved(line)
-    assert caught.value.problems[0].line > 0
-    assert caught.value.problems[0].repair
+    assert caught.value.findings[0].line
+    assert caught.value.findings[0].repair
 
 
 def test_the_ranks_of_an_engine(resolved: Resolve) -> None:
@@ -207,7 +207,7 @@ def test_the_ranks_of_an_engine(resolved: Resolve) -> None:
 def test_ranks_that_a_model_does_not_divide_among(resolved: Resolve, parallel: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said) as caught:
         resolved("hardware: {gpu: h200, count: 8}", f"target: {{model: ./t, parallel: {{{parallel}}}}}")
-    assert caught.value.problems[0].repair in ("use 1, 2 or 4", "at most 2")
+    assert caught.value.findings[0].repair in ("use 1, 2 or 4", "at most 2")
 
 
 def test_a_stretched_rope_makes_room(resolved: Resolve) -> None:

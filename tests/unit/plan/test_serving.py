@@ -23,7 +23,7 @@ def resolved(recipe: Path, serving: str = "{}", engine: str = "backend: torch") 
         .replace("engine: {backend: torch}", f"engine: {{{engine}}}")
     )
     recipe.write_text(f"{text}\nserving: {serving}\n")
-    return make_plan(recipe, {}, False, unwatched).resolved
+    return make_plan(recipe, {}, unwatched, to_run=False).resolved
 
 
 def choice(found: Resolved, key: str) -> Choice:

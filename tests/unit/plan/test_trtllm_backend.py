@@ -238,7 +238,9 @@ class TestTwoRanks:
         return recipe.parent / "out/target/engine"
 
     def build(self, engine: Path) -> None:
-        plan = make_plan(engine.parents[2] / "pair.yaml", {"output": str(engine.parents[1])}, True, unwatched)
+        plan = make_plan(
+            engine.parents[2] / "pair.yaml", {"output": str(engine.parents[1])}, unwatched, to_run=True
+        )
         wanted = ("convert target", "build target")
         run([step for step in plan.steps if step.name in wanted], plan.output, plan.digests, unwatched)
 

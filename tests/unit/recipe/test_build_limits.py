@@ -23,8 +23,8 @@ def found(build: dict[str, Any], **changes: Any) -> dict[str, tuple[str, str | N
             **changes,
         }
     )
-    problems = build_contradictions(recipe.target, recipe)
-    return {option: (problem, repair) for option, problem, repair in problems}
+    findings = build_contradictions(recipe.target, recipe)
+    return {finding.subject: (finding.problem, finding.repair) for finding in findings}
 
 
 @pytest.mark.parametrize(

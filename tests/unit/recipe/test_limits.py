@@ -19,7 +19,8 @@ def found(**changes: Any) -> dict[str, tuple[str, str | None]]:
     }
     for section, keys in changes.items():
         values[section] = {**values.get(section, {}), **keys}
-    return {key: (problem, repair) for key, problem, repair in contradictions(Recipe.model_validate(values))}
+    findings = contradictions(Recipe.model_validate(values))
+    return {finding.subject: (finding.problem, finding.repair) for finding in findings}
 
 
 FP8 = {"weights": "fp8", "kv_cache": "fp8"}
@@ -189,8 +190,9 @@ def test_build_options_that_may_not_stand_in_a_recipe(
 ) -> None:
     found = option_problem(option, value)
     assert found is not None
-    assert problem in found[0]
-    assert repair in str(found[1])
+    assert found.subject == option
+    assert problem in found.problem
+    assert repair in str(found.repair)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trtspec.errors import Problem, RecipeError
+from trtspec.errors import RecipeError
+from trtspec.findings import Finding
 from trtspec.recipe.loader import load, model_location
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.starter import STARTER
@@ -30,14 +31,17 @@ serving: {model_name: speculative_llm}
 """
 
 
+Problems = Callable[[str | bytes], tuple[Finding, ...]]
+
+
 @pytest.fixture
-def problems(write_recipe: Callable[..., Path]) -> Callable[[str | bytes], list[Problem]]:
-    def of(text: str | bytes) -> list[Problem]:
+def problems(write_recipe: Callable[..., Path]) -> Problems:
+    def of(text: str | bytes) -> tuple[Finding, ...]:
         path = write_recipe(text)
         with pytest.raises(RecipeError) as error:
             load(path)
         assert error.value.path == str(path)
-        return error.value.problems
+        return error.value.findings
 
     return of
 
@@ -73,15 +77,15 @@ class TestUnknownKeys:
         ],
     )
     def test_they_are_refused_with_the_nearest(
-        self, problems: Callable[..., list[Problem]], line: str, key: str, repair: str
+        self, problems: Problems, line: str, key: str, repair: str
     ) -> None:
-        assert problems(MINIMAL + line) == [Problem(5, key, "unknown key", repair)]
+        assert problems(MINIMAL + line) == (Finding(key, "unknown key", repair, line=5),)
 
-    def test_a_missing_key_says_what_it_is_for(self, problems: Callable[..., list[Problem]]) -> None:
+    def test_a_missing_key_says_what_it_is_for(self, problems: Problems) -> None:
         found = problems("target:\n  dtype: auto\ndraft: {model: a/b}\n")
-        assert [(problem.line, problem.key) for problem in found] == [
-            (0, "name"),
-            (0, "hardware"),
+        assert [(problem.line, problem.subject) for problem in found] == [
+            (None, "name"),
+            (None, "hardware"),
             (1, "target.model"),
         ]
         assert found[2].problem == "is missing: Hugging Face Hub id, or a folder relative to the recipe."
@@ -136,10 +140,15 @@ class TestValues:
         ],
     )
     def test_what_was_found_and_what_is_allowed(
-        self, problems: Callable[..., list[Problem]], line: str, key: str, problem: str, repair: str | None
+        self,
+        problems: Problems,
+        line: str,
+        key: str,
+        problem: str,
+        repair: str | None,
     ) -> None:
         (found,) = problems(MINIMAL + line)
-        assert (found.line, found.key) == (5, key)
+        assert (found.line, found.subject) == (5, key)
         assert problem in found.problem
         assert (found.repair is None) == (repair is None)
         assert (repair or "") in (found.repair or "")
@@ -152,18 +161,14 @@ class TestValues:
             ("on", 'put it in quotes: "on"'),
         ],
     )
-    def test_names_that_yaml_reads_otherwise(
-        self, problems: Callable[..., list[Problem]], name: str, repair: str
-    ) -> None:
+    def test_names_that_yaml_reads_otherwise(self, problems: Problems, name: str, repair: str) -> None:
         (found,) = problems(MINIMAL.replace("pair", name))
-        assert (found.key, found.repair) == ("name", repair)
+        assert (found.subject, found.repair) == ("name", repair)
 
     @pytest.mark.parametrize("revision", ["0123456", "1234567", "12:30", "0x12ab"])
-    def test_revisions_that_yaml_reads_as_numbers(
-        self, problems: Callable[..., list[Problem]], revision: str
-    ) -> None:
+    def test_revisions_that_yaml_reads_as_numbers(self, problems: Problems, revision: str) -> None:
         (found,) = problems(MINIMAL.replace("a/big", f"a/big, revision: {revision}"))
-        assert (found.line, found.key) == (2, "target.revision")
+        assert (found.line, found.subject) == (2, "target.revision")
         assert "in quotes" in str(found.repair)
 
     @pytest.mark.parametrize("revision", ["1e10", "12ab34", "2024-01-31", "'0123456'"])
@@ -172,18 +177,16 @@ class TestValues:
         assert loaded.recipe.target.revision == revision.strip("'")
 
     @pytest.mark.parametrize("name", ["", "'../up'", "'/abs'", "Upper", "'a b'", "-x", "'a\\nb'", "x" * 101])
-    def test_names_that_are_no_folder(self, problems: Callable[..., list[Problem]], name: str) -> None:
-        assert [found.key for found in problems(MINIMAL.replace("pair", name))] == ["name"]
+    def test_names_that_are_no_folder(self, problems: Problems, name: str) -> None:
+        assert [found.subject for found in problems(MINIMAL.replace("pair", name))] == ["name"]
 
     @pytest.mark.parametrize("value", ['"a\\0b"', '"a\\nb"', "''", '"\\e[31m"'])
-    def test_models_with_control_characters(self, problems: Callable[..., list[Problem]], value: str) -> None:
-        assert [found.key for found in problems(MINIMAL.replace("a/big", value))] == ["target.model"]
+    def test_models_with_control_characters(self, problems: Problems, value: str) -> None:
+        assert [found.subject for found in problems(MINIMAL.replace("a/big", value))] == ["target.model"]
 
-    def test_a_build_option_with_no_single_value_is_one_problem(
-        self, problems: Callable[..., list[Problem]]
-    ) -> None:
+    def test_a_build_option_with_no_single_value_is_one_problem(self, problems: Problems) -> None:
         found = problems(MINIMAL.replace("a/big", "a/big, build: {gemm_plugin: [auto], workers: }"))
-        assert [(problem.key, problem.problem) for problem in found] == [
+        assert [(problem.subject, problem.problem) for problem in found] == [
             ("target.build.gemm_plugin", "found a list, but one text, number, true or false is wanted"),
             ("target.build.workers", "has no value"),
         ]
@@ -194,9 +197,9 @@ class TestGpusAndReleases:
         ("gpu", "near"),
         [("H100", "h100"), ("NVIDIA-H200", "h200"), ("a100-40gb", "a100_40gb"), ("rtx-4090", "rtx4090")],
     )
-    def test_an_unknown_gpu(self, problems: Callable[..., list[Problem]], gpu: str, near: str) -> None:
+    def test_an_unknown_gpu(self, problems: Problems, gpu: str, near: str) -> None:
         (found,) = problems(MINIMAL.replace("h100", gpu))
-        assert (found.line, found.key, found.repair) == (4, "hardware.gpu", f"did you mean {near}?")
+        assert (found.line, found.subject, found.repair) == (4, "hardware.gpu", f"did you mean {near}?")
         assert "l40s" in found.problem
 
     @pytest.mark.parametrize(
@@ -213,9 +216,7 @@ class TestGpusAndReleases:
             ("latest", "no TensorRT-LLM release"),
         ],
     )
-    def test_a_release_outside_the_table(
-        self, problems: Callable[..., list[Problem]], release: str, reason: str
-    ) -> None:
+    def test_a_release_outside_the_table(self, problems: Problems, release: str, reason: str) -> None:
         (found,) = problems(MINIMAL + f"engine: {{release: {release}}}")
         assert reason in found.problem
         assert found.repair == "known releases are 1.2.1, 1.2.0, 1.1.0, 1.0.0"
@@ -229,29 +230,27 @@ class TestGpusAndReleases:
             ("v1.2.0", "1.2.0"),
         ],
     )
-    def test_another_name_of_a_release(
-        self, problems: Callable[..., list[Problem]], release: str, known: str
-    ) -> None:
+    def test_another_name_of_a_release(self, problems: Problems, release: str, known: str) -> None:
         (found,) = problems(MINIMAL + f"engine: {{release: {release!r}}}")
         assert found.repair == f"write release: {known}"
 
-    def test_an_image_outside_the_table(self, problems: Callable[..., list[Problem]]) -> None:
+    def test_an_image_outside_the_table(self, problems: Problems) -> None:
         (found,) = problems(MINIMAL + "engine: {release: '26.08'}")
         assert "none whose TensorRT-LLM builds engines" in found.problem
 
 
 class TestAllAtOnce:
     def test_problems_of_text_and_of_keys_come_together_in_the_order_of_lines(
-        self, problems: Callable[..., list[Problem]]
+        self, problems: Problems
     ) -> None:
         found = problems(MINIMAL + "engine: {backend: x}\nname: again\nwhat: 1\n")
-        assert [(problem.line, problem.key) for problem in found] == [
+        assert [(problem.line, problem.subject) for problem in found] == [
             (5, "engine.backend"),
             (6, "name"),
             (7, "what"),
         ]
 
-    def test_contradictions_come_together(self, problems: Callable[..., list[Problem]]) -> None:
+    def test_contradictions_come_together(self, problems: Problems) -> None:
         text = MINIMAL + "engine:\n  max_input_len: 9\n  max_seq_len: 9\n  max_num_tokens: 16\n"
         assert [problem.line for problem in problems(text)] == [6, 8, 8]
 
@@ -260,7 +259,7 @@ class TestFiles:
     def test_a_missing_file_says_how_to_begin(self, tmp_path: Path) -> None:
         with pytest.raises(RecipeError) as error:
             load(tmp_path / "none.yaml")
-        (found,) = error.value.problems
+        (found,) = error.value.findings
         assert found.problem == "no such file"
         assert "trtspec init" in str(found.repair)
 
@@ -268,7 +267,7 @@ class TestFiles:
         with pytest.raises(RecipeError, match="Is a directory"):
             load(tmp_path)
 
-    def test_broken_text(self, problems: Callable[..., list[Problem]]) -> None:
+    def test_broken_text(self, problems: Problems) -> None:
         (found,) = problems(b"name: x\n\ttarget: y\n")
         assert (found.line, found.repair) == (2, "indent with spaces")
 
@@ -286,22 +285,22 @@ class TestLocations:
         assert model_location("/abs", tmp_path) == Path("/abs")
         assert model_location("~/m", tmp_path) == Path("/home/someone/m")
 
-    def test_what_is_neither_folder_nor_hub_id(self, problems: Callable[..., list[Problem]]) -> None:
+    def test_what_is_neither_folder_nor_hub_id(self, problems: Problems) -> None:
         (found,) = problems(MINIMAL.replace("a/big", "models/llama/70b"))
-        assert (found.line, found.key) == (2, "target.model")
+        assert (found.line, found.subject) == (2, "target.model")
         assert "neither a folder nor a Hub id" in found.problem
 
-    def test_a_folder_has_no_revision(self, problems: Callable[..., list[Problem]]) -> None:
+    def test_a_folder_has_no_revision(self, problems: Problems) -> None:
         (found,) = problems(MINIMAL.replace("a/small", "./small, revision: main"))
-        assert (found.line, found.key) == (3, "draft.revision")
+        assert (found.line, found.subject) == (3, "draft.revision")
 
     def test_later_problems_know_their_line(self, write_recipe: Callable[..., Path]) -> None:
         loaded = load(write_recipe(MINIMAL))
         assert loaded.problem("target.model", "x").line == 2
-        assert loaded.problem("draft.parallel.tensor", "x", "y") == Problem(
-            3, "draft.parallel.tensor", "x", "y"
+        assert loaded.problem("draft.parallel.tensor", "x", "y") == Finding(
+            "draft.parallel.tensor", "x", "y", line=3
         )
-        assert loaded.problem("engine.release", "x").line == 0
+        assert loaded.problem("engine.release", "x").line is None
 
 
 def test_a_recipe_cannot_be_changed(write_recipe: Callable[..., Path]) -> None:

@@ -28,7 +28,7 @@ def test_values_lines_and_what_was_written() -> None:
     }
     assert document.written["release"] == "1.10"
     assert "target.model" not in document.written
-    assert document.problems == []
+    assert document.findings == []
 
 
 @pytest.mark.parametrize(
@@ -53,29 +53,29 @@ def test_scalars(text: str, value: object) -> None:
     document = read(f"key: {text}".encode())
     assert document.values == {"key": value}
     assert type(document.values["key"]) is type(value)
-    assert document.problems == []
+    assert document.findings == []
 
 
 @pytest.mark.parametrize("text", ["010", "0x10", "0b11", "1:30", ".inf", ".nan", "1:30.5", "9" * 5000])
 def test_numbers_that_nobody_means_are_refused(text: str) -> None:
     document = read(f"a: 1\nkey: {text}".encode())
-    (problem,) = document.problems
-    assert (problem.line, problem.key) == (2, "key")
+    (problem,) = document.findings
+    assert (problem.line, problem.subject) == (2, "key")
     assert "quotes" in str(problem.repair)
 
 
 def test_duplicate_keys_name_both_lines() -> None:
     document = read(b"a: 1\nb: {c: 1,\n  c: 2}\na: 3\n")
-    assert [(p.line, p.key) for p in document.problems] == [(3, "b.c"), (4, "a")]
-    assert document.problems[1].problem == "stands twice, on line 1 and on line 4"
+    assert [(found.line, found.subject) for found in document.findings] == [(3, "b.c"), (4, "a")]
+    assert document.findings[1].problem == "stands twice, on line 1 and on line 4"
     assert document.values == {"a": 1, "b": {"c": 1}}
 
 
 def test_aliases_of_values_work_and_merge_keys_are_refused() -> None:
     document = read(b"a: &x {k: 1}\nb: *x\nc:\n  <<: *x\n")
     assert document.values == {"a": {"k": 1}, "b": {"k": 1}, "c": {}}
-    (problem,) = document.problems
-    assert (problem.line, problem.key) == (4, "c.<<")
+    (problem,) = document.findings
+    assert (problem.line, problem.subject) == (4, "c.<<")
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_aliases_of_values_work_and_merge_keys_are_refused() -> None:
     ],
 )
 def test_tags_are_refused(text: str) -> None:
-    (problem,) = read(text.encode()).problems
-    assert problem.key == "a"
+    (problem,) = read(text.encode()).findings
+    assert problem.subject == "a"
     assert "tag" in problem.problem
 
 
@@ -99,16 +99,16 @@ def test_keys_that_yaml_reads_as_something_else_stay_text() -> None:
 
 
 def test_a_key_that_is_no_scalar() -> None:
-    (problem,) = read(b"a: 1\n? [b]\n: 2\n").problems
+    (problem,) = read(b"a: 1\n? [b]\n: 2\n").findings
     assert (problem.line, problem.problem) == (2, "a key is a list, not text")
 
 
 @pytest.mark.parametrize(
     ("data", "line", "text"),
     [
-        (b"", 0, "is empty"),
-        (b"# only a comment\n", 0, "is empty"),
-        (b"---\n...\n", 0, "is empty"),
+        (b"", None, "is empty"),
+        (b"# only a comment\n", None, "is empty"),
+        (b"---\n...\n", None, "is empty"),
         (b"- a\n- b\n", 1, "the top level is a list"),
         (b"\njust text\n", 2, "the top level is a single value"),
         (b"a: 1\n---\nb: 2\n", 3, "a second document begins here"),
@@ -122,17 +122,17 @@ def test_a_key_that_is_no_scalar() -> None:
         ("a: 1\n".encode("utf-16"), 1, "is not UTF-8"),
         (b"a: 1\nb: x\x00y\n", 2, "U+0000"),
         (b"a: 1\nb: x\x1b[31m\n", 2, "U+001B"),
-        (b"a: " + b"[" * 100_000, 0, "is nested too deeply"),
+        (b"a: " + b"[" * 100_000, None, "is nested too deeply"),
         (b"a: " + b"{b: " * 50 + b"1" + b"}" * 50, 1, "is nested more than"),
         (b"a: &x {b: *x}\n", 1, "is nested more than"),
-        (b"#" * (MAX_BYTES + 1), 0, "is larger than 256 KiB"),
+        (b"#" * (MAX_BYTES + 1), None, "is larger than 256 KiB"),
     ],
 )
-def test_unreadable(data: bytes, line: int, text: str) -> None:
+def test_unreadable(data: bytes, line: int | None, text: str) -> None:
     with pytest.raises(Unreadable) as error:
         read(data)
-    assert error.value.problem.line == line
-    assert error.value.problem.problem.startswith(text) or text in error.value.problem.problem
+    assert error.value.findings[0].line == line
+    assert error.value.findings[0].problem.startswith(text) or text in error.value.findings[0].problem
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:

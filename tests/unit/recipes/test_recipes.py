@@ -47,7 +47,7 @@ def test_a_recipe_fits_its_models(path: Path, hub_cache: Path) -> None:
     assert load(path).recipe.name == path.stem
     report = json.loads(run("check", path, "--json").stdout)
     assert (report["ok"], report["not_checked"]) == (True, {})
-    assert not [finding for finding in report["findings"] if finding["refused"]]
+    assert not [finding for finding in report["findings"] if finding["severity"] == "error"]
     assert run("check", path).stdout.endswith("the recipe is valid, and the pair fits\n")
 
 
@@ -55,7 +55,7 @@ def test_a_recipe_fits_its_models(path: Path, hub_cache: Path) -> None:
 def test_vocabularies_padded_otherwise_are_told(name: str, hub_cache: Path) -> None:
     (finding,) = json.loads(run("check", FOLDER / f"{name}.yaml", "--json").stdout)["findings"]
     assert finding["subject"] == "padded vocabulary"
-    assert finding["difference"] == "152064 rows in the target's embedding, 151936 in the draft's"
+    assert finding["problem"] == "152064 rows in the target's embedding, 151936 in the draft's"
 
 
 @every_recipe

@@ -120,7 +120,7 @@ def test_tensors_are_nvidias():
 
 def test_the_checked_in_repository_is_in_step(tmp_path: Path) -> None:
     """It is what the tiny recipe generates; UPDATE_GOLDEN=1 writes it anew."""
-    spec = repository_spec(make_plan(ROOT / "recipes/tiny/recipe.yaml", {}, False, unwatched).resolved)
+    spec = repository_spec(make_plan(ROOT / "recipes/tiny/recipe.yaml", {}, unwatched, to_run=False).resolved)
     write_repository(tmp_path / "repository", spec)
     model = tmp_path / "repository" / spec.model_name
     if os.environ.get("UPDATE_GOLDEN"):

@@ -58,7 +58,7 @@ def test_a_push_that_is_killed_at_any_write_goes_on(
             break
         assert process.returncode == pusher.DEAD
         assert store.entries() == []
-        prune(store, Rules(None, None, timedelta(hours=1)), False, lambda *_: None)
+        prune(store, Rules(None, None, timedelta(hours=1)), lambda *_: None, dry_run=False)
         found = store.files.find("objects")
         for name in found:
             content = store.files.read(name)
@@ -69,7 +69,7 @@ def test_a_push_that_is_killed_at_any_write_goes_on(
     assert process.returncode == 0
     entry = store.find(H200, "1" * 64)
     assert entry is not None
-    assert not verify(store, unwatched).problems
+    assert not verify(store, unwatched).findings
     pull(store, entry, tmp_path / "pulled", lambda *_: None)
     assert tree(tmp_path / "pulled") == tree(small_engine)
 
@@ -88,12 +88,12 @@ def test_two_builders_and_a_prune_at_once(shared_url: str, small_engine: Path, t
         builder.stdin.flush()
     store = Store(shared_url)
     for _ in range(5):  # Each holds the builders up, so they must end.
-        prune(store, Rules(None, None, timedelta(hours=1)), False, lambda *_: None)
+        prune(store, Rules(None, None, timedelta(hours=1)), lambda *_: None, dry_run=False)
     assert [builder.wait() for builder in builders] == [0, 0]
     for builder in builders:
         builder.communicate()
     assert len(store.entries()) == 2
-    assert not verify(store, unwatched).problems
+    assert not verify(store, unwatched).findings
     found = store.find(H200, "1" * 64)
     assert found is not None
     assert found.created == START
@@ -113,4 +113,4 @@ def test_the_same_engine_pushed_twice_at_once(shared_url: str, small_engine: Pat
         builder.communicate()
     store = Store(shared_url)
     assert store.entries() == [entry_of(small_engine, created=START)]
-    assert not verify(store, unwatched).problems
+    assert not verify(store, unwatched).findings

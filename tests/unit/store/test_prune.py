@@ -75,8 +75,8 @@ class TestChoice:
 def test_a_store_that_is_needed_stays(store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     push(store, entry_of(engine), engine, silent)
     later(monkeypatch, 100 * DAY)
-    assert prune(store, NOTHING, False, silent) == Prune((), (), 0)
-    assert not verify(store, unwatched).problems
+    assert prune(store, NOTHING, silent, dry_run=False) == Prune((), (), 0)
+    assert not verify(store, unwatched).findings
 
 
 def test_an_entry_goes_with_what_only_it_needs(store: Store, engine: Path) -> None:
@@ -87,15 +87,15 @@ def test_an_entry_goes_with_what_only_it_needs(store: Store, engine: Path) -> No
     push(store, new, engine, silent)
     rules = Rules(DAY, None, DAY)
     before = store.files.find("")
-    told = prune(store, rules, True, silent)
+    told = prune(store, rules, silent, dry_run=True)
     assert store.files.find("").keys() == before.keys()
     assert told.entries == (old,)
     gone = old.files["config.json"].chunks[0]
     # What the entry alone needs is named only once the entry is not needed.
-    assert told == prune(store, rules, False, silent) == Prune((old,), (gone.name,), gone.size)
+    assert told == prune(store, rules, silent, dry_run=False) == Prune((old,), (gone.name,), gone.size)
     assert before.keys() - store.files.find("").keys() == {old.document, gone.name}
     assert store.entries() == [new]
-    assert not verify(store, unwatched).problems
+    assert not verify(store, unwatched).findings
 
 
 def test_what_a_killed_push_left_stays_for_a_while(
@@ -105,9 +105,9 @@ def test_what_a_killed_push_left_stays_for_a_while(
     chunk = next(iter(entry.chunks))
     store.files.write(f"pushing/{entry.digest}.json", to_bytes(entry))
     store.files.write(chunk.name, b"x" * chunk.size)
-    assert prune(store, NOTHING, False, silent).names == ()
+    assert prune(store, NOTHING, silent, dry_run=False).names == ()
     later(monkeypatch, 2 * DAY)
-    assert prune(store, NOTHING, False, silent).names == (f"pushing/{entry.digest}.json", chunk.name)
+    assert prune(store, NOTHING, silent, dry_run=False).names == (f"pushing/{entry.digest}.json", chunk.name)
     assert store.files.find("") == {}
 
 
@@ -126,14 +126,14 @@ def test_a_push_that_uses_an_object_nobody_else_needs(
         if not pruned:
             pruned.append(True)
             later(monkeypatch, timedelta(hours=23))
-            prune(Store(store.address.url), NOTHING, False, silent)
+            prune(Store(store.address.url), NOTHING, silent, dry_run=False)
             monkeypatch.undo()
         return found
 
     monkeypatch.setattr(Files, "size", size_then_prune)
     push(store, entry, engine, silent)
     assert pruned
-    assert not verify(store, unwatched).problems
+    assert not verify(store, unwatched).findings
 
 
 def test_a_push_waits_for_a_prune(store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_push_waits_for_a_prune(store: Store, engine: Path, monkeypatch: pytes
         remove(doomed, silent)
     pushing.join(20)
     assert notes[0] == "waits for the end of a prune"
-    assert not verify(store, unwatched).problems
+    assert not verify(store, unwatched).findings
     assert store.entries() == [entry]
 
 
@@ -179,6 +179,6 @@ def test_a_prune_that_was_held_up_removes_nothing(
         pass
     monkeypatch.setattr(room, "monotonic", lambda: next(clock))
     with pytest.raises(StoreError, match="took so long"):
-        prune(store, Rules(timedelta(0), None, DAY), False, silent)
+        prune(store, Rules(timedelta(0), None, DAY), silent, dry_run=False)
     assert len(store.entries()) == 1
     assert store.files.find("pruning") == {}

@@ -102,7 +102,7 @@ def test_two_that_made_the_same_engine_both_stay_and_all_see_the_first(store: St
     push(store, first, engine, silent)
     assert store.find(H200, first.key) == first
     assert store.entries() == [second, first]
-    assert not verify(store, unwatched).problems
+    assert not verify(store, unwatched).findings
 
 
 def test_a_file_that_changes_while_it_is_pushed_is_refused(store: Store, engine: Path) -> None:
@@ -131,12 +131,12 @@ class TestCorruption:
             pull(pushed, entry, tmp_path / "pulled", silent)
         assert "verify" in str(failure.value.repair)
         found = verify(pushed, unwatched)
-        assert list(found.problems) == [chunk.name]
+        assert [finding.subject for finding in found.findings] == [chunk.name]
         assert found.damaged() == [entry]
         drop(pushed, found)
         assert pushed.entries() == []
         push(pushed, entry, engine, silent)
-        assert not verify(pushed, unwatched).problems
+        assert not verify(pushed, unwatched).findings
         pull(pushed, entry, tmp_path / "again", silent)
         assert tree(tmp_path / "again") == tree(engine)
 
@@ -146,7 +146,7 @@ class TestCorruption:
         with pytest.raises(CorruptedError, match="its content is not what its name says"):
             pushed.find(H200, entry.key)
         found = verify(pushed, unwatched)
-        assert list(found.problems) == [entry.document]
+        assert [finding.subject for finding in found.findings] == [entry.document]
         drop(pushed, found)
         assert pushed.entries() == []
 
@@ -154,7 +154,7 @@ class TestCorruption:
         entry = pushed.entries()[0]
         pushed.files.write(next(iter(entry.chunks)).name, b"")
         push(pushed, entry, engine, silent)
-        assert not verify(pushed, unwatched).problems
+        assert not verify(pushed, unwatched).findings
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a//b", "a/../b", "", "a/."])

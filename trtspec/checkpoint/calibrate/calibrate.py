@@ -73,7 +73,7 @@ def calibrate(
 
     run = partial(_run, batches(fitting, options.batch_size), count)
     try:
-        quantized = FakeQuantized(model, options.kv_cache, run)
+        quantized = FakeQuantized(model, run, kv_cache=options.kv_cache)
     except OverflowError as error:
         raise ModelError(source.folder, str(error), _REPAIR) from error
     provenance = {
@@ -111,7 +111,7 @@ def _texts(
     source: Source, dataset: Path, options: CalibrateOptions
 ) -> tuple[Sequence[list[int]], Sequence[list[int]]]:
     """The token ids of the texts that calibrate, and of those that are kept for measuring."""
-    encoder = Encoder(source.folder, dataset, options.max_length, options.chat_template)
+    encoder = Encoder(source.folder, dataset, options.max_length, chat_template=options.chat_template)
     found = read_texts(dataset, options.text_field)
     texts = encode(choose(found, options.samples + HELD_OUT, options.seed), encoder)
     if not texts:

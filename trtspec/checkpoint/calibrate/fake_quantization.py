@@ -23,7 +23,7 @@ class FakeQuantized:
     OverflowError for numbers that the model's dtype does not hold.
     """
 
-    def __init__(self, model: PreTrainedModel, kv_cache: bool, run: Callable[[Any], None]) -> None:
+    def __init__(self, model: PreTrainedModel, run: Callable[[Any], None], *, kv_cache: bool) -> None:
         import modelopt.torch.quantization as mtq
         from modelopt.torch.quantization.nn import TensorQuantizer
 
@@ -64,7 +64,7 @@ class FakeQuantized:
 
     def apply(self, weights: Iterable[Weight], calibration: Calibration) -> None:
         """Quantizes with the scales that TensorRT-LLM will read, which layers of one product share."""
-        for weight, scales in scales_of(weights, calibration, self._kv_cache).items():
+        for weight, scales in scales_of(weights, calibration, kv_cache=self._kv_cache).items():
             stem = weight.name.removesuffix(".weight")
             for part in weight.parts:
                 module = self.model.get_submodule(part.module)

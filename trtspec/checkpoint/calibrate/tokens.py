@@ -20,7 +20,7 @@ class Encoder:
     `dataset` is what the texts are from.
     """
 
-    def __init__(self, folder: Path, dataset: Path, max_length: int, chat_template: bool) -> None:
+    def __init__(self, folder: Path, dataset: Path, max_length: int, *, chat_template: bool) -> None:
         from transformers import PreTrainedTokenizerFast
 
         self._tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)

@@ -65,14 +65,14 @@ def weights(
     embedding = Part("model.embed_tokens.weight", (vocabulary, hidden), Split.VOCAB)
     yield Weight("transformer.vocab_embedding.weight", (embedding,))
     for layer in range(sizes.num_hidden_layers):
-        yield from _layer(sizes, layer, qkv_bias, qk_norm, stacked)
+        yield from _layer(sizes, layer, qkv_bias=qkv_bias, qk_norm=qk_norm, stacked=stacked)
     yield Weight("transformer.ln_f.weight", (Part("model.norm.weight", (hidden,)),))
     tied = sizes.tie_word_embeddings
     head = embedding if tied else Part("lm_head.weight", (vocabulary, hidden), Split.VOCAB)
     yield Weight("lm_head.weight", (head,))
 
 
-def _layer(sizes: Sizes, layer: int, qkv_bias: bool, qk_norm: bool, stacked: bool) -> Iterator[Weight]:
+def _layer(sizes: Sizes, layer: int, *, qkv_bias: bool, qk_norm: bool, stacked: bool) -> Iterator[Weight]:
     hidden, inner, head = sizes.hidden_size, sizes.intermediate_size, sizes.head_size
     queries, keys = sizes.num_attention_heads * head, sizes.num_key_value_heads * head
     q_k_v = (("q", queries), ("k", keys), ("v", keys))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -89,6 +89,7 @@ class Key:
     """
 
     name: str
+    _: KW_ONLY
     value: Any
     default: Any
     otherwise: str

@@ -8,7 +8,11 @@ from trtspec.checkpoint.families import decoder
 from trtspec.checkpoint.families.family import Family, Key
 from trtspec.checkpoint.source import Source
 
-KEYS = (Key("attn_bias", False, False, "TensorRT-LLM adds biases that this family has not"),)
+KEYS = (
+    Key(
+        "attn_bias", value=False, default=False, otherwise="TensorRT-LLM adds biases that this family has not"
+    ),
+)
 
 
 def config(source: Source) -> dict[str, Any]:

@@ -20,8 +20,13 @@ from trtspec.errors import ModelError
 
 _REPAIR = "take one without it, as microsoft/phi-4 and microsoft/Phi-3-mini-4k-instruct are"
 KEYS = (
-    Key("hidden_act", "swiglu", "gelu", "TensorRT-LLM multiplies with no gate"),
-    Key("rotary_pct", 1.0, None, "TensorRT-LLM asks for the key, and turns another part of each head"),
+    Key("hidden_act", value="swiglu", default="gelu", otherwise="TensorRT-LLM multiplies with no gate"),
+    Key(
+        "rotary_pct",
+        value=1.0,
+        default=None,
+        otherwise="TensorRT-LLM asks for the key, and turns another part of each head",
+    ),
 )
 
 window = partial(of_all_layers, default=None)

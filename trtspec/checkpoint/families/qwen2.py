@@ -35,7 +35,12 @@ FAMILY = Family(
     config=config,
     ignored=decoder.IGNORED,
     keys=(
-        Key("qwen_type", "qwen2", "qwen2", "TensorRT-LLM builds another Qwen"),
-        Key("attn_bias", True, True, "TensorRT-LLM leaves out the biases of q, k and v"),
+        Key("qwen_type", value="qwen2", default="qwen2", otherwise="TensorRT-LLM builds another Qwen"),
+        Key(
+            "attn_bias",
+            value=True,
+            default=True,
+            otherwise="TensorRT-LLM leaves out the biases of q, k and v",
+        ),
     ),
 )

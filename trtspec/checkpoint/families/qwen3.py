@@ -18,8 +18,18 @@ FAMILY = Family(
     config=qwen2.config,
     ignored=decoder.IGNORED,
     keys=(
-        Key("qwen_type", "qwen3", "qwen2", "TensorRT-LLM leaves out the norms of q and k and says nothing"),
-        Key("attn_bias", False, True, "TensorRT-LLM adds biases that this family has not"),
+        Key(
+            "qwen_type",
+            value="qwen3",
+            default="qwen2",
+            otherwise="TensorRT-LLM leaves out the norms of q and k and says nothing",
+        ),
+        Key(
+            "attn_bias",
+            value=False,
+            default=True,
+            otherwise="TensorRT-LLM adds biases that this family has not",
+        ),
     ),
     norms_heads=True,
 )

@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from trtspec import errors
-from trtspec.cli.errors import Explanation, explain
-from trtspec.errors import PairError, Problem, RecipeError, StepError, TensorError
+from trtspec.errors import PairError, RecipeError, StepError, TensorError
+from trtspec.explanation import Explanation, explain
+from trtspec.findings import Finding
 
 
 def test_a_recipe_error_prints_every_problem_as_editors_read_it() -> None:
     problems = [
-        Problem(0, "name", "is missing"),
-        Problem(7, "engine.x", "unknown key", "did you mean y?"),
-        Problem(9, "", "z"),
+        Finding("name", "is missing"),
+        Finding("engine.x", "unknown key", "did you mean y?", line=7),
+        Finding("", "z", line=9),
     ]
     assert explain(RecipeError("r.yaml", problems)) == Explanation(
         "r.yaml: 3 problems in this recipe",
@@ -25,7 +26,7 @@ def test_a_recipe_error_prints_every_problem_as_editors_read_it() -> None:
 
 
 def test_one_problem_is_singular() -> None:
-    explanation = explain(RecipeError("r.yaml", [Problem(1, "a", "b")]))
+    explanation = explain(RecipeError("r.yaml", [Finding("a", "b", line=1)]))
     assert explanation is not None
     assert explanation.summary == "r.yaml: 1 problem in this recipe"
 
@@ -81,7 +82,7 @@ def test_every_exception_of_trtspec_is_explained() -> None:
     assert len(kinds) >= 8
     for kind in kinds:
         error = (
-            RecipeError("r", [Problem(1, "k", "p")])
+            RecipeError("r", [Finding("k", "p", line=1)])
             if kind is RecipeError
             else kind("thing", "problem", "repair")
         )

@@ -1,4 +1,4 @@
-"""`--report`: what a build did, in a file, however it ends."""
+"""What a build does, recorded while it runs and reported however it ends."""
 
 from __future__ import annotations
 
@@ -6,36 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
 
-import typer
+from trtspec.atomic import write_atomically
+from trtspec.build.plan import Plan
+from trtspec.ci.junit import to_junit
+from trtspec.ci.markdown import to_markdown
+from trtspec.ci.report import SUFFIXES, BuildReport, Failure, Status, StepReport, to_json
+from trtspec.explanation import explain
+from trtspec.run.records import read_records
 
-from trtspec.cli.errors import explain
-from trtspec.cli.output import out
-
-if TYPE_CHECKING:
-    from trtspec.build.plan import Plan
-    from trtspec.ci.report import BuildReport, Failure, Status, StepReport
-
-_SUFFIXES = (".md", ".xml", ".json")
-
-
-def _known(files: list[Path] | None) -> list[Path] | None:
-    for file in files or ():
-        if file.suffix not in _SUFFIXES:
-            raise typer.BadParameter(f"{file}: its name must end with {', '.join(_SUFFIXES)}")
-    return files
-
-
-ReportOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        help="Write what was done: .md for people, .xml (JUnit) or .json for machines; may be repeated.",
-        callback=_known,
-    ),
-]
+_FORMATS = dict(zip(SUFFIXES, (to_markdown, to_junit, to_json), strict=True))
 
 
 class _Build:
@@ -50,8 +30,6 @@ class _Build:
         self._made, self._before = made, made.pending()
 
     def report(self, failure: Failure | None) -> BuildReport:
-        from trtspec.ci.report import BuildReport
-
         seconds = round(monotonic() - self._start, 3)
         made = self._made
         if made is None:
@@ -66,9 +44,6 @@ class _Build:
         return BuildReport(name, str(self._recipe), output, made_for, steps, seconds, failure)
 
     def _steps(self, made: Plan, failure: Failure | None) -> Iterator[StepReport]:
-        from trtspec.ci.report import StepReport
-        from trtspec.run.records import read_records
-
         records, after = read_records(made.output), made.pending()
         for step in made.steps:
             status: Status = "run" if step.name in self._before else "kept"
@@ -79,8 +54,13 @@ class _Build:
 
 
 @contextmanager
-def reported(recipe: Path, files: Sequence[Path]) -> Iterator[Callable[[Plan], None]]:
-    """Gives a function to be told the plan; writes the files at the end, also of a build that fails."""
+def recorded(
+    recipe: Path, files: Sequence[Path], warn: Callable[[str], None]
+) -> Iterator[Callable[[Plan], None]]:
+    """Gives a function to be told the plan; writes the files at the end, also of a build that fails.
+
+    Where that one's cannot be written, `warn` hears of it.
+    """
     if not files:
         yield lambda made: None
         return
@@ -91,14 +71,12 @@ def reported(recipe: Path, files: Sequence[Path]) -> Iterator[Callable[[Plan], N
         try:
             _write(files, build.report(_failure(error)))
         except OSError as trouble:
-            out.warning(f"no report: {trouble}")
+            warn(f"no report: {trouble}")
         raise
     _write(files, build.report(None))
 
 
 def _failure(error: BaseException) -> Failure:
-    from trtspec.ci.report import Failure
-
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted")
     known = explain(error)
@@ -108,11 +86,5 @@ def _failure(error: BaseException) -> Failure:
 
 
 def _write(files: Sequence[Path], report: BuildReport) -> None:
-    from trtspec.atomic import write_atomically
-    from trtspec.ci.junit import to_junit
-    from trtspec.ci.markdown import to_markdown
-    from trtspec.ci.report import to_json
-
-    formats = dict(zip(_SUFFIXES, (to_markdown, to_junit, to_json), strict=True))
     for file in files:
-        write_atomically(file, formats[file.suffix](report))
+        write_atomically(file, _FORMATS[file.suffix](report))

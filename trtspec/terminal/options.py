@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from trtspec.ci.report import SUFFIXES
+
 RecipeArgument = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.", show_default=False)
 ]
@@ -20,6 +22,24 @@ BackendOption = Annotated[
     typer.Option("--backend", help="What builds and runs the engines, whatever the recipe says."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
+
+
+def _reports(files: list[Path] | None) -> list[Path] | None:
+    for file in files or ():
+        if file.suffix not in SUFFIXES:
+            raise typer.BadParameter(f"{file}: its name must end with {', '.join(SUFFIXES)}")
+    return files
+
+
+ReportOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write what was done: .md for people, .xml (JUnit) or .json for machines; may be repeated.",
+        callback=_reports,
+    ),
+]
 StoreOption = Annotated[
     str | None,
     typer.Option("--store", metavar="URL", help="Take engines from this store, and put there what is built."),

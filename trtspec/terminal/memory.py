@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trtspec.cli.output import out
+from trtspec.terminal.output import out
+from trtspec.units import gib
 
 if TYPE_CHECKING:
     from trtspec.plan.embedded import Embedded
@@ -18,11 +19,11 @@ def print_memory(budget: Budget) -> None:
     rows = [
         (
             "weights",
-            _gib(budget.weights),
-            ", ".join(f"{role} {_gib(engine.weights)}" for role, engine in engines),
+            gib(budget.weights),
+            ", ".join(f"{role} {gib(engine.weights)}" for role, engine in engines),
         ),
-        ("workspace", _gib(budget.workspace), "an estimate: activations, logits, CUDA, TensorRT"),
-        ("KV cache", _gib(max(budget.left, 0)), f"{budget.tokens:,} tokens in each of the two"),
+        ("workspace", gib(budget.workspace), "an estimate: activations, logits, CUDA, TensorRT"),
+        ("KV cache", gib(max(budget.left, 0)), f"{budget.tokens:,} tokens in each of the two"),
         (
             "a token",
             f"{budget.kv_per_token:,} B",
@@ -35,7 +36,7 @@ def print_memory(budget: Budget) -> None:
             f" max_batch_size is {budget.max_batch_size}",
         ),
     ]
-    out.table(rows, header=("memory", _gib(budget.total), f"of the fullest {budget.gpu}"))
+    out.table(rows, header=("memory", gib(budget.total), f"of the fullest {budget.gpu}"))
 
 
 def memory_as_json(budget: Budget) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def print_embedded(embedded: Embedded) -> None:
     """The same of a pair that runs on a CPU, as this machine has it."""
     enough = "all" if embedded.tokens == embedded.asked else "of"
     rows = [
-        ("weights", _gib(embedded.weights), "of both models"),
+        ("weights", gib(embedded.weights), "of both models"),
         ("a token", f"{embedded.kv_per_token:,} B", "of KV cache, in both"),
         (
             "KV cache",
@@ -58,12 +59,8 @@ def print_embedded(embedded: Embedded) -> None:
         ),
         ("threads", str(embedded.threads), f"{embedded.because}; fewer while others are busy on them"),
     ]
-    out.table(rows, header=("memory", _gib(embedded.free), "free on this machine, for its CPU"))
+    out.table(rows, header=("memory", gib(embedded.free), "free on this machine, for its CPU"))
 
 
 def embedded_as_json(embedded: Embedded) -> dict[str, Any]:
     return {**asdict(embedded), "problem": embedded.problem}
-
-
-def _gib(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB"

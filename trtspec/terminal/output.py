@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, TextIO
 
-from trtspec.cli.progress import BarProgress, PlainProgress, Progress
+from trtspec.terminal.progress import BarProgress, PlainProgress, Progress
+from trtspec.watch import Advance
 
 _ASCII = str.maketrans({"✓": "ok", "✗": "x", "…": "...", "→": "->", "≥": ">=", "≤": "<="})
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
@@ -70,6 +71,12 @@ class Output:
         kind = BarProgress if sys.stderr.isatty() and not os.environ.get("CI") else PlainProgress
         with kind(label, total, unit, self.status, self._clock) as progress:
             yield progress
+
+    @contextmanager
+    def watch(self, label: str, size: int | None) -> Iterator[Advance]:
+        """Progress in bytes, of a step or of a long look at a file."""
+        with self.progress(label, size, "B") as progress:
+            yield progress.advance
 
     def _label(self, label: str, colour: str, line: str) -> None:
         if _coloured(sys.stderr):

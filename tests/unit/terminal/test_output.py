@@ -7,8 +7,8 @@ from contextlib import redirect_stderr
 
 import pytest
 
-from trtspec.cli.output import Output
-from trtspec.cli.progress import PlainProgress
+from trtspec.terminal.output import Output
+from trtspec.terminal.progress import PlainProgress
 
 
 class Terminal(io.StringIO):

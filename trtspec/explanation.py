@@ -29,11 +29,11 @@ def explain(error: BaseException) -> Explanation | None:
 
 def _recipe(error: RecipeError) -> Explanation:
     lines = []
-    for problem in error.problems:
-        place = f"{error.path}:{problem.line}" if problem.line else error.path
-        key = f"{problem.key}: " if problem.key else ""
-        repair = f"; {problem.repair}" if problem.repair else ""
-        lines.append(f"{place}: {key}{problem.problem}{repair}")
+    for finding in error.findings:
+        place = f"{error.path}:{finding.line}" if finding.line else error.path
+        key = f"{finding.subject}: " if finding.subject else ""
+        repair = f"; {finding.repair}" if finding.repair else ""
+        lines.append(f"{place}: {key}{finding.problem}{repair}")
     count = len(lines)
     return Explanation(f"{error.path}: {count} problem{'s' * (count > 1)} in this recipe", lines=tuple(lines))
 

@@ -1,0 +1,127 @@
+"""Folders of Hugging Face, whole and broken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
+from tests.unit.inspection.reports import Save, edit, only, said
+from trtspec.findings import note
+from trtspec.inspection.folder import inspect
+from trtspec.inspection.report import Stored
+
+
+def test_the_facts_of_a_model_are_those_of_transformers(llama_folder: Save) -> None:
+    folder = llama_folder(shard="20KB", tie_word_embeddings=True)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    report = inspect(str(folder))
+    assert report.kind == "hugging_face"
+    assert not report.findings
+    for key in ("vocab_size", "hidden_size", "num_key_value_heads", "rope_theta", "tie_word_embeddings"):
+        assert report.facts[key] == getattr(model.config, key)
+    assert report.facts["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert report.facts["architecture"] == "LlamaForCausalLM"
+    assert report.facts["convertible"]
+    assert report.stored == {"BF16": Stored(len(list(model.parameters())), 2 * report.facts["parameters"])}
+    assert len(report.files) == 1 + len(list(folder.glob("*.safetensors"))) > 3
+
+
+def test_an_fp8_model(llama_folder: Save) -> None:
+    folder = llama_folder()
+    parameters = inspect(str(folder)).facts["parameters"]
+    quantize(folder, {**AUTO_FP8, "kv_cache_scheme": None})
+    report = inspect(str(folder))
+    assert report.facts["quant_algo"] == "FP8"
+    assert report.facts["parameters"] == parameters
+    assert report.facts["convertible"]
+    assert only(report) == note("KV cache", only(report).problem)
+    assert report.stored["F8_E4M3"].tensors == 14
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel is not supported"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quant_method is awq"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope'"),
+        ({"vocab_size": None}, "has no vocab_size"),
+    ],
+)
+def test_a_model_that_trtspec_does_not_convert_is_shown(
+    llama_folder: Save, values: dict[str, Any], problem: str
+) -> None:
+    folder = llama_folder()
+    edit(folder, **values)
+    report = inspect(str(folder))
+    assert not report.facts["convertible"]
+    assert problem in said(report, wrong=False)[0]
+    assert not said(report, wrong=True)
+    assert report.facts["num_hidden_layers"] == 2
+
+
+def test_what_is_odd_about_a_model(llama_folder: Save) -> None:
+    folder = llama_folder(dtype=torch.float32, vocab_size=301, tie_word_embeddings=True)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].half()
+    frequencies = torch.ones(4, dtype=torch.bfloat16)
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = frequencies
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "consolidated.safetensors").write_bytes(b"")
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    (folder / "tokenizer.json").unlink()
+    edit(folder, auto_map={"AutoModel": "modeling.Model"})
+    (folder / "modeling.py").write_text("raise SystemExit")
+    report = inspect(str(folder))
+    assert not said(report, wrong=True)
+    assert said(report, wrong=False) == [
+        ": has no tokenizer.json",
+        "vocab_size: 301 is no multiple of 8; tensor parallel ranks fill theirs up with zero rows",
+        "lm_head.weight: is stored although the embedding is tied to it; one that differs is refused",
+        "model.layers.0.self_attn.rotary_emb.inv_freq: rotary frequencies are stored as BF16, rounded; they "
+        "are computed anew",
+        "auto_map: the model brings Python code, which trtspec never runs",
+        "dtype: the weights are stored in F16 and F32",
+        "consolidated.safetensors: is not named by the index and is not read",
+        "pytorch_model.bin: is pickle, which can run code when read; trtspec never opens it",
+    ]
+
+
+def test_a_dtype_that_the_config_does_not_name(llama_folder: Save) -> None:
+    folder = llama_folder(dtype=torch.float32)
+    edit(folder, dtype="bfloat16")
+    assert said(inspect(str(folder)), wrong=False) == [
+        "dtype: config.json says bfloat16, the weights are float32"
+    ]
+
+
+def test_models_that_are_broken(llama_folder: Save) -> None:
+    cut = llama_folder("cut")
+    (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:-1])
+    report = inspect(str(cut))
+    assert "is cut off" in said(report, wrong=True)[0]
+    assert only(report).subject == "model.safetensors"
+    assert not report.facts["convertible"]
+
+    few = llama_folder("few")
+    tensors = load_file(few / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, few / "model.safetensors")
+    assert said(inspect(str(few)), wrong=True) == [
+        ": model.layers.1.mlp.up_proj.weight: this tensor is missing"
+    ]
+
+    small = llama_folder("small", vocab_size=200)
+    assert said(inspect(str(small)), wrong=True) == [
+        "tokenizer: has 258 tokens, the model's vocabulary only 200"
+    ]
+
+    config = json.loads((small / "config.json").read_text()) | {"architectures": {"0": "LlamaForCausalLM"}}
+    (small / "config.json").write_text(json.dumps(config))
+    assert inspect(str(small)).facts["architecture"] is None

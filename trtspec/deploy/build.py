@@ -1,0 +1,62 @@
+"""A build that is to be served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.checkpoint.tokenizer import read_tokenizer
+from trtspec.engine.directory import read_engine
+from trtspec.engine.integrity import check_unchanged
+from trtspec.engine.loading import Pair, Runtime, built_with, check_loading
+from trtspec.engine.manifest import recipe_of
+from trtspec.machine.devices import find_gpus
+from trtspec.machine.settings import settings_obstacle
+from trtspec.recipe.schema import Recipe
+from trtspec.repository.placement import place
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A build directory and the recipe that it is served by."""
+
+    folder: Path
+    recipe: Recipe
+
+    @property
+    def is_there(self) -> bool:
+        return (self.folder / "model_repository").is_dir()
+
+    @property
+    def ranks(self) -> int:
+        """How many the engine has that has most."""
+        return max(read_engine(self.folder / role / "engine").num_processes for role in self.recipe.models)
+
+    @property
+    def shares_a_server(self) -> bool:
+        """Whether NVIDIA's C++ backend loads both engines."""
+        has_engine_models = (self.folder / "model_repository/tensorrt_llm").is_dir()
+        return self.recipe.backend == "tensorrt_llm" and has_engine_models
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it was built from this recipe, as far as its manifest tells."""
+        return recipe_of(self._manifest) in (None, self.recipe.digest)
+
+    def check(self, runtime: Runtime) -> None:
+        """What would fail after minutes of loading is refused at once."""
+        recipe, folder = self.recipe, self.folder.resolve()
+        gpus = place(recipe.ranks, recipe.hardware.count)
+        pair = Pair(folder / "target/engine", folder / "draft/engine", gpus.target, gpus.draft)
+        check_unchanged(folder)
+        built = (built_with(self._manifest, "target"), built_with(self._manifest, "draft"))
+        size = read_tokenizer(folder / "tokenizer").size
+        check_loading(pair, recipe.speculation.num_draft_tokens or 1, size, built, runtime)
+        if read_engine(pair.target).backend == "tensorrt_llm":
+            visible = find_gpus()
+            if problem := settings_obstacle([visible[gpu] for gpu in sorted({*gpus.target, *gpus.draft})]):
+                raise problem
+
+    @property
+    def _manifest(self) -> Path:
+        return self.folder / "manifest.json"

@@ -1,0 +1,96 @@
+"""Where a build is served: on this machine, or in a container of NVIDIA's image."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Protocol
+
+from trtspec.deploy import in_docker, local
+from trtspec.deploy.build import Build
+from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.server import Server
+from trtspec.docker.container import Container
+from trtspec.docker.daemon import container_user, find_daemon, obstacle
+from trtspec.docker.image import ensure_image
+from trtspec.machine.devices import container_gpus, find_gpus
+from trtspec.machine.runtime import image_runtime, this_runtime
+from trtspec.recipe.releases import release_of
+from trtspec.watch import Watch
+
+# In place of the key, in what is shown.
+_HIDDEN = "$KEY"
+
+
+class Place(Protocol):
+    """`warning` is what one should know who serves there; `left` names what stays when `serve` has ended."""
+
+    warning: str | None
+    left: str | None
+
+    def command_line(self) -> str:
+        """What starts the server, for a shell."""
+        ...
+
+    def prepare(self, watch: Watch) -> None:
+        """Raises what keeps the build from being served there, and fetches what is missing."""
+        ...
+
+    def serve(self) -> AbstractContextManager[Callable[[], Server]]:
+        """Entered, what starts a server; at the end there is none, unless it is left."""
+        ...
+
+
+class Here:
+    """The Triton of NVIDIA's image, if this is one, or the one that is installed; raises where none is."""
+
+    left: str | None = None
+
+    def __init__(self, deployment: Deployment, build: Build) -> None:
+        self._deployment, self._build = deployment, build
+        self._triton, self._gpus = local.find_triton(), len(find_gpus())
+        self.warning = self._triton.problem if deployment.is_public else None
+
+    def command_line(self) -> str:
+        hidden = replace(self._deployment, key=_HIDDEN)
+        shown = local.line(hidden, self._triton, self._gpus)
+        variables = [f"{name}={shlex.quote(value)}" for name, value in shown.environment.items()]
+        command = " ".join([*variables, shlex.join(shown.argv)])
+        return f"cd {shlex.quote(str(hidden.build))} && {command}"
+
+    def prepare(self, watch: Watch) -> None:
+        self._build.check(this_runtime())
+
+    def serve(self) -> AbstractContextManager[Callable[[], Server]]:
+        return local.serve(self._deployment, self._triton, self._gpus)
+
+
+class InDocker:
+    """A container of the release's image; with `detach` it is left running."""
+
+    warning: str | None = None
+
+    def __init__(self, deployment: Deployment, build: Build, *, detach: bool) -> None:
+        self._deployment, self._build, self._detach = deployment, build, detach
+        self._release, self._daemon = release_of(build.recipe.engine.release), find_daemon()
+        hardware = build.recipe.hardware
+        self._gpus = container_gpus(find_gpus(), hardware.count) if hardware.gpu != "none" else ()
+        self._container = self._made_for(deployment)
+        self.left = self._container.name if detach else None
+
+    def command_line(self) -> str:
+        return shlex.join(self._made_for(replace(self._deployment, key=_HIDDEN)).run("--detach"))
+
+    def prepare(self, watch: Watch) -> None:
+        self._build.check(image_runtime(self._release))
+        if problem := obstacle(self._daemon, needs_gpus=bool(self._gpus)):
+            raise problem
+        ensure_image(self._release.image, watch)
+
+    def serve(self) -> AbstractContextManager[Callable[[], Server]]:
+        return in_docker.serve(self._deployment, self._container, detach=self._detach)
+
+    def _made_for(self, deployment: Deployment) -> Container:
+        return in_docker.container(deployment, self._release.image, self._gpus, container_user(self._daemon))

@@ -1,0 +1,54 @@
+"""What was found out about a recipe, a pair, a folder or a machine, and how much it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, asdict, dataclass
+from enum import Enum
+from typing import Any
+
+
+class Severity(str, Enum):
+    """`ERROR` must not stay so, `NOTE` may and is worth knowing, `OK` is as it should be."""
+
+    OK = "ok"
+    NOTE = "note"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found.
+
+    `subject` is empty where the problem is with the whole of what was looked at. `effect` says what follows
+    from the problem where it does not say so itself. `line` is the 1-based line of a recipe.
+    """
+
+    subject: str
+    problem: str
+    repair: str | None = None
+    _: KW_ONLY
+    severity: Severity = Severity.ERROR
+    effect: str | None = None
+    line: int | None = None
+
+
+def ok(subject: str, found: str) -> Finding:
+    """What is there, and as it should be."""
+    return Finding(subject, found, severity=Severity.OK)
+
+
+def note(subject: str, problem: str, repair: str | None = None, *, effect: str | None = None) -> Finding:
+    """What may stay so."""
+    return Finding(subject, problem, repair, severity=Severity.NOTE, effect=effect)
+
+
+def errors(findings: Iterable[Finding]) -> list[Finding]:
+    """Those that must not stay so."""
+    return [finding for finding in findings if finding.severity is Severity.ERROR]
+
+
+def as_json(findings: Iterable[Finding]) -> dict[str, Any]:
+    """What every command with `--json` says of findings: `ok`, and all keys of each."""
+    found = list(findings)
+    return {"ok": not errors(found), "findings": [asdict(finding) for finding in found]}

@@ -1,0 +1,49 @@
+"""The models of a recipe, as far as this machine has them, and whether they fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.checkpoint.hub import cached_folder
+from trtspec.checkpoint.pair import compare
+from trtspec.checkpoint.side import Side, read_side
+from trtspec.errors import ModelError
+from trtspec.findings import Finding
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.roles import Role
+
+
+@dataclass(frozen=True, slots=True)
+class PairReport:
+    """What was found; `unseen` says of each model that could not be looked at why.
+
+    There are no findings where one is unseen.
+    """
+
+    loaded: LoadedRecipe
+    sides: Mapping[Role, Side]
+    unseen: Mapping[Role, str]
+    findings: list[Finding]
+
+
+def inspect_pair(loaded: LoadedRecipe) -> PairReport:
+    """Downloads nothing; raises ModelError for a folder that is not a model."""
+    sides, unseen = dict[Role, Side](), dict[Role, str]()
+    for role, model in loaded.recipe.models.items():
+        location = loaded.model_location(model)
+        folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
+        if folder is None:
+            unseen[role] = f"{location} is on the Hub and not on this machine"
+            continue
+        try:
+            sides[role] = read_side(folder)
+        except ModelError as error:
+            if folder == location:
+                raise
+            unseen[role] = f"{location} is not whole in this machine's Hub cache: {error.problem}"
+    findings = []
+    if not unseen:
+        findings = compare(sides[Role.TARGET], sides[Role.DRAFT], loaded.recipe.engine.max_seq_len)
+    return PairReport(loaded, sides, unseen, findings)

@@ -1,0 +1,75 @@
+"""The steps of a plan, run and shown, for people and for machines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from trtspec.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.build.plan import Plan
+    from trtspec.run.step import Step
+
+
+def print_steps(made: Plan) -> None:
+    """Each step: whether it is done, what it makes, and its command line."""
+    pending = made.pending()
+    for step in made.steps:
+        place = f" -> {made.output / step.output}" if step.output else ""
+        out.result(f"{'run ' if step.name in pending else 'done'}  {step.name}{place}: {step.summary}")
+        if step.command:
+            out.result(f"      $ {shlex.join(step.command)}")
+        if step.obstacle and step.name in pending:
+            out.result(f"      not on this machine: {step.obstacle.subject} {step.obstacle.problem}")
+
+
+def steps_as_json(made: Plan) -> dict[str, Any]:
+    pending = made.pending()
+    steps = [
+        {
+            "name": step.name,
+            "summary": step.summary,
+            "inputs": list(step.inputs),
+            "output": step.output,
+            "command": list(step.command),
+            "digest": step.digest,
+            "done": step.name not in pending,
+            "obstacle": str(step.obstacle) if step.obstacle and step.name in pending else None,
+        }
+        for step in made.steps
+    ]
+    return {"output": str(made.output), "backend": made.resolved.backend, "steps": steps}
+
+
+def run_steps(made: Plan, steps: Sequence[Step], *, json: bool) -> None:
+    """Runs what is not done of these steps of the plan, with progress, and prints what was made."""
+    from trtspec.run.runner import run
+
+    start = monotonic()
+    ran = run(steps, made.output, made.digests, out.watch)
+    _print_costs(made, steps)
+    if json:
+        out.json({"output": str(made.output), "ran": ran, "seconds": round(monotonic() - start, 3)})
+        return
+    done = f"{len(ran)} of {len(steps)} steps run in {monotonic() - start:.1f} s" if ran else "nothing to do"
+    out.status(f"{made.resolved.loaded.recipe.name}: {done}")
+    out.result(str(made.output))
+
+
+def _print_costs(made: Plan, steps: Sequence[Step]) -> None:
+    """What FP8 costs each model that was calibrated, whether in this run or before it."""
+    from trtspec.checkpoint.calibrate.verdict import cost, worries
+    from trtspec.checkpoint.calibration import read_calibration
+    from trtspec.steps.calibrate import KIND
+
+    for step in steps:
+        if step.kind != KIND or step.output is None:
+            continue
+        calibration = read_calibration(made.output / step.output)
+        if sentence := cost(calibration):
+            out.status(f"{step.role}: {sentence}")
+        for worry in worries(calibration):
+            out.warning(f"{step.role}: {worry}")
