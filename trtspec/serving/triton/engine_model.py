@@ -78,6 +78,6 @@ class TritonClient:
 def _load(engine_dir: Path) -> Executor:
     import torch
 
-    from trtspec.serving.executors.torch.executor import TorchExecutor
+    from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
     return TorchExecutor(engine_dir.resolve(), device="cuda" if torch.cuda.is_available() else "cpu")

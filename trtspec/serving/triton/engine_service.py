@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from trtspec.serving.calls import Engine
+from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Executor, Request, Response
 from trtspec.serving.triton.engine_requests import (
@@ -71,7 +71,7 @@ class EngineService:
         try:
             self._executor = self._loop.call(load)
             # The first use of an engine is slow.
-            self._loop.run(Engine(self._executor).answer(Request([0], max_tokens=8), math.inf))
+            self._loop.run(AsyncExecutor(self._executor).answer(Request([0], max_tokens=8), math.inf))
         except BaseException:
             self._loop.end()
             raise

@@ -74,7 +74,7 @@ def _bounds(parameters: Parameters, target: Executor, draft: Executor) -> Bounds
 
 def _bls(parameters: Parameters) -> tuple[Executor, Executor]:
     """Tensors do not say what engines were built for, so their directories do, and the plan for caches."""
-    from trtspec.serving.executors.bls.executor import BlsExecutor
+    from trtspec.serving.executors.bls.bls_executor import BlsExecutor
     from trtspec.serving.triton.bls import TritonModel
 
     kv_tokens = parameters.number("kv_tokens") if "kv_tokens" in parameters.values else None
@@ -90,10 +90,10 @@ def _bls(parameters: Parameters) -> tuple[Executor, Executor]:
 
 def _tensorrt_llm(parameters: Parameters) -> tuple[Executor, Executor]:
     from trtspec.serving.executors.tensorrt_llm.bindings import load_bindings
-    from trtspec.serving.executors.tensorrt_llm.pair import Place, load_pair
+    from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_pair
 
     target, draft = (
-        Place(
+        EngineLocation(
             parameters.path(f"{role}_engine_dir"),
             parameters.number(f"{role}_gpu_device_id"),
             parameters.flag(f"{role}_enable_chunked_context"),

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 
-from trtspec.serving.calls import Engine
+from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import Busy, Cancelled, EngineLoadError, RequestError, ServingError, TimedOut
 from trtspec.serving.executor import Request
@@ -158,7 +158,7 @@ async def _warm_up(pair: Pair) -> None:
     for name, executor in (("draft", pair.draft), ("target", pair.target)):
         if executor is not None:
             try:
-                await Engine(executor).answer(Request([0], max_tokens=4), math.inf)
+                await AsyncExecutor(executor).answer(Request([0], max_tokens=4), math.inf)
             except ServingError as error:
                 raise EngineLoadError(f"the {name} engine", f"cannot run: {error}") from error
     await pair.coordinator().complete(CompletionRequest(prompt_token_ids=[0], max_tokens=8, end_id=NO_END))

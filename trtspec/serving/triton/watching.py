@@ -21,7 +21,7 @@ _LAST_RESPONSES_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stat:
+class ProcessStat:
     """What the kernel says: `state` is a letter, `born` when the process began, `status` as of wait(2)."""
 
     state: str
@@ -29,14 +29,14 @@ class Stat:
     status: int
 
 
-def stat(pid: int) -> Stat | None:
+def stat(pid: int) -> ProcessStat | None:
     """None where there is no such process (proc_pid_stat(5))."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             words = file.read().rpartition(")")[2].split()
     except OSError:
         return None
-    return Stat(words[0], words[19], int(words[49]))
+    return ProcessStat(words[0], words[19], int(words[49]))
 
 
 class Watch:
@@ -58,7 +58,7 @@ class Watch:
             if word == "failed":
                 self.problem = rest
 
-    def look(self, found: Stat | None, now: float) -> None:
+    def look(self, found: ProcessStat | None, now: float) -> None:
         if found is None or found.state in "ZX":
             self.problem = _death(found)
         elif found.state != "T":
@@ -69,7 +69,7 @@ class Watch:
             self.problem = f"has not answered for {_SILENCE_S:g} s"
 
 
-def _death(found: Stat | None) -> str:
+def _death(found: ProcessStat | None) -> str:
     number = found.status & 0x7F if found else 0
     if number:
         return f"was killed by {signal.Signals(number).name}"
@@ -99,13 +99,13 @@ def main(model: str, process: int, server: int) -> None:
     _end(process, stat(process))
 
 
-def _is(pid: int, before: Stat) -> bool:
+def _is(pid: int, before: ProcessStat) -> bool:
     """Whether it still runs, and is no other one of the same number."""
     now = stat(pid)
     return now is not None and now.born == before.born and now.state not in "ZX"
 
 
-def _end(pid: int, before: Stat | None) -> None:
+def _end(pid: int, before: ProcessStat | None) -> None:
     """SIGKILL, which the first process of a container does not get from inside; that one ends more slowly."""
     for number in (signal.SIGKILL, signal.SIGTERM):
         deadline = time.monotonic() + 1

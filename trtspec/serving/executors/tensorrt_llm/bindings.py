@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+
+_LOG_PREFIX = "[TensorRT-LLM][ERROR] "
+# `TllmException` adds the place in its own source, and a stack trace below it (common/tllmException.cpp).
+_SOURCE = re.compile(r" \([^()]*:\d+\)$")
 
 
 def load_bindings(image: str) -> Any:
@@ -31,3 +35,10 @@ def free_memory(device_id: int) -> int:
         problem = f"cannot be asked how much memory is free ({one_line(error)})"
         raise EngineLoadError(f"GPU {device_id}", problem) from error
     return free
+
+
+def one_line(error: object) -> str:
+    """The text of an exception or of a response's `error_msg`, without source lines and stack trace."""
+    lines = str(error).strip().splitlines()
+    first = _SOURCE.sub("", lines[0]) if lines else ""
+    return first.replace(_LOG_PREFIX, "") or f"TensorRT-LLM raised {type(error).__name__}"

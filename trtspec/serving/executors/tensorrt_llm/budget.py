@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.serving.executors.tensorrt_llm.engine import Engine
+from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine
 
 _MOST_TOKENS = 2**31 - 1
 
@@ -19,7 +19,7 @@ class KvBudget:
     max_tokens: int | None = None
 
 
-def tokens_of_both(free: int, fraction: float, target: Engine, draft: Engine) -> int:
+def tokens_of_both(free: int, fraction: float, target: TrtLlmEngine, draft: TrtLlmEngine) -> int:
     """How many tokens each KV cache holds when both hold equally many.
 
     `free` is in bytes, before either engine is loaded; both caches take `fraction` of what the weights

@@ -19,7 +19,7 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class TrtLlmEngine:
     """`weight_bytes` is the size of what is loaded, `kv_bytes` what the KV cache takes for a token.
 
     With `enable_chunked_context` a text may take several iterations.
@@ -35,7 +35,7 @@ class Engine:
     enable_chunked_context: bool = True
 
 
-def read_engine(folder: Path, release: str, enable_chunked_context: bool = True) -> Engine:
+def read_engine(folder: Path, release: str, enable_chunked_context: bool = True) -> TrtLlmEngine:
     """Raises `EngineLoadError` for what the runtime of this release cannot load, or not in one process."""
     path = folder / "config.json"
     try:
@@ -43,7 +43,7 @@ def read_engine(folder: Path, release: str, enable_chunked_context: bool = True)
         model, build = document["pretrained_config"], document["build_config"]
         _check(folder, release, document)
         external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
-        return Engine(
+        return TrtLlmEngine(
             folder=folder,
             limits=Limits(
                 max_batch_size=int(build["max_batch_size"]),

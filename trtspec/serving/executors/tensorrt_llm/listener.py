@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 
 
 class ResponseThread:

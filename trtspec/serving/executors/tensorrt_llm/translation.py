@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
-from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 from trtspec.serving.executors.validation import Valid
 
 # Stop words and time limits are never asked for; an engine that ends a text by one has ended it all the same.

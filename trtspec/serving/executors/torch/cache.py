@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executors.torch.budget import capacity
-from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.cache_view import BatchView, CacheView, CausalMask, SequenceView
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.scheduler import CHUNK
-from trtspec.serving.executors.torch.window import Batch, Causal, Single, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +34,30 @@ class Cache:
     How much there may be is for `Slots` to say.
     """
 
-    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+    def __init__(self, config: TorchEngineConfig, device: torch.device) -> None:
         self._kv_heads, self._max_seq_len = config.num_kv_heads, config.limits.max_seq_len
         self._shape = (config.num_layers, 2 * config.num_kv_heads, 0, config.head_size)
         self._empty = torch.empty(self._shape, dtype=config.dtype, device=device)
         self._slots: dict[int, Tensor] = {}
-        self._causal = Causal(CHUNK, self._max_seq_len, config.sliding_window, config.dtype, device)
+        self._causal = CausalMask(CHUNK, self._max_seq_len, config.sliding_window, config.dtype, device)
 
     @property
     def tokens(self) -> int:
         """How many tokens there is memory for."""
         return sum(slot.shape[2] for slot in self._slots.values())
 
-    def windows(self, spans: Sequence[Span]) -> list[Window]:
+    def views(self, spans: Sequence[Span]) -> list[CacheView]:
         """What each run of spans with the same number of rows writes and sees, in the order of the spans."""
-        windows: list[Window] = []
+        views: list[CacheView] = []
         for rows, run in groupby(spans, key=lambda span: span.rows):
             group = list(run)
             starts = [span.start for span in group]
             slots = [self._grown(span.slot, span.start + rows) for span in group]
             if len(group) == 1:
-                windows.append(Single(slots[0], self._kv_heads, starts[0], rows, self._causal))
+                views.append(SequenceView(slots[0], self._kv_heads, starts[0], rows, self._causal))
             else:
-                windows.append(Batch(slots, self._kv_heads, starts, rows, self._causal))
-        return windows
+                views.append(BatchView(slots, self._kv_heads, starts, rows, self._causal))
+        return views
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Makes the first `length` positions of one slot those of another."""

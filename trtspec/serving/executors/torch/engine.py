@@ -46,7 +46,7 @@ ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class EngineConfig:
+class TorchEngineConfig:
     """A decoder and the limits that its engine was built with; sizes are counts of elements or tokens.
 
     `qkv_bias`: q, k and v have biases. `qk_norm`: q and k are normalized, head by head. `fused_gate`:
@@ -78,7 +78,7 @@ class EngineConfig:
     limits: Limits
 
 
-def read_config(engine_dir: Path) -> EngineConfig:
+def read_config(engine_dir: Path) -> TorchEngineConfig:
     """Raises `EngineLoadError` for a file that is missing or broken and a model that cannot run here."""
     path = engine_dir / "config.json"
     try:
@@ -99,7 +99,7 @@ def read_config(engine_dir: Path) -> EngineConfig:
 
     hidden, heads = model.integer("hidden_size"), model.integer("num_attention_heads")
     max_seq_len, external = build.integer("max_seq_len"), build.get("speculative_decoding_mode")
-    return EngineConfig(
+    return TorchEngineConfig(
         dtype=DTYPES[dtype],
         vocab_size=model.integer("vocab_size"),
         hidden_size=hidden,

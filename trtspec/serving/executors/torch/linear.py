@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.fp8 import E4M3
 from trtspec.serving.executors.torch.matrix import Matrix
-from trtspec.serving.executors.torch.packed import packed
+from trtspec.serving.executors.torch.packed_weights import packed
 
 
 class Linear:

@@ -9,14 +9,14 @@ import torch
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.budget import AHEAD, TEXTS, KvNeed, kv_tokens
-from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.host import look
 from trtspec.serving.executors.torch.weights import forms
 
 GIB = 1 << 30
 
 
-def kv_tokens_of(configs: Sequence[EngineConfig], device: str) -> int:
+def kv_tokens_of(configs: Sequence[TorchEngineConfig], device: str) -> int:
     """The tokens of each cache of engines that will be loaded together, before any of them is.
 
     Raises `EngineLoadError` where not even one text of full length fits.
@@ -36,13 +36,13 @@ def kv_tokens_of(configs: Sequence[EngineConfig], device: str) -> int:
     return tokens
 
 
-def _need(config: EngineConfig) -> KvNeed:
+def _need(config: TorchEngineConfig) -> KvNeed:
     per_layer = 2 * config.num_kv_heads * config.head_size * config.dtype.itemsize
     limits = config.limits
     return KvNeed(config.num_layers * per_layer, TEXTS * limits.max_batch_size, limits.max_seq_len)
 
 
-def _weights(config: EngineConfig) -> int:
+def _weights(config: TorchEngineConfig) -> int:
     """In bytes; float8 is expanded to the model's dtype as it is loaded."""
     return sum(math.prod(form.shape) for form in forms(config).values()) * config.dtype.itemsize
 

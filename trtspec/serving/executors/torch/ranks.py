@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
 
 FC = "mlp.fc.weight"
 ROWS = (FC, "mlp.gate.weight")
@@ -20,7 +20,7 @@ HEADS = ("attention.qkv.weight", "attention.qkv.bias")
 VOCABULARY = ("lm_head.weight", "vocab_embedding.weight")
 
 
-def place(config: EngineConfig, name: str) -> tuple[int, str]:
+def place(config: TorchEngineConfig, name: str) -> tuple[int, str]:
     """The pipeline rank that has a tensor of the whole model, and the tensor's name there."""
     if name.startswith("transformer.vocab_embedding"):
         return 0, name
@@ -33,7 +33,7 @@ def place(config: EngineConfig, name: str) -> tuple[int, str]:
     raise ValueError(name)
 
 
-def joined(config: EngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
+def joined(config: TorchEngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
     """One tensor of the whole model from the shares of all tensor-parallel ranks."""
     if len(shares) == 1:
         return shares[0]
@@ -51,7 +51,7 @@ def joined(config: EngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
     return shares[0]
 
 
-def _heads(config: EngineConfig, shares: Sequence[Tensor]) -> Tensor:
+def _heads(config: TorchEngineConfig, shares: Sequence[Tensor]) -> Tensor:
     """With more ranks than heads of keys and values, neighbouring ranks have copies of the same head."""
     copies = max(len(shares) // config.num_kv_heads, 1)
     keys = max(config.num_kv_heads // len(shares), 1) * config.head_size

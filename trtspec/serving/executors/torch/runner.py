@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 
 from trtspec.serving.executor import FinishReason, Limits, Response
-from trtspec.serving.executors.outcome import decode, verify
+from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.torch.cache import Cache, Span
+from trtspec.serving.executors.torch.cache_slots import CacheSlots, common_prefix
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.sampler import Choice, choose
 from trtspec.serving.executors.torch.scheduler import Scheduler, Work
 from trtspec.serving.executors.torch.sequence import Sequence
-from trtspec.serving.executors.torch.slots import Slots, common_prefix
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ STRIKES = 3
 
 
 @dataclass(slots=True)
-class Stats:
+class RunnerStats:
     """Counts since the engine was loaded; `reused_tokens` are prompt tokens that the cache already held."""
 
     steps: int = 0
@@ -45,11 +45,11 @@ class Runner:
         scheduler: Scheduler,
         model: Decoder,
         cache: Cache,
-        slots: Slots,
+        slots: CacheSlots,
         say: Callable[[Response], None],
     ) -> None:
         self.longest_draft = limits.max_draft_len
-        self.stats = Stats()
+        self.stats = RunnerStats()
         self.failure: str | None = None
         self._max_batch_size, self._scheduler = limits.max_batch_size, scheduler
         self._model, self._cache, self._slots, self._say = model, cache, slots, say

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.ranks import joined, place
 
 
@@ -23,7 +23,7 @@ class Form(NamedTuple):
     shape: tuple[int, ...]
 
 
-def forms(config: EngineConfig) -> dict[str, Form]:
+def forms(config: TorchEngineConfig) -> dict[str, Form]:
     """The tensors of the checkpoint, by TensorRT-LLM's name (reference §4.3 and §4.4)."""
     hidden, dtype = config.hidden_size, config.dtype
     vocabulary = Form(dtype, (config.vocab_size, hidden))
@@ -37,7 +37,7 @@ def forms(config: EngineConfig) -> dict[str, Form]:
     return result
 
 
-def read_tensors(engine_dir: Path, config: EngineConfig, device: torch.device) -> dict[str, Tensor]:
+def read_tensors(engine_dir: Path, config: TorchEngineConfig, device: torch.device) -> dict[str, Tensor]:
     """Every tensor of `forms(config)`; raises `EngineLoadError` for one that is missing or different."""
     tensors = {}
     with ExitStack() as stack:
@@ -83,7 +83,7 @@ class _Rank:
         return tensor
 
 
-def _layer(config: EngineConfig) -> Iterator[tuple[str, Form]]:
+def _layer(config: TorchEngineConfig) -> Iterator[tuple[str, Form]]:
     hidden, inner, width = config.hidden_size, config.intermediate_size, config.num_heads * config.head_size
     rows = width + 2 * config.num_kv_heads * config.head_size
     norm, head = Form(config.dtype, (hidden,)), Form(config.dtype, (config.head_size,))
@@ -106,7 +106,7 @@ def _layer(config: EngineConfig) -> Iterator[tuple[str, Form]]:
     yield from _linear(config, "mlp.proj", hidden, inner)
 
 
-def _linear(config: EngineConfig, name: str, rows: int, columns: int) -> Iterator[tuple[str, Form]]:
+def _linear(config: TorchEngineConfig, name: str, rows: int, columns: int) -> Iterator[tuple[str, Form]]:
     yield f"{name}.weight", Form(torch.float8_e4m3fn if config.fp8 else config.dtype, (rows, columns))
     if config.fp8:
         yield f"{name}.weights_scaling_factor", Form(torch.float32, (1,))

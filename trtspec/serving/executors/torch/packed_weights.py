@@ -22,14 +22,14 @@ Packing = Callable[[Tensor, "Tensor | None"], Product]
 _FROM = 2**16
 
 
-class Packed(NamedTuple):
+class PackedWeights(NamedTuple):
     """`product(x * scale)` is `x @ weight.T + bias`, for `x` of `[rows, in]`."""
 
     product: Product
     scale: float = 1.0
 
 
-def packed(weight: Tensor, bias: Tensor | None) -> Packed:
+def packed(weight: Tensor, bias: Tensor | None) -> PackedWeights:
     """The fastest way to multiply by `weight`, `[out, in]`.
 
     Where half precision holds all of a float32 weight, as for a model that was published in bfloat16, that
@@ -39,10 +39,10 @@ def packed(weight: Tensor, bias: Tensor | None) -> Packed:
         shift = _shift(weight)
         scaled = torch.ldexp(weight, torch.tensor(shift))
         if torch.equal(scaled.half().float(), scaled) and _works(_half):
-            return Packed(_half(scaled, bias), 2.0**-shift)
+            return PackedWeights(_half(scaled, bias), 2.0**-shift)
         if _works(_one_dnn):
-            return Packed(_one_dnn(weight, bias))
-    return Packed(partial(F.linear, weight=weight.contiguous(), bias=bias))
+            return PackedWeights(_one_dnn(weight, bias))
+    return PackedWeights(partial(F.linear, weight=weight.contiguous(), bias=bias))
 
 
 def _shift(weight: Tensor) -> int:

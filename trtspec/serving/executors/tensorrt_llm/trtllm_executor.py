@@ -12,11 +12,11 @@ from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
-from trtspec.serving.executors.tensorrt_llm.engine import Engine
+from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine
 from trtspec.serving.executors.tensorrt_llm.listener import ResponseThread
 from trtspec.serving.executors.tensorrt_llm.translation import from_bindings, to_bindings
-from trtspec.serving.executors.tensorrt_llm.trouble import one_line
 from trtspec.serving.executors.validation import Refused, validate
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class TrtLlmExecutor:
     drafts.
     """
 
-    def __init__(self, trtllm: Any, engine: Engine, device_id: int, kv_budget: KvBudget) -> None:
+    def __init__(self, trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudget) -> None:
         self._trtllm, self._limits = trtllm, engine.limits
         try:
             config = _config(trtllm, engine, device_id, kv_budget)
@@ -144,7 +144,7 @@ class TrtLlmExecutor:
         self._waiting.clear()
 
 
-def _config(trtllm: Any, engine: Engine, device_id: int, kv_budget: KvBudget) -> Any:
+def _config(trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudget) -> Any:
     """An `ExecutorConfig` with arguments that every release from 1.0 to 1.2 has.
 
     Block reuse is what makes rounds cheap. Chunked context lets a text be longer than an iteration, at the

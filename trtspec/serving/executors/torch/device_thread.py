@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
 from trtspec.serving.executor import Response
-from trtspec.serving.executors.torch.order import Order
-from trtspec.serving.executors.torch.threads import Threads, usable_threads
+from trtspec.serving.executors.torch.thread_count import ThreadCount, usable_threads
+from trtspec.serving.executors.torch.turn_order import TurnOrder
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ Work = Callable[[], object]
 Hear = Callable[[Response], None]
 
 
-class Player(Protocol):
+class Stepper(Protocol):
     """An engine, seen as something that has work or not; `longest_draft` is what it verifies at once."""
 
     longest_draft: int
@@ -36,7 +36,7 @@ class Player(Protocol):
         ...
 
 
-class Turns:
+class DeviceThread:
     """Steps run back to back, in `Order`, as long as an engine has work, and leave the asyncio loop free.
 
     What the loop has for the engines goes as one parcel for each of its iterations, so that requests which
@@ -51,8 +51,8 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._players: list[Player] = []
-        self._order = Order(patience=1)
+        self._engines: list[Stepper] = []
+        self._order = TurnOrder(patience=1)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outgoing: list[Work] = []
@@ -62,14 +62,14 @@ class Turns:
 
     # On the loop's thread.
 
-    def join(self, player: Player) -> None:
-        """Before the player has work."""
-        self._players.append(player)
-        self._order.patience = max(player.longest_draft for player in self._players) or 1
+    def join(self, engine: Stepper) -> None:
+        """Before the engine has work."""
+        self._engines.append(engine)
+        self._order.patience = max(engine.longest_draft for engine in self._engines) or 1
 
-    def leave(self, player: Player) -> None:
-        """Returns when no step of the player runs any more; the thread ends with the last player."""
-        self.call(lambda: self._players.remove(player))
+    def leave(self, engine: Stepper) -> None:
+        """Returns when no step of the engine runs any more; the thread ends with the last engine."""
+        self.call(lambda: self._engines.remove(engine))
         self._end_if_alone()
 
     def call(self, work: Callable[[], T]) -> T:
@@ -98,7 +98,7 @@ class Turns:
             self._thread.start()
 
     def _end_if_alone(self) -> None:
-        if self._thread is not None and not self._players:
+        if self._thread is not None and not self._engines:
             self._flush(self._end)
             self._thread.join()
             self._thread = None
@@ -125,15 +125,15 @@ class Turns:
         self._said.append((hear, response))
 
     def _run(self) -> None:
-        threads = Threads(usable_threads())
+        threads = ThreadCount(usable_threads())
         while not self._is_over:
-            has_work = [player.has_work for player in self._players]
+            has_work = [engine.has_work for engine in self._engines]
             self._read(wait=not any(has_work))
-            turn = self._order.next([player.has_work for player in self._players])
+            turn = self._order.next([engine.has_work for engine in self._engines])
             took = 0.0
             if turn is not None:
                 start, cpu = time.perf_counter(), time.process_time()
-                self._players[turn].step()
+                self._engines[turn].step()
                 took = time.perf_counter() - start
                 threads.note(took, time.process_time() - cpu)
             if self._said:

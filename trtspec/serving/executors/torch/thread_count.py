@@ -39,7 +39,7 @@ def usable_threads() -> int:
     return most
 
 
-class Threads:
+class ThreadCount:
     """At most `most`; fewer for what others take of the processors, and more again when those are gone.
 
     Used on the thread that makes the steps alone. `set_threads` and `clock` (in seconds) are those of the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class Order:
+class TurnOrder:
     """Engines in the order of joining: the draft before the target.
 
     The first that has work goes first, so that no verification starts while drafts are being proposed:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.bls.tensors import Arrays, new_tokens, request_arrays, stop_arrays
-from trtspec.serving.executors.bls.threads import Job, Threads
+from trtspec.serving.executors.bls.thread_pool import PooledCall, ThreadPool
 from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.policy import may_split
 from trtspec.serving.seeds import at_token
@@ -42,7 +42,7 @@ class Call:
     valid: Valid
     listener: Listener
     num_tokens: int = 0
-    job: Job | None = None
+    job: PooledCall | None = None
 
 
 class BlsExecutor:
@@ -67,8 +67,8 @@ class BlsExecutor:
         self._model = model
         self._calls: dict[int, Call] = {}
         self._ids, self._prefix = itertools.count(1), uuid.uuid4().hex
-        self._threads = Threads(limits.max_batch_size, "bls")
-        self._stops = Threads(1, "bls-stop")  # A stop must not wait behind what it is to stop.
+        self._threads = ThreadPool(limits.max_batch_size, "bls")
+        self._stops = ThreadPool(1, "bls-stop")  # A stop must not wait behind what it is to stop.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_shut_down = False
 

@@ -1,4 +1,4 @@
-"""Threads for calls that block and may never return."""
+"""A pool of threads for calls that block and may never return."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Job:
+class PooledCall:
     """One call; `is_given_up` once nobody waits for it any more."""
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -15,7 +15,7 @@ class Job:
         self.is_running = self.is_given_up = False
 
 
-class Threads:
+class ThreadPool:
     """Runs up to `size` jobs at once, first come, first served.
 
     A thread whose job was given up is replaced by another, so that a call that never returns takes nobody's
@@ -25,20 +25,20 @@ class Threads:
 
     def __init__(self, size: int, name: str) -> None:
         self._size, self._name = size, name
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[PooledCall] = deque()
         self._changed = threading.Condition()
         self._threads = self._idle = self._lost = 0
         self._is_closed = False
 
-    def submit(self, work: Callable[[], None]) -> Job:
+    def submit(self, work: Callable[[], None]) -> PooledCall:
         """`work` raises nothing."""
-        job = Job(work)
+        job = PooledCall(work)
         with self._changed:
             self._waiting.append(job)
             self._go_on()
         return job
 
-    def give_up(self, job: Job) -> bool:
+    def give_up(self, job: PooledCall) -> bool:
         """True when the job had not begun, and never will."""
         with self._changed:
             job.is_given_up = True
@@ -72,7 +72,7 @@ class Threads:
         with self._changed:
             self._threads -= 1
 
-    def _next(self) -> Job | None:
+    def _next(self) -> PooledCall | None:
         with self._changed:
             while not self._waiting and not self._is_closed and self._threads - self._lost <= self._size:
                 self._idle += 1

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-class Window(Protocol):
+class CacheView(Protocol):
     """The part of a flat batch that is handled together; `rows` counts all its rows."""
 
     rows: int
@@ -24,7 +24,7 @@ class Window(Protocol):
         ...
 
 
-class Causal:
+class CausalMask:
     """What a position sees of its past: all of it, or the last `window` positions with itself.
 
     Masks are cut from one table: `rows` consecutive positions between all their past and all their future.
@@ -62,10 +62,10 @@ class Causal:
         return F.pad(part, (0, missing), value=float("-inf")) if missing else part
 
 
-class Single:
+class SequenceView:
     """One sequence, `[layers, 2 * kv_heads, capacity, head_size]`: all that it touches is a view."""
 
-    def __init__(self, slot: Tensor, kv_heads: int, start: int, rows: int, causal: Causal) -> None:
+    def __init__(self, slot: Tensor, kv_heads: int, start: int, rows: int, causal: CausalMask) -> None:
         self.rows = rows
         self._new = slot[:, :, start : start + rows].transpose(1, 2).unbind(0)
         seen = slot[:, None, :, causal.first(start) : start + rows]
@@ -79,7 +79,7 @@ class Single:
         return _attend(queries, self._keys[layer], self._values[layer], self._mask)
 
 
-class Batch:
+class BatchView:
     """Several sequences, each `[layers, 2 * kv_heads, capacity, head_size]` with a capacity of its own.
 
     What they see is gathered side by side, layer after layer in the same place, for one product instead of
@@ -88,7 +88,7 @@ class Batch:
     """
 
     def __init__(
-        self, slots: Sequence[Tensor], kv_heads: int, starts: Sequence[int], rows: int, causal: Causal
+        self, slots: Sequence[Tensor], kv_heads: int, starts: Sequence[int], rows: int, causal: CausalMask
     ) -> None:
         self.rows, self._kv_heads, self._each = rows * len(slots), kv_heads, rows
         first, end = causal.first(min(starts)), max(starts) + rows

@@ -68,8 +68,8 @@ class Lease:
     dropped: tuple[int, ...] = ()
 
 
-class Slots:
-    """Slots that hold at most `budget` tokens together.
+class CacheSlots:
+    """The slots of a cache, which hold at most `budget` tokens together.
 
     A running sequence counts with the length that it can reach, so that it never lacks room; an idle slot,
     the beginning of texts to come, with what it has. Those are dropped for room, the least recently used
