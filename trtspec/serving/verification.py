@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class VerificationCounts:
-    """The number of draft tokens that a verification looked at, as far as its answer tells, and accepted."""
+    """The numbers of draft tokens that a verification looked at, as far as its answer tells, and accepted."""
 
     num_verified: int
     num_accepted: int

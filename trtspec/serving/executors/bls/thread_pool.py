@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class PooledCall:
-    """One call; `is_given_up` once nobody waits for it any more."""
+    """A call in the pool; `is_given_up` once nobody waits for it any more."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.work = work
@@ -16,11 +16,11 @@ class PooledCall:
 
 
 class ThreadPool:
-    """Runs up to `size` jobs at once, first come, first served.
+    """Runs up to `size` calls at once, first come, first served.
 
-    A thread whose job was given up is replaced by another, so that a call that never returns takes nobody's
-    place; of such threads there are at most `size` too, and then jobs wait. They are daemons: a call that
-    hangs does not keep the process.
+    A thread whose call was given up is replaced by another, so that a call that never returns blocks no
+    other. At most `size` threads are replaced; then calls wait. The threads are daemons, so that a call that
+    hangs does not keep the process alive.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -31,7 +31,7 @@ class ThreadPool:
         self._is_closed = False
 
     def submit(self, work: Callable[[], None]) -> PooledCall:
-        """`work` raises nothing."""
+        """Queues `work`, which must not raise."""
         job = PooledCall(work)
         with self._changed:
             self._waiting.append(job)
@@ -39,7 +39,7 @@ class ThreadPool:
         return job
 
     def give_up(self, job: PooledCall) -> bool:
-        """True when the job had not begun, and never will."""
+        """Gives a call up; returns True if it had not begun, and so never will."""
         with self._changed:
             job.is_given_up = True
             if not job.is_running:
@@ -50,7 +50,7 @@ class ThreadPool:
             return False
 
     def close(self) -> None:
-        """Nothing that waits is begun any more; threads end with what they do."""
+        """Drops the calls that wait; each thread ends with the call that it runs."""
         with self._changed:
             self._is_closed = True
             self._waiting.clear()

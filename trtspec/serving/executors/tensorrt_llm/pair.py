@@ -1,4 +1,4 @@
-"""A target and its draft, both in this process."""
+"""The loading of a target and its draft into this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class EngineLocation:
-    """An engine directory and the GPU that is to run it, by CUDA's number of it.
+    """An engine directory and the GPU that runs it, by CUDA's number of it.
 
     With `enable_chunked_context` a text may take several iterations.
     """
@@ -30,10 +30,10 @@ class EngineLocation:
 def load_pair(
     trtllm: Any, target: EngineLocation, draft: EngineLocation, fraction: float
 ) -> tuple[TrtLlmExecutor, TrtLlmExecutor]:
-    """Target and draft; their KV caches take `fraction` of the memory that the weights leave free.
+    """Returns target and draft; their KV caches take `fraction` of the memory that the weights leave free.
 
-    `trtllm` is `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, before anything is loaded where
-    that can be known.
+    `trtllm` is `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, where possible before anything is
+    loaded.
     """
     ours, theirs = (
         read_engine(location.folder, trtllm.__version__, location.enable_chunked_context)

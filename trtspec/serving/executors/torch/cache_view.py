@@ -1,4 +1,4 @@
-"""What the new rows of a sequence, or of several with as many rows each, write to the cache and see of it."""
+"""The views of the cache that new rows of one sequence, or of several, write and attend to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class CacheView(Protocol):
-    """The part of a flat batch that is handled together; `rows` counts all its rows."""
+    """The cache as one part of a flat batch sees it; `rows` counts all rows of the part."""
 
     rows: int
 
@@ -20,12 +20,15 @@ class CacheView(Protocol):
         ...
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        """`[rows, heads, head_size]` to `[rows, heads * head_size]`; each row sees its past and itself."""
+        """Returns the attention `[rows, heads * head_size]` of queries `[rows, heads, head_size]`.
+
+        Each row sees its past and itself.
+        """
         ...
 
 
 class CausalMask:
-    """What a position sees of its past: all of it, or the last `window` positions with itself.
+    """Gives the masks by which a position sees all its past, or the last `window` positions with itself.
 
     Masks are cut from one table: `rows` consecutive positions between all their past and all their future.
     """
@@ -40,11 +43,11 @@ class CausalMask:
             self._table += table.tril_(length - self._window)
 
     def first(self, start: int) -> int:
-        """The first position that a row at `start`, or a later one, may see."""
+        """Returns the first position that a row at `start`, or a later one, may see."""
         return max(start + 1 - self._window, 0)
 
     def mask(self, starts: Sequence[int], rows: int) -> Tensor | None:
-        """`[sequences, 1, rows, positions]`: 0 where a row may look and -inf where not; None for all of it.
+        """Returns `[sequences, 1, rows, positions]`: 0 where a row may look, -inf elsewhere; None for all 0.
 
         The positions are those from `first` of the smallest start to the last row of the largest.
         """
@@ -56,14 +59,14 @@ class CausalMask:
         return parts[0][None, None] if len(parts) == 1 else torch.stack(parts)[:, None]
 
     def _cut(self, rows: int, begin: int, end: int) -> Tensor:
-        """Where the table ends, all that follows is future."""
+        """Returns a part of the table, which is continued with -inf: all beyond its end is future."""
         part = self._table[:rows, begin:end]
         missing = end - begin - part.shape[1]
         return F.pad(part, (0, missing), value=float("-inf")) if missing else part
 
 
 class SequenceView:
-    """One sequence, `[layers, 2 * kv_heads, capacity, head_size]`: all that it touches is a view."""
+    """The view of one sequence, `[layers, 2 * kv_heads, capacity, head_size]`, without a copy."""
 
     def __init__(self, slot: Tensor, kv_heads: int, start: int, rows: int, causal: CausalMask) -> None:
         self.rows = rows
@@ -80,11 +83,11 @@ class SequenceView:
 
 
 class BatchView:
-    """Several sequences, each `[layers, 2 * kv_heads, capacity, head_size]` with a capacity of its own.
+    """The view of several sequences, each `[layers, 2 * kv_heads, capacity, head_size]`.
 
-    What they see is gathered side by side, layer after layer in the same place, for one product instead of
-    one for each. What lies behind a shorter sequence there is zero, since a masked position may hold
-    anything but NaN.
+    Capacities differ. The keys and values that the sequences see are gathered side by side, layer after layer
+    in the same memory, for one product instead of one for each. Behind a shorter sequence there are zeros,
+    since a masked position may hold anything but NaN.
     """
 
     def __init__(
@@ -110,12 +113,15 @@ class BatchView:
 
 
 def _by_layer(parts: Iterable[Tensor]) -> list[tuple[Tensor, ...]]:
-    """The tensors of each layer, of tensors whose first dimension is the layers."""
+    """Returns the parts by layer, from tensors whose first dimension is the layers."""
     return list(zip(*(part.unbind(0) for part in parts), strict=True))
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """`keys` and `values` are `[sequences, kv_heads, end, head_size]`, `queries` the rows of all."""
+    """Returns the attention of `queries`, the rows of all sequences one after another.
+
+    `keys` and `values` are `[sequences, kv_heads, end, head_size]`.
+    """
     total, heads, head_size = queries.shape
     sequences = keys.shape[0]
     queries = queries.view(sequences, total // sequences, heads, head_size).transpose(1, 2)

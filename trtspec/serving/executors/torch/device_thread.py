@@ -1,4 +1,4 @@
-"""The thread that makes the steps of all engines of a device."""
+"""The device thread, which makes the steps of all engines of a device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Hear = Callable[[Response], None]
 
 
 class Stepper(Protocol):
-    """An engine, seen as something that has work or not; `longest_draft` is what it verifies at once."""
+    """An engine that makes steps; `longest_draft` is the length of draft that it verifies in one."""
 
     longest_draft: int
 
@@ -32,22 +32,21 @@ class Stepper(Protocol):
     def has_work(self) -> bool: ...
 
     def step(self) -> None:
-        """Raises nothing."""
+        """Makes one step; must not raise."""
         ...
 
 
 class DeviceThread:
-    """Steps run back to back, in `Order`, as long as an engine has work, and leave the asyncio loop free.
+    """Runs steps back to back, in `TurnOrder`, while an engine has work, and leaves the asyncio loop free.
 
-    What the loop has for the engines goes as one parcel for each of its iterations, so that requests which
-    are made together run together; it is read between two steps. What a step says goes to the loop as one
-    parcel as well. After a step that ends a request the next waits until the loop has had its say, at most as
-    long as the step took: answers lead to new requests, which run with those that wait, and what the loop
-    does with them would take a processor from a step that uses them all.
+    Calls from the loop come as one parcel for each of its iterations, so that requests which are made
+    together run together; they are read between two steps. The responses of a step go to the loop as one
+    parcel too. After a step that ends a request the thread waits for the loop to handle the responses, at
+    most as long as the step took: they lead to new requests, which can run with those that wait, and the
+    loop's work would take a processor from a step that uses them all.
 
-    What an engine multiplies, from its loading on, it multiplies on this thread: each thread that does so
-    has helpers of its own, and OpenMP lets them all sleep between two products once they are more than there
-    are processors.
+    Engines are loaded, and compute, on this thread alone: each thread that computes has OpenMP threads of its
+    own, and once these are more than the processors, OpenMP lets them all sleep between two products.
     """
 
     def __init__(self) -> None:
@@ -63,17 +62,17 @@ class DeviceThread:
     # On the loop's thread.
 
     def join(self, engine: Stepper) -> None:
-        """Before the engine has work."""
+        """Adds an engine, which has no work yet."""
         self._engines.append(engine)
         self._order.patience = max(engine.longest_draft for engine in self._engines) or 1
 
     def leave(self, engine: Stepper) -> None:
-        """Returns when no step of the engine runs any more; the thread ends with the last engine."""
+        """Removes an engine and waits for the end of its step; the thread ends with the last engine."""
         self.call(lambda: self._engines.remove(engine))
         self._end_if_alone()
 
     def call(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises on the engines' thread, between two steps; waits for it."""
+        """Runs `work` on the device thread, between two steps; returns, or raises, what it does."""
         done: Future[T] = Future()
         self._begin()
         self._flush(partial(_settle, done, work))
@@ -84,7 +83,7 @@ class DeviceThread:
             raise
 
     def post(self, work: Callable[..., object], *arguments: object) -> None:
-        """Has something done on the engines' thread, between two steps."""
+        """Has `work` called on the device thread, between two steps."""
         self._begin()
         if not self._outgoing:
             self._loop = asyncio.get_running_loop()
@@ -118,7 +117,7 @@ class DeviceThread:
         # Behind the tasks that wake up for an answer, and behind those that they wake up in turn.
         loop.call_soon(lambda: loop.call_soon(self._flush, self._echo))
 
-    # On the engines' thread.
+    # On the device thread.
 
     def say(self, hear: Hear, response: Response) -> None:
         """Has `hear` called on the loop, when the step is over."""
@@ -141,7 +140,7 @@ class DeviceThread:
         threads.reset()
 
     def _read(self, wait: bool) -> None:
-        """All that has come; `wait` for something to come."""
+        """Handles all parcels that have come; with `wait`, waits for one."""
         try:
             self._do(self._mail.get(wait))
             while True:
@@ -153,7 +152,7 @@ class DeviceThread:
         for work in parcel:
             try:
                 work()
-            except Exception:  # One request's trouble is not that of the others.
+            except Exception:  # One bad request must not stop the others.
                 log.exception("an engine could not take what it was sent")
 
     def _send(self, took: float) -> None:
@@ -163,7 +162,7 @@ class DeviceThread:
             self._loop.call_soon_threadsafe(self._deliver, said)
         except RuntimeError:  # The loop is closed, and nobody listens.
             return
-        if not any(response.is_final for _, response in said):  # What goes on leads to no request.
+        if not any(response.is_final for _, response in said):  # Only ended requests lead to new ones.
             return
         self._awaits_echo, until = True, time.perf_counter() + took
         while self._awaits_echo and (left := until - time.perf_counter()) > 0:

@@ -1,8 +1,8 @@
-"""An engine directory of the torch backend: `config.json` as plain data.
+"""The configuration of an engine directory of the torch backend: `config.json` as plain data.
 
-Keys are those of TensorRT-LLM's engine and unified checkpoint (reference §3 and §4), and so are the defaults.
-What this backend cannot run is refused here, before anything is loaded; which architectures there are, the
-builder knows, and here the keys alone decide.
+Keys and defaults are those of TensorRT-LLM's engines (`builder.py`) and checkpoints (`models/*/config.py`).
+What this backend cannot run is refused here, before anything is loaded. The keys alone decide; the builder
+knows which architectures there are.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TorchEngineConfig:
 
 
 def read_config(engine_dir: Path) -> TorchEngineConfig:
-    """Raises `EngineLoadError` for a file that is missing or broken and a model that cannot run here."""
+    """Returns the configuration; raises `EngineLoadError` if it is missing, broken or cannot run here."""
     path = engine_dir / "config.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

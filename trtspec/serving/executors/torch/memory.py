@@ -1,4 +1,4 @@
-"""How many tokens of text fit beside the weights of engines, on the device where they are loaded."""
+"""The memory of a device: how many tokens of text fit beside the weights of its engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def kv_tokens_of(configs: Sequence[TorchEngineConfig], device: str) -> int:
-    """The tokens of each cache of engines that will be loaded together, before any of them is.
+    """Returns the tokens of each cache of engines that are about to be loaded together.
 
     Raises `EngineLoadError` where not even one text of full length fits.
     """
@@ -43,7 +43,7 @@ def _need(config: TorchEngineConfig) -> KvNeed:
 
 
 def _weights(config: TorchEngineConfig) -> int:
-    """In bytes; float8 is expanded to the model's dtype as it is loaded."""
+    """Returns the bytes of the weights; float8 ones are expanded to the model's dtype when loaded."""
     return sum(math.prod(form.shape) for form in forms(config).values()) * config.dtype.itemsize
 
 

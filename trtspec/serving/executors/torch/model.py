@@ -26,7 +26,7 @@ Tensors = dict[str, Tensor]
 
 
 class Decoder:
-    """Weights ready to run. The cache is written as rows pass through."""
+    """A model whose weights are ready to run; it writes the cache as rows pass through."""
 
     def __init__(
         self, config: TorchEngineConfig, tensors: Tensors, cache: Cache, device: torch.device
@@ -42,7 +42,7 @@ class Decoder:
         )
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
-        """Logits `[len(wanted), vocab_size]` after the rows `wanted`, which are in order.
+        """Returns the logits `[len(wanted), vocab_size]` after the rows `wanted`, which are in order.
 
         `token_ids` are the rows of all spans, in their order.
         """

@@ -1,4 +1,4 @@
-"""A target and its draft on one device, in this process."""
+"""The loading of a target and its draft into this process, on one device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 
 def load_pair(target: Path, draft: Path) -> tuple[TorchExecutor, TorchExecutor]:
-    """Target and draft, from their engine directories, on the GPU if there is one.
+    """Returns target and draft from their engine directories, on the GPU if there is one.
 
     Their KV caches hold as many tokens each. Raises `EngineLoadError`.
     """

@@ -1,7 +1,8 @@
-"""The weights of a parallel engine as those of one device: the ranks' shares put together again.
+"""The ranks of a parallel engine, whose shares of the weights are joined for one device.
 
-Shares are those of reference §4.3: rank `pipeline * tp_size + tensor`, layers counted from zero on every
-pipeline rank and split as `torch.tensor_split` does, q, k and v each split by heads before they are stacked.
+Shares are those of TensorRT-LLM's checkpoints (`tensorrt_llm/mapping.py`): rank
+`pipeline * tp_size + tensor`, layers counted from zero on every pipeline rank and split as
+`torch.tensor_split` does, q, k and v each split by heads before they are stacked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ VOCABULARY = ("lm_head.weight", "vocab_embedding.weight")
 
 
 def place(config: TorchEngineConfig, name: str) -> tuple[int, str]:
-    """The pipeline rank that has a tensor of the whole model, and the tensor's name there."""
+    """Returns the pipeline rank that has a tensor of the whole model, and the tensor's name there."""
     if name.startswith("transformer.vocab_embedding"):
         return 0, name
     if not name.startswith("transformer.layers."):
@@ -34,7 +35,7 @@ def place(config: TorchEngineConfig, name: str) -> tuple[int, str]:
 
 
 def joined(config: TorchEngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
-    """One tensor of the whole model from the shares of all tensor-parallel ranks."""
+    """Returns a tensor of the whole model, from the shares of all tensor-parallel ranks."""
     if len(shares) == 1:
         return shares[0]
     if name.endswith(FC) and config.fused_gate:
@@ -52,7 +53,10 @@ def joined(config: TorchEngineConfig, name: str, shares: Sequence[Tensor]) -> Te
 
 
 def _heads(config: TorchEngineConfig, shares: Sequence[Tensor]) -> Tensor:
-    """With more ranks than heads of keys and values, neighbouring ranks have copies of the same head."""
+    """Returns the stacked q, k and v.
+
+    With more ranks than heads of keys and values, neighbouring ranks have copies of the same head.
+    """
     copies = max(len(shares) // config.num_kv_heads, 1)
     keys = max(config.num_kv_heads // len(shares), 1) * config.head_size
     queries = config.num_heads // len(shares) * config.head_size

@@ -1,4 +1,4 @@
-"""The torch executor: what the asyncio loop sees of an engine."""
+"""The executor of the torch backend, as the asyncio loop uses it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trtspec.serving.executors.validation import Refused, validate
 
 
 class TorchExecutor:
-    """Honours `trtspec.serving.executor.Executor` on a CPU or one GPU.
+    """Implements `trtspec.serving.executor.Executor` with PyTorch, on a CPU or one GPU.
 
     `engine_dir` is an engine directory of the torch backend; raises `EngineLoadError`. Engines of one
     device share its `device_thread`, and the draft engine is loaded first. The cache holds `kv_tokens` or as
@@ -94,7 +94,7 @@ class TorchExecutor:
             asyncio.get_running_loop().call_soon(listener, cancelled)
 
     def shutdown(self) -> None:
-        """Waits for the step that runs, if one does."""
+        """Cancels all requests, waits for the step that runs, and frees the engine's memory."""
         for request_id in list(self._listeners):
             self.cancel_request(request_id)
         if self._runner is not None:
@@ -105,7 +105,7 @@ class TorchExecutor:
         self._device_thread.say(self._hear, response)
 
     def _hear(self, response: Response) -> None:
-        """On the loop. A request that was cancelled meanwhile has no listener any more."""
+        """Passes a response to its listener, on the loop; a cancelled request has none any more."""
         take = self._listeners.pop if response.is_final else self._listeners.get
         listener = take(response.request_id, None)
         if listener is not None:
@@ -121,7 +121,7 @@ def _load(
 ) -> Runner:
     limits, cache = config.limits, Cache(config, device)
     model = Decoder(config, read_tensors(engine_dir, config, device), cache, device)
-    # What goes on from round to round lacks a draft, and a token or two before it.
+    # From round to round the cache lacks a draft, and a token or two before it.
     short = limits.max_draft_len + 2
     scheduler = Scheduler(max(min(MAX_ROWS[device.type], config.max_num_tokens), 4 * short), short)
     return Runner(limits, scheduler, model, cache, CacheSlots(kv_tokens), say)

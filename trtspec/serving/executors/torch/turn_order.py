@@ -1,4 +1,4 @@
-"""Whose turn it is on a device that several engines share. Pure."""
+"""The order in which engines that share a device take turns. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 
 class TurnOrder:
-    """Engines in the order of joining: the draft before the target.
+    """Decides which engine makes the next step; engines are in the order of joining, the draft first.
 
-    The first that has work goes first, so that no verification starts while drafts are being proposed:
-    verifications wait for one another and run as one batch. It goes at most `patience` steps in a row while
-    one behind it has work, which then has a step. A patience of the longest draft lets every draft that was
-    begun be finished before the target goes on, and so keeps batches together, and bounds what arrivals that
-    never end take from it.
+    The first engine that has work goes first, so that no verification starts while drafts are being proposed:
+    verifications wait for one another and run as one batch. After `patience` steps in a row of one engine,
+    the next one behind it that has work makes a step. With the longest draft as patience every draft that was
+    begun is finished before the target goes on, which keeps batches together, and requests that keep arriving
+    cannot hold the target up for longer.
     """
 
     def __init__(self, patience: int) -> None:
@@ -20,7 +20,7 @@ class TurnOrder:
         self._passed = 0
 
     def next(self, has_work: Sequence[bool]) -> int | None:
-        """The index of the engine that makes the next step; None when none has work."""
+        """Returns the index of the engine that makes the next step; None when none has work."""
         ready = [index for index, has in enumerate(has_work) if has]
         if len(ready) > 1 and self._passed < self.patience:
             self._passed += 1

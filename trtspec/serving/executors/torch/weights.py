@@ -1,4 +1,4 @@
-"""The tensors of an engine: which there must be, and reading them."""
+"""The weights of an engine: which tensors there must be, and their reading."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trtspec.serving.executors.torch.ranks import joined, place
 
 
 class Form(NamedTuple):
-    """What a tensor must be."""
+    """The dtype and shape that a tensor must have."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
 
 def forms(config: TorchEngineConfig) -> dict[str, Form]:
-    """The tensors of the checkpoint, by TensorRT-LLM's name (reference §4.3 and §4.4)."""
+    """Returns the tensors that the engine must have, by TensorRT-LLM's names (`models/llama/convert.py`)."""
     hidden, dtype = config.hidden_size, config.dtype
     vocabulary = Form(dtype, (config.vocab_size, hidden))
     result = {
@@ -38,7 +38,7 @@ def forms(config: TorchEngineConfig) -> dict[str, Form]:
 
 
 def read_tensors(engine_dir: Path, config: TorchEngineConfig, device: torch.device) -> dict[str, Tensor]:
-    """Every tensor of `forms(config)`; raises `EngineLoadError` for one that is missing or different."""
+    """Returns every tensor of `forms(config)`; raises `EngineLoadError` for a missing or different one."""
     tensors = {}
     with ExitStack() as stack:
         files = [
