@@ -50,5 +50,5 @@ def stacked(tensors: Mapping[str, Tensor], names: tuple[str, str], dtype: torch.
 
 
 def swap_halves(rows: Tensor) -> Tensor:
-    """The second half of the rows, then the first."""
+    """Returns the second half of the rows, then the first."""
     return rows.roll(rows.shape[0] // 2, 0)
