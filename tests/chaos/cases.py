@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.coordinator import Coordinator
-from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"

@@ -17,12 +17,12 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from tests.fakes.trimming import Keep, Trimming, keep_all
 from trtspec.serving.executor import Executor, Limits, Request, Response
-from trtspec.serving.executors.bls.executor import BlsExecutor
+from trtspec.serving.executors.bls.bls_executor import BlsExecutor
 from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import read_engine
-from trtspec.serving.executors.tensorrt_llm.executor import TrtLlmExecutor
-from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 LIMITS = {"max_batch_size": 4, "max_seq_len": 128, "max_draft_len": 6}
 VOCAB_SIZE = 96

@@ -1,4 +1,4 @@
-"""A request without a draft is ordinary decoding (§6.5 rules 4 and 8)."""
+"""A request without a draft is ordinary decoding (rules 5 and 6 of `trtspec.serving.executor`)."""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""What is refused and what is shortened (§6.6). The protocol has no beam search to refuse."""
+"""An executor refuses or shortens what exceeds its limits (rule 8 of `trtspec.serving.executor`).
+
+The protocol has no beam search to refuse.
+"""
 
 import asyncio
 import math

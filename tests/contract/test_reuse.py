@@ -1,4 +1,4 @@
-"""Prefixes are found in the torch executor's cache (§6.5 rule 1), and nothing in it changes a result."""
+"""Prefixes are found in the torch executor's cache, and change no result (rule 1 of the contract)."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""A request with a draft is one verification (§6.5 rules 2 to 7 and 9)."""
+"""A request with a draft is one verification (rules 2 to 5 of `trtspec.serving.executor`)."""
 
 import asyncio
 import random

@@ -17,8 +17,8 @@ from tests.command_line import trtspec
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.executors.torch.executor import TorchExecutor
-from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
@@ -62,9 +62,9 @@ def build(folder: Path, dtype: str) -> Path:
 
 def load(folder: Path) -> Iterator[Pair]:
     loop = asyncio.new_event_loop()
-    turns = Turns()
-    draft = TorchExecutor(folder / "draft" / "engine", turns=turns)
-    target = TorchExecutor(folder / "target" / "engine", turns=turns)
+    device_thread = DeviceThread()
+    draft = TorchExecutor(folder / "draft" / "engine", device_thread=device_thread)
+    target = TorchExecutor(folder / "target" / "engine", device_thread=device_thread)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     yield Pair(loop, Coordinator(target, draft, tokenizer), tokenizer)
     target.shutdown()

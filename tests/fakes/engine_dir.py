@@ -1,4 +1,4 @@
-"""Engine directories of the torch backend from Hugging Face models, straight from the reference (§3, §4)."""
+"""Engine directories of the torch backend from Hugging Face models, under TensorRT-LLM's names."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
-from trtspec.serving.executors.outcome import decode, verify
+from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.validation import Refused, Valid, validate
 
 NextToken = Callable[[Sequence[int]], int]

@@ -13,8 +13,8 @@ import torch
 
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
-from trtspec.serving.executors.torch.executor import TorchExecutor
-from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
 
 pytestmark = [
@@ -35,9 +35,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def texts(build: Path, device: str, num_draft_tokens: int) -> list[str]:
     async def main() -> list[str]:
-        turns = Turns()
-        draft = TorchExecutor(build / "draft/engine", device=device, turns=turns)
-        target = TorchExecutor(build / "target/engine", device=device, turns=turns)
+        device_thread = DeviceThread()
+        draft = TorchExecutor(build / "draft/engine", device=device, device_thread=device_thread)
+        target = TorchExecutor(build / "target/engine", device=device, device_thread=device_thread)
         coordinator = Coordinator(target, draft, Tokenizer.load(build / "tokenizer"))
         requests = [
             CompletionRequest(prompt=prompt, max_tokens=48, num_draft_tokens=num_draft_tokens, end_id=NO_END)

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.executors.torch.cache import Span
-from trtspec.serving.executors.torch.executor import TorchExecutor
-from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 LENGTH = 200
 MODELS = {
@@ -86,7 +86,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
 
-    turns = Turns()
+    device_thread = DeviceThread()
     report: dict[str, Any] = {
         "torch": torch.__version__,
         "threads": arguments.threads,
@@ -98,13 +98,13 @@ def main() -> None:
             model = tiny_llama(vocab_size=4096, dtype=getattr(torch, arguments.dtype), **sizes)
             engine = write_engine(Path(folder) / name, model, max_batch_size=16, max_seq_len=1024)
             start = time.perf_counter()
-            executor = TorchExecutor(engine, turns=turns)
+            executor = TorchExecutor(engine, device_thread=device_thread)
             report[name] = {"load seconds": round(time.perf_counter() - start, 3)}
             runs = steps(executor)
             for step, run in runs.items():
-                report[name][step] = turns.call(partial(microseconds, run))
+                report[name][step] = device_thread.call(partial(microseconds, run))
             if arguments.profile:
-                print(turns.call(partial(profiled, runs["1 row"])), file=sys.stderr)
+                print(device_thread.call(partial(profiled, runs["1 row"])), file=sys.stderr)
     print(json.dumps(report, indent=2))
 
 

@@ -31,8 +31,8 @@ from transformers import AutoModelForCausalLM
 
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
-from trtspec.serving.executors.torch.executor import TorchExecutor
-from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
@@ -49,11 +49,13 @@ def main() -> None:
         spoken: list[Completion] = []
         # Each way has engines of its own, so that none finds a prompt in its cache. All run on one thread:
         # OpenMP's helpers of a second would make both slow.
-        turns = Turns()
+        device_thread = DeviceThread()
         ways = {
-            "plain": ours(turns, build, tokenizer, options.tokens, 0, []),
-            "speculative": ours(turns, build, tokenizer, options.tokens, options.draft_tokens, spoken),
-            **theirs(turns, options.tokens, getattr(torch, options.dtype)),
+            "plain": ours(device_thread, build, tokenizer, options.tokens, 0, []),
+            "speculative": ours(
+                device_thread, build, tokenizer, options.tokens, options.draft_tokens, spoken
+            ),
+            **theirs(device_thread, options.tokens, getattr(torch, options.dtype)),
         }
         for run in ways.values():
             run(warm_up)
@@ -114,7 +116,7 @@ def heldout(count: int) -> list[str]:
 
 
 def ours(
-    turns: Turns,
+    device_thread: DeviceThread,
     build: Path,
     tokenizer: Tokenizer,
     tokens: int,
@@ -122,8 +124,8 @@ def ours(
     spoken: list[Completion],
 ) -> Run:
     loop = asyncio.new_event_loop()
-    draft = TorchExecutor(build / "draft" / "engine", turns=turns)
-    target = TorchExecutor(build / "target" / "engine", turns=turns)
+    draft = TorchExecutor(build / "draft" / "engine", device_thread=device_thread)
+    target = TorchExecutor(build / "target" / "engine", device_thread=device_thread)
     coordinator = Coordinator(target, draft, tokenizer)
 
     def run(prompt: list[int]) -> list[int]:
@@ -138,10 +140,10 @@ def ours(
     return run
 
 
-def theirs(turns: Turns, tokens: int, dtype: torch.dtype) -> dict[str, Run]:
+def theirs(device_thread: DeviceThread, tokens: int, dtype: torch.dtype) -> dict[str, Run]:
     """transformers' `generate` with its own defaults, but for an end token that never comes."""
     target, draft = (
-        turns.call(lambda name=name: AutoModelForCausalLM.from_pretrained(TINY / name, dtype=dtype))
+        device_thread.call(lambda name=name: AutoModelForCausalLM.from_pretrained(TINY / name, dtype=dtype))
         for name in ("target", "draft")
     )
     for model in (target, draft):
@@ -153,8 +155,10 @@ def theirs(turns: Turns, tokens: int, dtype: torch.dtype) -> dict[str, Run]:
         return list(output[0, len(prompt) :].tolist())
 
     return {
-        "transformers": lambda prompt: turns.call(lambda: run(prompt)),
-        "transformers_assisted": lambda prompt: turns.call(lambda: run(prompt, assistant_model=draft)),
+        "transformers": lambda prompt: device_thread.call(lambda: run(prompt)),
+        "transformers_assisted": lambda prompt: device_thread.call(
+            lambda: run(prompt, assistant_model=draft)
+        ),
     }
 
 

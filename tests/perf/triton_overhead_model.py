@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from coordinator import DRAFT_TOKEN_S, VERIFICATION_S, Clock, TimedEngine, byte_tokenizer
 
 from trtspec.serving.executor import Executor, Limits
-from trtspec.serving.executors.bls.executor import BlsExecutor
+from trtspec.serving.executors.bls.bls_executor import BlsExecutor
 from trtspec.serving.triton import engine_model, model
 from trtspec.serving.triton.bls import TritonModel
 from trtspec.serving.triton.engines import Pair

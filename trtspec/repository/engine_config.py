@@ -20,7 +20,7 @@ def engine_config(model: EngineModel) -> pb.ModelConfig:
     """A Triton model that takes token ids and gives token ids.
 
     No request waits for others to be batched with, since the engine takes new ones in at every step. It is
-    not decoupled: see `trtspec.serving.executors.bls.executor`.
+    not decoupled: see `trtspec.serving.executors.bls.bls_executor`.
     """
     backend = "tensorrtllm" if model.backend == "tensorrt_llm" else "python"
     config = pb.ModelConfig(name=model.name, backend=backend, max_batch_size=model.max_batch_size)

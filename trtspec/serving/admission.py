@@ -1,7 +1,7 @@
-"""Who is at work and who waits: places, a bounded queue, and who comes next. Pure.
+"""Which completions run and which wait: a bounded queue, and the rule of who comes next. No I/O, no clock.
 
-More completions than an engine runs at once would push one another out of its KV cache, so that each round
-computed its whole text again; they wait here instead.
+More completions than an engine runs at once would push one another out of its KV cache, and each round would
+compute its whole text again; so they wait here.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_PASSED = 8
-"""How many that came later may go before one whose text does not fit yet."""
+"""How many completions that came later may overtake one whose text does not fit yet."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One completion, by its identity; `tokens` is what its text may come to in the KV cache.
+    """A completion that asks to run, known by its identity.
 
-    `passed` counts those that came later and were at work before it.
+    `tokens` is the length that its text may reach in the KV cache. `passed` counts the completions that came
+    later and ran first.
     """
 
     tokens: int
@@ -24,11 +25,11 @@ class Ticket:
 
 
 class Admission:
-    """At most `max_places` at work, with `kv_tokens` tokens in all, and `max_queue_size` in line behind them.
+    """Lets at most `max_places` completions run, `kv_tokens` tokens in all, and `max_queue_size` wait.
 
-    The line is first come, first served, except that a short text goes before a long one for which there is
-    no room in the KV cache yet: of those behind it at most `MAX_PASSED` do, and then all wait with it. A text
-    larger than the whole cache works alone.
+    The queue is first come, first served, except that a short text overtakes a long one for which the KV
+    cache has no room yet. At most `MAX_PASSED` texts overtake it; then all wait with it. A text larger than
+    the whole cache runs alone. `kv_tokens` None stands for a cache of unknown size, which is not counted.
     """
 
     def __init__(self, max_places: int, kv_tokens: int | None, max_queue_size: int) -> None:
@@ -47,11 +48,11 @@ class Admission:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next to come is turned away, unless it can work at once."""
+        """Says whether the next ticket is turned away, unless it can run at once."""
         return len(self._line) >= self._max_queue_size and len(self._working) >= self._max_places
 
     def arrive(self, ticket: Ticket) -> bool | None:
-        """True when it may work at once, False when it waits, None when it is turned away."""
+        """Returns True when the ticket may run at once, False when it waits, None when it is turned away."""
         self._line.append(ticket)
         self._start()
         if ticket in self._working:
@@ -62,7 +63,7 @@ class Admission:
         return False
 
     def leave(self, ticket: Ticket) -> list[Ticket]:
-        """Ends one, at work or waiting; those that may work now, in the order in which they came."""
+        """Removes a ticket, running or waiting; returns those that may run now, in the order of arrival."""
         if ticket in self._working:
             self._working.remove(ticket)
             self._tokens -= ticket.tokens

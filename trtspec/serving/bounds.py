@@ -1,4 +1,4 @@
-"""What one deployment takes on at once, and how long anything in it may take."""
+"""The bounds of a deployment: how many completions at once, and how long anything may take."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Counts are of completions, times in seconds.
+    """The bounds of a deployment; counts are of completions, times in seconds.
 
-    `max_places` are at work at once, and as many texts as fit `kv_tokens` together, where that is known;
+    At most `max_places` run at once, and only as many texts as fit `kv_tokens` together, where that is known;
     `max_queue_size` more wait for a place, each for `max_queue_delay_s` at most. A completion whose request
     has no time limit of its own gets `default_timeout_s`. A round waits `draft_timeout_s` for its draft. A
     target that has requests and makes no progress for `target_timeout_s` counts as dead.

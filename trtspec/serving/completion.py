@@ -1,4 +1,4 @@
-"""What a client asks of the coordinator, and what it hears back: text in, text out."""
+"""The coordinator's interface to clients: what they ask for, and what they get back. Text in, text out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.speculation import Speculation
+from trtspec.serving.stats import Speculation
 
 NO_END = -1
 
 
 class EndReason(str, Enum):
-    """Why a completion ended."""
+    """The reason why a completion ended."""
 
     END_ID = "end_id"
     LENGTH = "length"
@@ -22,13 +22,13 @@ class EndReason(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """One prompt to be continued; exactly one of `prompt` and `prompt_token_ids` is given.
+    """A prompt to be continued; exactly one of `prompt` and `prompt_token_ids` is given.
 
-    `max_tokens` is reduced to what fits the engine. `num_draft_tokens` None drafts as many a round as the
-    coordinator was told, 0 decodes with the target alone. `stop` ends the text before the first of these
-    strings. `end_id` None stands for the model's own end tokens, `NO_END` (-1) for none at all.
-    `add_special_tokens` lets the tokenizer put its own tokens around the prompt, such as the beginning of a
-    text. `timeout_s` is the time limit from the arrival to the last token; None for the deployment's own.
+    `max_tokens` is reduced to what fits the engine. `num_draft_tokens` is K, the tokens that a round drafts:
+    None takes the coordinator's K, 0 decodes with the target alone. The text ends before the first of the
+    `stop` strings in it. `end_id` None stands for the model's own end tokens, `NO_END` (-1) for none at all.
+    With `add_special_tokens` the tokenizer puts its own tokens around the prompt, such as the one that begins
+    a text. `timeout_s` is the time limit from the arrival to the last token; None takes the deployment's.
     """
 
     prompt: str | None = None
@@ -44,7 +44,7 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The summary that comes with the last `Delta`.
+    """The summary of a completion, which comes with its last `Delta`.
 
     `num_output_tokens` counts what was generated up to the end: the token that completed a stop string is
     counted, an end token is not.
@@ -58,11 +58,11 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one round added.
+    """The part of a completion that one round added.
 
-    `token_ids` are those that were generated; `text` is what may be shown of them and of what was held back
-    before (an incomplete character, the possible beginning of a stop string), so it may be empty. The last
-    one has `completion`.
+    `token_ids` are the tokens that it generated. `text` is what may be shown of them and of the text held
+    back before (an incomplete character, the possible beginning of a stop string), so it may be empty. The
+    last delta has `completion`.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""The loop that runs rounds for many requests at once."""
+"""The coordinator: it runs the rounds of speculative decoding for many requests at once."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
+from trtspec.serving.admission_queue import AdmissionQueue
+from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.bounds import Bounds
-from trtspec.serving.calls import Engine
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
 from trtspec.serving.drafter import EngineDrafter
 from trtspec.serving.errors import Busy, Cancelled, EngineFailure, Overdue, TimedOut
 from trtspec.serving.executor import Executor, FinishReason, Request, Response
 from trtspec.serving.intake import begin, is_long
-from trtspec.serving.outcome import read_verification
-from trtspec.serving.places import Places
+from trtspec.serving.liveness import Liveness
 from trtspec.serving.policy import BURST, draft_length
-from trtspec.serving.pulse import Pulse
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.verification import read_verification
 
 MAX_FAILURES = 8
-"""Errors of the target in a row, after which it is asked for proof that it works at all."""
+"""How many errors of the target in a row lead to a probe: a request that tells whether it works at all."""
 CHECK_S = 0.05
-"""How often it is looked whose time is over, while there is anything to look at."""
+"""The seconds between two checks of deadlines, while there are requests."""
 
 
 class Coordinator:
-    """Completes text with a target and, where there is one, a draft.
+    """Completes text with a target engine and, where there is one, a draft engine.
 
     `num_draft_tokens` is the K of a request that names none; None stands for the target's `max_draft_len`.
-    `bounds` None lets in as many as the target runs at once. All methods are called on the thread of one
-    asyncio loop. `stats` and `failure` may be read from any thread.
+    With `bounds` None as many completions run as the target's batch holds. All methods are called on the
+    thread of one asyncio loop. `stats` and `failure` may be read from any thread.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Coordinator:
     ) -> None:
         self.stats = Stats()
         self._bounds = bounds or Bounds(target.limits.max_batch_size)
-        self._places = Places(self._bounds)
-        self._target, self._pulse = Engine(target), Pulse(target, self._bounds.target_timeout_s)
-        self._draft = Engine(draft) if draft is not None else None
+        self._queue = AdmissionQueue(self._bounds)
+        self._target, self._liveness = AsyncExecutor(target), Liveness(target, self._bounds.target_timeout_s)
+        self._draft = AsyncExecutor(draft) if draft is not None else None
         self._drafter: EngineDrafter | None = None
         if self._draft is not None:
             vocab_size, timeout_s = target.limits.vocab_size, self._bounds.draft_timeout_s
@@ -62,15 +62,15 @@ class Coordinator:
 
     @property
     def failure(self) -> str | None:
-        """Why no completion will ever be whole again, in one line; None while they may be."""
-        return self._pulse.failure
+        """Says in one line why no completion can succeed any more; None while they can."""
+        return self._liveness.failure
 
     def close(self, why: str) -> None:
-        """Lets nobody in any more; completions that are at work go on."""
-        self._places.close(why)
+        """Refuses new completions with `Busy` and `why`; those that run go on."""
+        self._queue.close(why)
 
     def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
-        """A `Delta` for each round; the last one has the `Completion`.
+        """Yields a `Delta` for each round; the last one has the `Completion`.
 
         Iterating raises `RequestError` or `Busy` before anything runs, `TimedOut` when the time limit passes,
         `EngineFailure` when the target fails and `Cancelled` when it ends the request by itself. Closing the
@@ -81,7 +81,7 @@ class Coordinator:
         return self._run(request)
 
     async def complete(self, request: CompletionRequest) -> Delta:
-        """The whole completion as one `Delta`; raises as `stream` does."""
+        """Returns the whole completion as one `Delta`; raises as `stream` does."""
         async with aclosing(self.stream(request)) as stream:
             deltas = [delta async for delta in stream]
         text = "".join(delta.text for delta in deltas)
@@ -93,10 +93,10 @@ class Coordinator:
         deadline = asyncio.get_running_loop().time() + limit_s
         self._enter()
         try:
-            self._places.check()
+            self._queue.check()
             state = await self._begin(wanted)
             needed = state.num_input_tokens + state.max_tokens + self._target.limits.max_draft_len
-            async with self._places.place(needed, deadline):
+            async with self._queue.place(needed, deadline):
                 self._count()
                 async with aclosing(self._rounds(state, deadline)) as deltas:
                     async for delta in deltas:
@@ -114,12 +114,12 @@ class Coordinator:
             self._leave()
 
     async def _begin(self, wanted: CompletionRequest) -> CompletionState:
-        """What takes long to read is read in a thread, so that the others get their rounds meanwhile."""
+        """Reads a long request in a thread, so that the others get their rounds meanwhile."""
         work = partial(begin, wanted, self._target.limits, self._tokenizer)
         return await asyncio.to_thread(work) if is_long(wanted) else work()
 
     async def _rounds(self, state: CompletionState, deadline: float) -> AsyncGenerator[Delta, None]:
-        """Rounds where a draft can help; the target alone where it cannot, or before the text may end."""
+        """Runs rounds where a draft can help, and the target alone elsewhere and before the text may end."""
         drafter, limits = self._drafter, self._target.limits
         while state.end_reason is None:
             length = draft_length(state, limits, drafter.limits) if drafter else 0
@@ -144,27 +144,27 @@ class Coordinator:
     async def _round(
         self, drafter: EngineDrafter, state: CompletionState, length: int, deadline: float
     ) -> Delta:
-        """A proposal, and the same request with it to the target.
+        """Asks the draft for a proposal, and lets the target verify it.
 
-        Without a proposal (the draft expects the end, or failed) that is ordinary decoding of one token.
+        Without a proposal (the draft expects the end, or failed) the target decodes one token.
         """
         request = state.request(length)
         draft = await drafter.propose(request, deadline)
         verification = replace(request, max_tokens=len(draft) + 1, draft_token_ids=draft)
         response = await self._target.answer(verification, deadline)
         ended = not response.token_ids or response.finish_reason is FinishReason.END_ID
-        outcome = read_verification(draft, response.token_ids, ended)
-        if outcome.num_verified:
-            state.speculation.record(outcome.num_verified, outcome.num_accepted)
-            self.stats.speculation.record(outcome.num_verified, outcome.num_accepted)
+        counts = read_verification(draft, response.token_ids, ended)
+        if counts.num_verified:
+            state.speculation.record(counts.num_verified, counts.num_accepted)
+            self.stats.speculation.record(counts.num_verified, counts.num_accepted)
         return state.take(response.token_ids, EndReason.END_ID if ended else None)
 
     async def _prove(self, until: float) -> None:
-        """Whether the target fails whatever it is asked; an error may also be the request's own fault."""
+        """Probes the target with a request that cannot be at fault; if that fails too, the target is lost."""
         try:
             await self._target.answer(Request([0], max_tokens=1), until)
         except (EngineFailure, Cancelled) as failure:
-            self._pulse.lose(f"the target fails every request: {failure}")
+            self._liveness.lose(f"the target fails every request: {failure}")
         finally:
             self._probe = None
 
@@ -179,27 +179,27 @@ class Coordinator:
         self._count()
 
     def _count(self) -> None:
-        self.stats.running = self._places.working
-        self.stats.waiting = self._num_present - self._places.working
+        self.stats.running = self._queue.working
+        self.stats.waiting = self._num_present - self._queue.working
 
     def _look_around(self) -> None:
-        """Ends what takes too long; a silent engine would hold its completions for ever."""
+        """Ends what takes too long, since a silent engine would hold its completions for ever."""
         loop = asyncio.get_running_loop()
         now, self._check = loop.time(), None
-        self._pulse.look(now, self._target.is_busy)
+        self._liveness.look(now, self._target.is_busy)
         if self._target.failures_in_a_row >= MAX_FAILURES and self._probe is None:
             self._probe = loop.create_task(self._prove(now + self._bounds.target_timeout_s))
         if self.failure is not None:
-            self._places.close(self.failure)
+            self._queue.close(self.failure)
             self._target.fail(self.failure)
         for engine in filter(None, (self._target, self._draft)):
             engine.reap(now)
-        self._places.reap(now)
-        self.stats.longest_wait_s = self._places.longest_wait(now)
+        self._queue.reap(now)
+        self.stats.longest_wait_s = self._queue.longest_wait(now)
         if self._num_present or self._probe:
             self._check = loop.call_later(CHECK_S, self._look_around)
 
 
 def _end_reason(response: Response) -> EndReason | None:
-    """Of ordinary decoding; a limit that was reached is seen by the state itself."""
+    """Reads the end token from a response of ordinary decoding; the state itself sees a reached limit."""
     return EndReason.END_ID if response.finish_reason is FinishReason.END_ID else None

@@ -1,12 +1,12 @@
-"""What proposes tokens: the draft engine, as long as it does its work."""
+"""The drafter: it proposes tokens with the draft engine, as long as that works."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from trtspec.serving.breaker import Breaker
-from trtspec.serving.calls import Engine
+from trtspec.serving.async_executor import AsyncExecutor
+from trtspec.serving.circuit_breaker import CircuitBreaker
 from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
 from trtspec.serving.executor import Limits, Request
 from trtspec.serving.stats import Stats
@@ -15,29 +15,30 @@ log = logging.getLogger(__name__)
 
 
 class EngineDrafter:
-    """Proposes what a smaller engine would say next.
+    """Proposes the tokens that a smaller engine generates next.
 
-    An engine that fails, or takes longer than `timeout_s`, is left out for a while: see `Breaker`. No
-    completion fails for it.
+    An engine that fails, or takes longer than `timeout_s`, is left out for a while (see `CircuitBreaker`), so
+    no completion fails because of it.
     """
 
-    def __init__(self, engine: Engine, target_vocab_size: int, timeout_s: float, stats: Stats) -> None:
+    def __init__(self, engine: AsyncExecutor, target_vocab_size: int, timeout_s: float, stats: Stats) -> None:
         self._engine, self._vocab_size, self._timeout_s = engine, target_vocab_size, timeout_s
-        self._breaker, self._stats = Breaker(), stats
+        self._breaker, self._stats = CircuitBreaker(), stats
 
     @property
     def limits(self) -> Limits:
         return self._engine.limits
 
     def may_try(self) -> bool:
-        """Whether to ask it for the next round; `propose` must follow."""
+        """Says whether to ask the draft in the next round; `propose` must follow."""
         return self._breaker.may_try(asyncio.get_running_loop().time())
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
-        """Up to `request.max_tokens` tokens; fewer, or none, where the draft expects the end of the text.
+        """Returns up to `request.max_tokens` tokens, fewer where the draft expects the end of the text.
 
-        None as well where it fails. A token that the target does not have ends the proposal: vocabularies
-        may be padded differently. Raises `Overdue` when the deadline passes, a time on the loop's clock.
+        The list is empty where the draft fails. A token that the target does not have ends the proposal:
+        vocabularies may be padded differently. Raises `Overdue` when the `deadline`, on the loop's clock,
+        passes.
         """
         loop = asyncio.get_running_loop()
         until = min(deadline, loop.time() + self._timeout_s)

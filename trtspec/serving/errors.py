@@ -1,14 +1,14 @@
-"""What can go wrong while serving, as data; the Triton edge turns it into a client's error."""
+"""The errors of serving, as data; `trtspec.serving.triton` turns them into a client's error."""
 
 from __future__ import annotations
 
 
 class ServingError(Exception):
-    """The base of all that this package raises on purpose."""
+    """The base class of all errors that this package raises on purpose."""
 
 
 class RequestError(ServingError):
-    """A request refused before it started.
+    """A request was refused before it started.
 
     `field` is the name in `CompletionRequest` or `SamplingConfig`, `found` what the client sent (its size,
     where it may be long), `allowed` what would have been accepted, in words.
@@ -20,7 +20,7 @@ class RequestError(ServingError):
 
 
 class Busy(ServingError):
-    """There is no place for a request now; another server, or this one later, may have one."""
+    """The server has no place for a request now; another server, or this one later, may have one."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; try again later")
@@ -28,7 +28,7 @@ class Busy(ServingError):
 
 
 class TimedOut(ServingError):
-    """A completion was not whole by the end of its time limit; `where` says what it waited for."""
+    """A completion was not complete at the end of its time limit; `where` says how far it got."""
 
     def __init__(self, where: str) -> None:
         super().__init__(f"the time limit of the request passed {where}")
@@ -36,7 +36,7 @@ class TimedOut(ServingError):
 
 
 class Cancelled(ServingError):
-    """The engine ended the request without anybody of ours having asked for it."""
+    """The engine ended a request that nobody here had cancelled."""
 
     def __init__(self) -> None:
         super().__init__("the engine cancelled the request")
@@ -54,7 +54,7 @@ class Overdue(EngineFailure):
 
 
 class TokenizerError(ServingError):
-    """A tokenizer folder that cannot be served; `path` names the file or folder."""
+    """A tokenizer folder cannot be served; `path` names the file or folder."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -62,7 +62,7 @@ class TokenizerError(ServingError):
 
 
 class EngineLoadError(ServingError):
-    """An engine directory that cannot be loaded; `subject` names the file, the key or the tensor."""
+    """An engine directory cannot be loaded; `subject` names the file, the key or the tensor."""
 
     def __init__(self, subject: object, problem: str) -> None:
         super().__init__(f"{subject}: {problem}")

@@ -1,21 +1,30 @@
 """The contract between the coordinator and whatever runs an engine.
 
 Names follow `tensorrt_llm.bindings.executor`; everything is a plain Python type, so that the coordinator runs
-in NVIDIA's stock image and in a test without tensors. The semantics are those of TensorRT-LLM's in-flight
-batching runtime (`trtGptModelInflightBatching.cpp`, `llmRequest.cpp`, `externalDraftTokensKernels.cu`):
+in NVIDIA's stock image and in a test without tensors. The rules are those of TensorRT-LLM's runtime
+(`batch_manager/trtGptModelInflightBatching.cpp`, `llmRequest.cpp` and `createNewDecoderRequests.cpp`,
+`kernels/speculativeDecoding/externalDraftTokensKernels.cu`):
 
-* A request with `draft_token_ids` is one verification: it returns the n accepted draft tokens and one token
-  of the target's own, n + 1 in all, and is then final whatever `max_tokens` says.
-* A request without is ordinary decoding, up to `max_tokens`.
-* An engine may discard the end of a draft that does not fit a step, as TensorRT-LLM does with chunked context
-  (`microBatchScheduler.cpp`, `fitDraftTokens`), and does not say so. What it returns is then what the shorter
-  draft gives: a proper prefix of the draft may be the whole answer, and is no end. With nothing of the draft
-  left the request is ordinary decoding, up to `max_tokens`. Every token returned is the target's own in any
-  case.
-* The end token is never in the output. A verification that meets it returns what comes before it: the
-  accepted tokens without the one more. Only a response without any token, or its finish reason, tells that
-  from a draft that was cut short.
-* A draft longer than the engine's `max_draft_len` is an error; so is a prompt over `max_input_len`.
+1. The KV cache keeps the beginnings of texts. A request computes only what the cache lacks of its prompt,
+   which changes no result.
+2. A request with `draft_token_ids` is one verification: it is final after one step over the K draft tokens,
+   whatever `max_tokens` says.
+3. A verification returns the n accepted draft tokens and one token of the target's own: n + 1 tokens in all,
+   0 <= n <= K. A `max_tokens` below that cuts the output off. The response does not state n.
+4. A draft token is accepted if it is the token that the target chooses at its position with the request's own
+   sampling. The first one that differs ends the verification, with the target's choice in its place.
+5. The end token is never in the output. A verification that meets it returns what comes before it: the
+   accepted tokens without the one more. Only a response without any token, or its finish reason, tells that
+   from a draft that was cut short by rule 7.
+6. A request without a draft is ordinary decoding, up to `max_tokens`.
+7. An engine may discard the end of a draft that does not fit a step, as TensorRT-LLM does with chunked
+   context (`fitDraftTokens` of `batch_manager/microBatchScheduler.cpp`), and does not say so. It then answers
+   as for the shorter draft, so a proper prefix of the draft may be the whole answer without being the end of
+   the text. With nothing of the draft left the request is ordinary decoding, up to `max_tokens`. Every token
+   is the target's own all the same.
+8. A draft longer than the engine's `max_draft_len` is an error, and so is a prompt over `max_input_len`. A
+   draft is cut off where prompt and draft exceed `max_input_len`, and `max_tokens` is reduced to what
+   `max_seq_len` leaves.
 """
 
 from __future__ import annotations
@@ -27,7 +36,7 @@ from typing import Protocol
 
 
 class FinishReason(str, Enum):
-    """Why a request ended; TensorRT-LLM's `FinishReason`."""
+    """The reason why a request ended; TensorRT-LLM's `FinishReason`."""
 
     NOT_FINISHED = "not_finished"
     END_ID = "end_id"
@@ -36,11 +45,12 @@ class FinishReason(str, Enum):
 
 
 COLDEST = 1e-6
+"""A temperature below this one is greedy: it would divide logits into infinities."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """How a token is chosen from the logits. All `None` (or `top_k=1`, or temperature 0) is greedy.
+    """The rule by which tokens are chosen from logits; all `None`, `top_k=1` or temperature 0 is greedy.
 
     `seed` names a stream of random numbers, one for each token that a request generates: token i of the
     request uses number `(seed + i) % 2**64` of it, whatever the batch, the draft or the engine. A
@@ -58,7 +68,7 @@ class SamplingConfig:
 
     @property
     def is_greedy(self) -> bool:
-        """A temperature below `COLDEST` divides logits into infinities; its limit is the best token."""
+        """Says whether the token with the largest logit is chosen."""
         if self.top_k == 1 or (self.temperature is not None and self.temperature < COLDEST):
             return True
         return self.temperature is None and self.top_p is None and not self.top_k
@@ -66,10 +76,11 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Token ids in. `end_id` None means that nothing ends the text but `max_tokens`.
+    """A prompt in token ids, to be continued or, with a draft, to be verified.
 
-    `input_token_ids` that are a `trtspec.serving.text.Text` are neither checked nor copied. The
-    `bad_token_ids` are never generated; a request with a draft has none.
+    With `end_id` None nothing ends the text but `max_tokens`. `input_token_ids` that are a
+    `trtspec.serving.text.Text` are neither checked nor copied. The `bad_token_ids` are never generated; a
+    request with a draft has none.
     """
 
     input_token_ids: Sequence[int]
@@ -83,10 +94,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Token ids out: those new since the previous response of the same request, the prompt never among them.
+    """The token ids that are new since the previous response of the same request, without the prompt.
 
-    A request without `streaming` has exactly one response, which is final. With `error` set there are no
-    tokens, and the response is final.
+    A request without `streaming` has exactly one response, which is final. A response with `error` has no
+    tokens, and is final.
     """
 
     request_id: int
@@ -98,10 +109,10 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine was built for; all in tokens, except `max_batch_size` in requests.
+    """The limits that an engine was built with; all in tokens, except `max_batch_size` in requests.
 
-    `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts `max_draft_len`
-    for one; `max_draft_len` is 0 for an engine that verifies no drafts.
+    `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts as one with
+    `max_draft_len` tokens. `max_draft_len` is 0 for an engine that verifies no drafts.
     """
 
     max_batch_size: int
@@ -126,25 +137,28 @@ class Executor(Protocol):
 
     @property
     def kv_tokens(self) -> int | None:
-        """How many tokens of text the KV cache holds; None where the engine does not say."""
+        """Says how many tokens of text the KV cache holds; None where the engine does not say."""
         ...
 
     @property
     def progress(self) -> int:
-        """Rises whenever the engine has done something: a step, or a response. Any thread may read it."""
+        """Counts the steps or responses of the engine, so that it rises while the engine works.
+
+        Any thread may read it.
+        """
         ...
 
     @property
     def failure(self) -> str | None:
-        """Why the engine will serve nothing any more, in one line; None while it does."""
+        """Says in one line why the engine will serve nothing any more; None while it serves."""
         ...
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
-        """Takes a request and returns its id. Whatever is wrong with it comes to the listener as an error."""
+        """Takes a request and returns its id; the listener hears what is wrong with it as an error."""
         ...
 
     def cancel_request(self, request_id: int) -> None:
-        """Ends a request: its listener hears a final `CANCELLED` response; a finished id is ignored."""
+        """Ends a request, whose listener hears a final `CANCELLED` response; ignores a finished id."""
         ...
 
     def shutdown(self) -> None:

@@ -1,4 +1,4 @@
-"""A completion's way in: checked, tokenized, fitted to the engines."""
+"""The intake of a completion: it is checked, tokenized and fitted to the engines."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
 MAX_STOP_CHARACTERS = 4096
 LONG = 4096
-"""Characters of prompt and stop strings together, which take some milliseconds to read."""
+"""The size of a request, in characters, that takes some milliseconds to read."""
 
 
 def is_long(request: CompletionRequest) -> bool:
-    """Whether `begin` takes so long that it should not hold others up."""
+    """Says whether `begin` takes so long for a request that it should not hold others up."""
     token_ids = request.prompt_token_ids or ()
     return len(request.prompt or "") + 8 * sum(map(len, request.stop)) + len(token_ids) > LONG
 
 
 def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> CompletionState:
-    """The state before the first round, for a target with these `limits`; raises `RequestError`.
+    """Returns the state before the first round, for a target with these `limits`; raises `RequestError`.
 
     `max_tokens` is reduced to what fits the engine, as TensorRT-LLM does.
     """
@@ -59,7 +59,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
 
 
 def _max_total_len(limits: Limits) -> int:
-    """Prompt and completion; an engine that verifies drafts keeps room for one in every request."""
+    """Returns the longest prompt and completion; an engine keeps room for a draft in every request."""
     return limits.max_seq_len - limits.max_draft_len
 
 
@@ -118,14 +118,14 @@ def _end_ids(end_id: int | None, limits: Limits, tokenizer: Tokenizer) -> tuple[
 
 
 def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> list[int]:
-    """The prompt's token ids, as many as the engine takes with at least one more to come."""
+    """Returns the prompt's token ids; raises `RequestError` where no token could follow them."""
     longest = min(limits.max_input_len, _max_total_len(limits) - 1)
     if (request.prompt is None) == (request.prompt_token_ids is None):
         found = "missing" if request.prompt is None else "given together with prompt_token_ids"
         raise RequestError("prompt", found, "given, or prompt_token_ids in its place")
     allowed = f"1 to {longest} tokens"
     if request.prompt is not None:
-        # Spares everybody the time that a tokenizer would take over megabytes.
+        # A tokenizer would take seconds for megabytes that are refused anyway.
         if len(request.prompt) > longest * tokenizer.longest_token:
             raise RequestError("prompt", f"{len(request.prompt)} characters", allowed)
         try:

@@ -1,4 +1,4 @@
-"""What the next request of a completion is."""
+"""The policy of rounds: how long the next draft of a completion is."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from trtspec.serving.executor import Limits, SamplingConfig
 from trtspec.serving.state import CompletionState
 
 BURST = 16
-"""Tokens that the target decodes alone before the draft is thought of again."""
+"""How many tokens the target decodes alone before the draft is tried again."""
 
 
 def may_split(sampling: SamplingConfig) -> bool:
-    """False for what an engine computes over the tokens that it regards as generated.
+    """Says whether a completion may be split into several requests without a change to its text.
 
-    A round hands earlier rounds' tokens over as the prompt, so penalties would come out otherwise.
+    Penalties forbid that: an engine computes them over the tokens that it generated itself, and a round gets
+    the tokens of earlier rounds as its prompt.
     """
     return (
         sampling.repetition_penalty in (None, 1)
@@ -22,11 +23,11 @@ def may_split(sampling: SamplingConfig) -> bool:
 
 
 def draft_length(state: CompletionState, target: Limits, draft: Limits) -> int:
-    """K of the next round; 0 means that the target does what is left of the completion alone.
+    """Returns K of the next round; 0 means that the target decodes the rest of the completion alone.
 
-    A round must fit three things: what is still wanted, where one token is the target's own; the draft
-    engine; and the target engine, for which all K + 1 tokens may be part of the next round's prompt. A text
-    with a token that the draft does not have, as a padded vocabulary may bring, is nothing for it.
+    A round must fit three things: what is still wanted, of which one token is the target's own; the draft
+    engine; and the target engine, for which all K + 1 tokens may be part of the next round's prompt. K is 0
+    for a text with a token that the draft does not have, as a padded vocabulary may bring.
     """
     length = len(state.text)
     if state.end_reason is not None or length > draft.max_input_len or state.text.largest >= draft.vocab_size:

@@ -1,4 +1,4 @@
-"""Which random numbers a round draws."""
+"""The seeds of a completion's requests, which decide what random numbers they draw."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NUM_SEEDS = 2**64
 
 
 def with_seed(sampling: SamplingConfig) -> SamplingConfig:
-    """Gives a completion that samples without a seed one of its own.
+    """Returns the sampling with a random seed, if it samples and has none.
 
-    Engines start a request without a seed from a fixed one, so that each round would draw the same numbers
+    An engine gives every request without a seed the same one, so each round would draw the same numbers
     again.
     """
     if sampling.is_greedy or sampling.seed is not None:
@@ -22,10 +22,10 @@ def with_seed(sampling: SamplingConfig) -> SamplingConfig:
 
 
 def at_token(sampling: SamplingConfig, position: int) -> SamplingConfig:
-    """The sampling of a request that starts with token `position` of a completion.
+    """Returns the sampling of a request that starts with token `position` of a completion.
 
-    It goes to draft and target alike: both then draw the same number for the same token, which makes them
-    agree more often. What is emitted is the target's own sample all the same.
+    Draft and target get the same one: both then draw the same number for the same token, which makes them
+    agree more often. The output is the target's own sample all the same.
     """
     if sampling.is_greedy or sampling.seed is None:
         return sampling

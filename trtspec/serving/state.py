@@ -1,4 +1,4 @@
-"""One completion on its way."""
+"""The state of one completion between its rounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from trtspec.serving.completion import Completion, Delta, EndReason
 from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.seeds import at_token
-from trtspec.serving.speculation import Speculation
+from trtspec.serving.stats import Speculation
 from trtspec.serving.stop import StopMatcher
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Detokenizer
@@ -16,9 +16,10 @@ from trtspec.serving.tokenizer import Detokenizer
 
 @dataclass(slots=True)
 class CompletionState:
-    """`text` is the prompt and what has been generated; `max_tokens` fits the engine.
+    """The state of one completion: its `text` is the prompt and what has been generated.
 
-    Any of `end_ids` ends the text once `min_tokens` have been generated; engines know of the first alone.
+    `max_tokens` fits the engine. Any of `end_ids` ends the text once `min_tokens` have been generated;
+    engines are told the first alone.
     """
 
     text: Text
@@ -43,16 +44,16 @@ class CompletionState:
 
     @property
     def num_endless(self) -> int:
-        """How many more tokens must come before anything may end the text, within `max_tokens`.
+        """Says how many tokens must still come before anything may end the text, within `max_tokens`.
 
-        0 where nothing ends it, and where the engine itself is told of `min_tokens`.
+        0 where no token ends it, and where the engine itself is told `min_tokens`.
         """
         if not self.end_ids or self.sampling.min_tokens:
             return 0
         return min(self.min_tokens, self.max_tokens) - self.num_output_tokens
 
     def request(self, max_tokens: int, streaming: bool = False) -> Request:
-        """The continuation of what there is so far."""
+        """Returns the request that continues the text."""
         return Request(
             input_token_ids=self.text,
             max_tokens=max_tokens,
@@ -62,7 +63,10 @@ class CompletionState:
         )
 
     def endless_request(self, max_tokens: int) -> Request:
-        """The same without any of the end tokens: an engine's own `min_tokens` knows of one alone."""
+        """Returns the request that continues the text without any of its end tokens.
+
+        An engine's own `min_tokens` holds off one end token alone.
+        """
         return Request(
             input_token_ids=self.text,
             max_tokens=max_tokens,
@@ -72,7 +76,7 @@ class CompletionState:
         )
 
     def take(self, new: Sequence[int], end_reason: EndReason | None = None) -> Delta:
-        """Adds the target's tokens up to what ends the text among them; `end_reason` is the engine's own."""
+        """Adds the target's tokens up to the end of the text; `end_reason` is the engine's own."""
         taken, text = len(self.text), ""
         for token_id in new:
             if token_id in self.end_ids and self.num_output_tokens >= self.min_tokens:

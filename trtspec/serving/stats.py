@@ -1,19 +1,56 @@
-"""The coordinator's counters since it started, which the Triton edge exports."""
+"""Counters of the coordinator, and of how well drafts do in vLLM's terms."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trtspec.serving.speculation import Speculation
+
+@dataclass(slots=True)
+class Speculation:
+    """The counts of verifications, over one completion or over all of them.
+
+    A step is one verification of a draft that is not empty. `accepted_per_position[i]` counts the steps whose
+    draft token i (from 0) was accepted; it is as long as the longest draft.
+    """
+
+    num_spec_steps: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+
+    def record(self, num_draft: int, num_accepted: int) -> None:
+        """Adds one verification, which accepted `num_accepted` of `num_draft` tokens."""
+        self.num_spec_steps += 1
+        self.num_draft_tokens += num_draft
+        self.num_accepted_draft_tokens += num_accepted
+        positions = self.accepted_per_position
+        if len(positions) < num_draft:
+            positions.extend([0] * (num_draft - len(positions)))
+        for position in range(num_accepted):
+            positions[position] += 1
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Returns the mean number of tokens a verification gives, the target's own included; 0.0 for none."""
+        if not self.num_spec_steps:
+            return 0.0
+        return 1 + self.num_accepted_draft_tokens / self.num_spec_steps
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Returns the accepted share of all draft tokens, 0 to 1; 0.0 before the first."""
+        if not self.num_draft_tokens:
+            return 0.0
+        return self.num_accepted_draft_tokens / self.num_draft_tokens
 
 
 @dataclass(slots=True)
 class Stats:
-    """Plain numbers; `running`, `waiting`, `longest_wait_s` and `draft_available` tell of now, the others of
-    all the time.
+    """The coordinator's counters.
 
-    `running` completions are at work, `waiting` ones are on their way there. `refused` ones found no place,
-    `timed_out` ones were not whole in time.
+    `running`, `waiting`, `longest_wait_s` and `draft_available` describe the present; the others count since
+    the start. `running` completions have a place at the engines, `waiting` ones do not yet, `refused` ones
+    got none, and `timed_out` ones were not complete in time.
     """
 
     speculation: Speculation = field(default_factory=Speculation)

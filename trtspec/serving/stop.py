@@ -1,4 +1,4 @@
-"""Stop strings, found in text that arrives in pieces."""
+"""The search for stop strings in text that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class StopMatcher:
     """Lets text through up to the first stop string that is complete.
 
     It is the automaton of Aho and Corasick (1975). Its depth after a character is the length of the longest
-    end of the text that begins a stop string: exactly what has to be held back. A character costs the same
-    however many strings there are. Of several that end at the same character, the longest is cut.
+    suffix of the text that begins a stop string: exactly what has to be held back. A character costs the same
+    however many strings there are. Of several strings that end at the same character, the longest is cut off.
     """
 
     def __init__(self, stops: Iterable[str]) -> None:
@@ -21,14 +21,14 @@ class StopMatcher:
         # One entry a node, node 0 being the empty beginning.
         self._children: list[dict[str, int]] = [{}]
         self._depth = [0]
-        self._shorter = [0]  # the node of the longest proper end that is a beginning as well
+        self._shorter = [0]  # the node of the longest proper suffix that begins a stop string
         self._match = [0]  # the length of the longest stop string that ends here, 0 for none
         for stop in stops:
             self._add(stop)
         self._link()
 
     def push(self, text: str) -> str:
-        """What may be shown now; nothing is to be pushed after `found`."""
+        """Returns the text that may be shown now; must not be called after `found`."""
         if len(self._depth) == 1:
             return text
         for position, char in enumerate(text, 1):
@@ -44,7 +44,7 @@ class StopMatcher:
         return seen[:border]
 
     def flush(self) -> str:
-        """What was held back, when the text has ended without a stop string."""
+        """Returns the text that was held back, once the text has ended without a stop string."""
         held, self._held = self._held, ""
         return held
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 
 class Text(list[int]):
-    """Token ids, none below zero, that only grow, at their end; `largest` is the largest of them.
+    """A list of token ids, none below zero, to which tokens are only appended; `largest` is the largest.
 
-    A round costs what is new in it and not what the text is long: the same `Text` goes to the engines round
-    after round, nothing is copied or checked again, and an engine that meets it a second time knows without
-    a look that nothing of what it had has changed. A request's input is what the text holds when the request
-    is enqueued; the text may grow while the request runs. Used on one thread at a time, except that slices
-    of what is there may be read on any.
+    The same `Text` goes to the engines round after round, so that a round costs what is new and not what the
+    text is long: nothing is copied or checked again, and an engine that gets it a second time knows that its
+    beginning has not changed. A request's input is what the text holds when the request is enqueued; the text
+    may grow while the request runs. It is used on one thread at a time, except that slices of what is there
+    may be read on any thread.
     """
 
     __slots__ = ("_num_packed", "_packed", "largest")
@@ -33,10 +33,10 @@ class Text(list[int]):
             self.append(token_id)
 
     def packed(self, length: int) -> memoryview:
-        """The first `length` ids as int32, which stay as they are; only what is new is converted."""
+        """Returns the first `length` ids as int32, which never change; only what is new is converted."""
         done = self._num_packed
         if length > len(self._packed):
-            # What was given out keeps the array that it is part of.
+            # Views that were given out keep the old array.
             grown = array("i", bytes(4 * 2 * length))
             grown[:done] = self._packed[:done]
             self._packed = grown

@@ -1,4 +1,4 @@
-"""Text to token ids, and token ids to text as they arrive."""
+"""The tokenizer: text to token ids, and token ids to text as they arrive."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trtspec.serving.errors import TokenizerError
 
 
 class Tokenizer:
-    """What a Hugging Face tokenizer folder says about text.
+    """A Hugging Face tokenizer, from its folder.
 
-    `end_ids` are the tokens that end a text; the first is the one that engines are told, the others are for
-    the coordinator to look out for. `longest_token` is in characters, so that a text of `n` characters has
-    at least `n / longest_token` tokens.
+    `end_ids` are the tokens that end a text; engines are told the first, and the coordinator looks for the
+    others. `longest_token` is in characters, so that a text of `n` characters has at least
+    `n / longest_token` tokens.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer, end_ids: tuple[int, ...] = ()) -> None:
@@ -45,13 +45,13 @@ class Tokenizer:
         return cls(inner, _end_ids(folder, inner))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids, with those that the tokenizer adds if wanted.
+        """Returns the token ids of a text, with the tokens that the tokenizer adds if wanted.
 
-        A text that was written with the beginning that the tokenizer adds, as chat templates write it, keeps
-        the one that it has. A lone surrogate raises `UnicodeEncodeError`.
+        A text that already begins with the tokens that the tokenizer would put before it, as chat templates
+        write it, does not get them twice. A lone surrogate raises `UnicodeEncodeError`.
         """
         text.encode()
-        # Of a batch alone the library lets other threads run meanwhile.
+        # The library lets other threads run meanwhile for batches only.
         ids: list[int] = self._inner.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
         begin = self._beginning
         if add_special_tokens and begin and ids[: 2 * len(begin)] == begin * 2:
@@ -59,11 +59,12 @@ class Tokenizer:
         return ids
 
     def detokenizer(self) -> Detokenizer:
+        """Returns a new detokenizer, for one completion."""
         return Detokenizer(self._token_bytes)
 
 
 class Detokenizer:
-    """The text of one completion while its tokens arrive.
+    """Turns the tokens of one completion into text while they arrive.
 
     The texts that come out, joined, are the text of all tokens together. Only an incomplete UTF-8 sequence
     is held back; bytes that can never be UTF-8 become U+FFFD. Special tokens have no text. A first token
@@ -75,17 +76,18 @@ class Detokenizer:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def push(self, token_id: int) -> str:
+        """Takes the next token, and returns the text that is complete with it."""
         return self._decode(self._bytes[token_id])
 
     def flush(self) -> str:
-        """What was held back; the end of the text came in the middle of a character."""
+        """Returns what was held back of a character, when the text has ended in the middle of it."""
         return self._decode(b"", True)
 
 
 class TokenBytes(dict[int, bytes]):
     """The bytes that each token stands for in the middle of a text, looked up when first seen.
 
-    Ids that the tokenizer does not know (a padded vocabulary has such) stand for nothing.
+    Ids that the tokenizer does not know, as of a padded vocabulary, stand for no bytes.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
@@ -110,7 +112,7 @@ class TokenBytes(dict[int, bytes]):
             return str(token).encode()
         if self._has_byte_tokens and (byte := BYTE_TOKEN.fullmatch(token)):
             return bytes([int(byte[1], 16)])
-        # Decoders of the SentencePiece manner drop the space of a first token: let another come before it.
+        # SentencePiece decoders drop the space of a first token, so another one comes before it.
         text: str = self._inner.decoder.decode([ANCHOR, token])
         return text.removeprefix(ANCHOR).encode()
 
@@ -120,7 +122,7 @@ BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 def _byte_of_char() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes are their own Latin-1 characters, the others U+0100 and on."""
+    """Returns GPT-2's alphabet: printable bytes are their Latin-1 characters, the others U+0100 and on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -130,7 +132,7 @@ BYTE_OF_CHAR = _byte_of_char()
 
 
 def _beginning(inner: tokenizers.Tokenizer) -> list[int]:
-    """The tokens that the tokenizer puts before every text."""
+    """Returns the tokens that the tokenizer puts before every text."""
     bare, whole = (inner.encode("a", add_special_tokens=added).ids for added in (False, True))
     for position in range(len(whole)):
         if whole[position : position + len(bare)] == bare:
@@ -139,7 +141,7 @@ def _beginning(inner: tokenizers.Tokenizer) -> list[int]:
 
 
 def _end_ids(folder: Path, inner: tokenizers.Tokenizer) -> tuple[int, ...]:
-    """The generation config's end tokens, the tokenizer's own first among them; else the tokenizer's own."""
+    """Returns the end tokens: the generation config's, with the tokenizer's own first, or else its own."""
     own = _read_json(folder / "tokenizer_config.json").get("eos_token")
     content = own.get("content") if isinstance(own, dict) else own
     own_id = inner.token_to_id(content) if isinstance(content, str) else None

@@ -1,4 +1,4 @@
-"""What an engine was built for, as its directory says it."""
+"""The limits that an engine was built with, read from its directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ DRAFT_TOKENS_EXTERNAL = 2  # `SpeculativeDecodingMode`, written as an integer
 
 
 def read_limits(engine_dir: Path) -> Limits:
-    """From `config.json`, which every builder writes with TensorRT-LLM's keys; raises `EngineLoadError`."""
+    """Returns the limits in an engine directory's `config.json`; raises `EngineLoadError`.
+
+    Every builder writes it with TensorRT-LLM's keys.
+    """
     path = engine_dir / "config.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -20,8 +23,8 @@ def read_limits(engine_dir: Path) -> Limits:
         external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
         return Limits(
             max_batch_size=int(build["max_batch_size"]),
-            # A plan has chunked context wherever an iteration does not hold any prompt that leaves room for
-            # one token.
+            # A plan turns chunked context on wherever an iteration may be too short for a prompt, so that any
+            # prompt fits that leaves room for one token.
             max_input_len=int(build["max_seq_len"]) - 1,
             max_seq_len=int(build["max_seq_len"]),
             max_draft_len=int(build["max_draft_len"]) if external else 0,

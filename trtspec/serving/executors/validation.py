@@ -1,4 +1,4 @@
-"""What TensorRT-LLM checks, refuses and shortens when a request is enqueued.
+"""The validation of a request, as TensorRT-LLM does it when a request is enqueued.
 
 The rules and, closely, the texts are those of `LlmRequest::validate` (`batch_manager/llmRequest.cpp`) and of
 `SamplingConfig` (`executor/samplingConfig.cpp`).
@@ -18,12 +18,12 @@ SMALLEST = math.ulp(0.0)
 
 
 class Refused(ServingError):
-    """A request that the engine cannot serve; `str()` is the error that its listener hears."""
+    """The engine cannot serve a request; `str()` is the error that its listener hears."""
 
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """What is left of a request once it fits the engine; the prompt is the first `prompt_len` of `text`."""
+    """A request cut to the engine's limits; its prompt is the first `prompt_len` tokens of `text`."""
 
     text: Text
     prompt_len: int
@@ -32,7 +32,7 @@ class Valid:
 
 
 def validate(request: Request, limits: Limits) -> Valid:
-    """Shortens a request to the engine's limits; raises `Refused` where that is not allowed."""
+    """Returns the request cut to the engine's limits; raises `Refused` where that is not allowed."""
     given, draft = request.input_token_ids, list(request.draft_token_ids)
     prompt_len = len(given)
     if not prompt_len:

@@ -1,1 +1,1 @@
-"""The Triton edge: the only part of trtspec that runs inside Triton's Python backend, and knows of it."""
+"""The adapter to Triton: the only part of trtspec that runs inside, and imports, its Python backend."""

@@ -1,4 +1,4 @@
-"""Another model of the same server, through Triton's business logic scripting."""
+"""Calls to another model of the same server, through Triton's business logic scripting (BLS)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ _OUTPUTS = ["output_ids", "sequence_length"]
 
 
 class TritonModel:
-    """A `tensorrt_llm` model by its name; it must not be decoupled."""
+    """Calls a `tensorrt_llm` model by its name; the model must not be decoupled."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def infer(self, inputs: Arrays, request_id: str) -> Arrays:
+        """Returns the tensors of the one response; raises `EngineFailure`."""
         request = pb_utils.InferenceRequest(
             model_name=self._name,
             request_id=request_id,

@@ -1,8 +1,9 @@
-"""What the model and the front of `trtspec deploy` tell each other past Triton's HTTP.
+"""The departures of clients, of which the front of `trtspec deploy` tells the model past Triton's HTTP.
 
-Triton notices a departure only when it has something to send, which for an answer in one piece is its end.
-The front names each request in a parameter, and names it again when its client has gone. And Triton gives
-every error of a model the status 400, so those of a request that has a name begin with their own.
+Triton notices that a client has left only when it sends to it, which for an answer in one piece is at the
+end. So the front names each request in a parameter, and sends the name again when the client has left.
+Triton also gives every error of a model the status 400, so the errors of a named request begin with their
+own status.
 """
 
 from __future__ import annotations
@@ -11,29 +12,31 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 REQUEST, LEFT = "trtspec_request", "trtspec_left"
-"""Parameters of a request: its own name, and the name of one whose client has left."""
+"""The parameters of a request: its own name, and the name of a request whose client has left."""
 
 
 class Leaving(Protocol):
+    """A client that can leave; `is_named` if its request has a name."""
+
     is_named: bool
 
     def leave(self) -> None: ...
 
 
 class Departures:
-    """The clients that are here, by the names of their requests; those that nobody holds are forgotten."""
+    """Keeps the clients by the names of their requests, with weak references."""
 
     def __init__(self) -> None:
         self._here: WeakValueDictionary[str, Leaving] = WeakValueDictionary()
 
     def arrive(self, parameters: dict[str, Any], client: Leaving) -> None:
-        """Takes the name, if there is one, out of the parameters."""
+        """Removes the name, if there is one, from the parameters, and keeps the client under it."""
         if name := parameters.pop(REQUEST, None):
             client.is_named = True
             self._here[name] = client
 
     def leave(self, parameters: dict[str, Any]) -> bool:
-        """Whether that is all that the request says."""
+        """Says whether the request only reports a departure, and passes that on to the client."""
         if LEFT not in parameters:
             return False
         if client := self._here.get(parameters[LEFT]):

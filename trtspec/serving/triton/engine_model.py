@@ -1,4 +1,4 @@
-"""What Triton's Python backend calls for an engine that is a model of its own: `TritonPythonModel`."""
+"""The `TritonPythonModel` of an engine that is a model of its own, which Triton's Python backend calls."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TritonPythonModel:
 
 
 class TritonClient:
-    """A request's response sender; the last response has the final flag, as the only one must."""
+    """The client of a request, behind Triton's response sender; the last response has the final flag."""
 
     def __init__(self, sender: Any) -> None:
         self._sender = sender
@@ -78,6 +78,6 @@ class TritonClient:
 def _load(engine_dir: Path) -> Executor:
     import torch
 
-    from trtspec.serving.executors.torch.executor import TorchExecutor
+    from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
     return TorchExecutor(engine_dir.resolve(), device="cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""From the tensors of a `tensorrt_llm` model to an executor's request, and from its tokens back to tensors.
+"""The requests of a `tensorrt_llm` model: from tensors to an executor's request, and back from its tokens.
 
 Meanings are those of NVIDIA's C++ backend (`inflight_batcher_llm/src/utils.cc`, `model_instance_state.cc`).
 """
@@ -18,8 +18,8 @@ from trtspec.serving.triton.stop_words import read_words
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
-# What the executors cannot do. Clients send some of it always, with a value that asks for nothing: an empty
-# list, one beam, no logits.
+# What the executors cannot do. Some clients always send some of it, with a value that asks for nothing: an
+# empty list, one beam, no logits.
 _MISSING = (
     "num_return_sequences",
     "beam_width",
@@ -49,9 +49,9 @@ _ONE = ("num_return_sequences", "beam_width")
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What a client asks of an engine, and what it wants to see of the answer.
+    """A request of a client to an engine, with the outputs that it wants.
 
-    `stop_words` are sequences of tokens, of which each ends the text and stays in it.
+    `stop_words` are sequences of tokens, each of which ends the text and stays in it.
     """
 
     request: Request
@@ -63,9 +63,9 @@ class EngineRequest:
 
 
 def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
-    """`excludes_input` is what a request that does not say gets; raises `RequestError`.
+    """Returns the request that the tensors hold; raises `RequestError`.
 
-    Limits of the engine are the executor's to check.
+    `excludes_input` is the default of `exclude_input_in_output`. The executor checks the engine's limits.
     """
     for name in arrays:
         if name in _MISSING and not _asks_for_nothing(name, arrays[name]):
@@ -97,14 +97,14 @@ def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
 
 
 def is_stop(arrays: Arrays) -> bool:
-    """Whether this is no request, but the end of the one with the same id."""
+    """Says whether the tensors only stop the request with the same id."""
     return bool(_scalar(arrays, "stop"))
 
 
 def response_arrays(asked: EngineRequest, new: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
-    """`output_ids` int32 [1, 1, length] and `sequence_length` int32 [1, 1], and the numbers asked for.
+    """Returns `output_ids` int32 [1, 1, length], `sequence_length` int32 [1, 1], and the numbers asked for.
 
-    The prompt comes before the `new` tokens, unless the client does not want it or hears them one by one.
+    The prompt comes before the `new` tokens, unless the client does not want it or the request streams.
     """
     request = asked.request
     shows_input = not asked.excludes_input and not request.streaming
@@ -142,7 +142,7 @@ def _scalar(arrays: Arrays, name: str) -> Any:
 
 
 def _sampling(arrays: Arrays) -> SamplingConfig:
-    """With neither top-k nor top-p the best token is taken, whatever the temperature is."""
+    """Returns the sampling, which without top-k and top-p takes the best token at any temperature."""
     top_k, top_p = _scalar(arrays, "runtime_top_k") or None, _scalar(arrays, "runtime_top_p")
     if top_p is not None and top_p <= 0:
         top_p = None

@@ -1,4 +1,4 @@
-"""The loop that one engine runs on, where it is a Triton model of its own."""
+"""The service of an engine that is a Triton model of its own: the loop that it runs on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from trtspec.serving.calls import Engine
+from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Executor, Request, Response
 from trtspec.serving.triton.engine_requests import (
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 class EngineClient(Protocol):
-    """One request's end of the line, as Triton has it; used on the sending thread alone."""
+    """The client of one request, as Triton gives it; used on the sending thread alone."""
 
     def send(self, arrays: Arrays, is_final: bool) -> None: ...
 
     def fail(self, message: str) -> None:
-        """Sends an error, after which there is nothing more."""
+        """Sends an error as the last response."""
         ...
 
     def has_left(self) -> bool: ...
@@ -41,7 +41,7 @@ class EngineClient(Protocol):
 
 @dataclass(slots=True)
 class Job:
-    """A request in flight; `is_over` when its client has had the last of it."""
+    """A request in flight; `is_over` once its client has had the last response."""
 
     asked: EngineRequest
     request_id: str
@@ -51,11 +51,10 @@ class Job:
 
 
 class EngineService:
-    """One executor on an asyncio loop in a thread of its own, and a thread that sends.
+    """Runs one executor on an asyncio loop in a thread of its own, and sends responses on another thread.
 
-    `load` is called on the loop; what it raises is raised here. Requests that do not say get the prompt
-    before the output unless `excludes_input`. Clients are asked every `check_s` seconds whether they have
-    left.
+    `load` is called on the loop; what it raises is raised here. `excludes_input` is the default of
+    `exclude_input_in_output`. Every `check_s` seconds the service asks whether clients have left.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class EngineService:
         try:
             self._executor = self._loop.call(load)
             # The first use of an engine is slow.
-            self._loop.run(Engine(self._executor).answer(Request([0], max_tokens=8), math.inf))
+            self._loop.run(AsyncExecutor(self._executor).answer(Request([0], max_tokens=8), math.inf))
         except BaseException:
             self._loop.end()
             raise
@@ -81,7 +80,7 @@ class EngineService:
             self._loop.every(BEAT_S, watchdog.beat)
 
     def submit(self, arrays: Arrays, request_id: str, client: EngineClient) -> None:
-        """Starts a request, or stops those with its id, and returns at once."""
+        """Starts a request, or stops those with its id, and returns immediately."""
         if is_stop(arrays):
             self._loop.post(self._stop, request_id)
             self._send(client.send, {}, True)
@@ -94,7 +93,7 @@ class EngineService:
             self._loop.post(self._begin, Job(asked, request_id, client, StopWords(asked.stop_words)))
 
     def close(self) -> None:
-        """Cancels what still runs, sends the last words, frees the engine."""
+        """Cancels what still runs, sends the last responses, and frees the engine."""
         self._loop.call(self._executor.shutdown)
         self._loop.end()
         self._sends.shutdown()
@@ -145,5 +144,5 @@ class EngineService:
 def _logged(work: Callable[..., None], *arguments: object) -> None:
     try:
         work(*arguments)
-    except Exception:  # The others must not lose their thread because Triton refused one response.
+    except Exception:  # One refused response must not end the thread that serves the others.
         log.exception("a response could not be sent")

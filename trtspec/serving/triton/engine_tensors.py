@@ -16,9 +16,9 @@ _INT32, _FP32, _BOOL = Datatype.INT32, Datatype.FP32, Datatype.BOOL
 
 @dataclass(frozen=True, slots=True)
 class EngineInput:
-    """An input without a `dims` of its own is one number a request, whose shape in the model is [batch].
+    """An input tensor; without `dims` it is one number a request, of shape [batch] in the model.
 
-    Requests whose `is_ragged` tensors have other lengths may be batched all the same.
+    Requests whose `is_ragged` tensors differ in length may be batched all the same.
     """
 
     name: str
@@ -30,7 +30,7 @@ class EngineInput:
 
 @dataclass(frozen=True, slots=True)
 class EngineOutput:
-    """An output; beams come before tokens, and those before the vocabulary."""
+    """An output tensor; beams come before tokens, and those before the vocabulary."""
 
     name: str
     datatype: Datatype

@@ -1,4 +1,4 @@
-"""From a model's `config.pbtxt` parameters to its loaded engines."""
+"""The engines of a model, loaded as the parameters of its `config.pbtxt` say."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtspec.serving.triton.parameters import Parameters
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a coordinator is made of; `draft` None decodes with the target alone.
+    """The parts of a coordinator; with `draft` None the target decodes alone.
 
     Engines that are not `in_process` are models of their own, which need not be loaded yet.
     """
@@ -39,10 +39,10 @@ class Pair:
 
 
 def load(values: Mapping[str, str], folder: Path) -> Pair:
-    """Loads both engines, or names the models that have them; paths in `values` are relative to `folder`, the
-    model's.
+    """Loads both engines, or connects to the models that run them.
 
-    Called on the loop that the executors will live on. Raises `EngineLoadError` or `TokenizerError`.
+    Paths in `values` are relative to `folder`, the model's. It is called on the loop that the executors will
+    use. Raises `EngineLoadError` or `TokenizerError`.
     """
     parameters = Parameters(values, folder)
     backend = parameters.text("engine_backend")
@@ -56,7 +56,7 @@ def load(values: Mapping[str, str], folder: Path) -> Pair:
 
 
 def _bounds(parameters: Parameters, target: Executor, draft: Executor) -> Bounds:
-    """What the plan has chosen, and what the engines say of their caches now that they are loaded."""
+    """Returns the bounds that the plan has chosen, with the KV cache size of the loaded engines."""
     engines = (target, draft)
     caches = [executor.kv_tokens for executor in engines if executor.kv_tokens is not None]
     usual = Bounds(min(executor.limits.max_batch_size for executor in engines))
@@ -73,8 +73,8 @@ def _bounds(parameters: Parameters, target: Executor, draft: Executor) -> Bounds
 
 
 def _bls(parameters: Parameters) -> tuple[Executor, Executor]:
-    """Tensors do not say what engines were built for, so their directories do, and the plan for caches."""
-    from trtspec.serving.executors.bls.executor import BlsExecutor
+    """Connects to both models; limits come from the engine directories, the cache size from the plan."""
+    from trtspec.serving.executors.bls.bls_executor import BlsExecutor
     from trtspec.serving.triton.bls import TritonModel
 
     kv_tokens = parameters.number("kv_tokens") if "kv_tokens" in parameters.values else None
@@ -90,10 +90,10 @@ def _bls(parameters: Parameters) -> tuple[Executor, Executor]:
 
 def _tensorrt_llm(parameters: Parameters) -> tuple[Executor, Executor]:
     from trtspec.serving.executors.tensorrt_llm.bindings import load_bindings
-    from trtspec.serving.executors.tensorrt_llm.pair import Place, load_pair
+    from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_pair
 
     target, draft = (
-        Place(
+        EngineLocation(
             parameters.path(f"{role}_engine_dir"),
             parameters.number(f"{role}_gpu_device_id"),
             parameters.flag(f"{role}_enable_chunked_context"),

@@ -1,4 +1,4 @@
-"""An asyncio loop in a thread of its own."""
+"""The thread of an asyncio loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """All but `post` is called on other threads than the loop's, and waits."""
+    """Runs an asyncio loop in a thread of its own.
+
+    `run`, `call` and `end` wait, so they are called on other threads than the loop's.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -19,18 +22,19 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[object, object, T]) -> T:
+        """Runs a coroutine on the loop; returns, or raises, what it does."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def call(self, work: Callable[[], T]) -> T:
-        """The result of a plain function, or what it raises."""
+        """Calls a plain function on the loop; returns, or raises, what it does."""
         return self.run(_called(work))
 
     def post(self, work: Callable[..., object], *arguments: Any) -> None:
-        """Has it called soon."""
+        """Has `work` called on the loop soon; any thread may call this."""
         self._loop.call_soon_threadsafe(work, *arguments)
 
     def every(self, seconds: float, work: Callable[[], object]) -> None:
-        """Has it called on the loop now and every so many seconds, as long as the loop turns."""
+        """Has `work` called on the loop now and every so many seconds, while the loop runs."""
 
         def again() -> None:
             work()
@@ -39,6 +43,7 @@ class LoopThread:
         self.post(again)
 
     def end(self) -> None:
+        """Stops the loop and waits for the end of its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

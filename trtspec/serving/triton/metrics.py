@@ -1,4 +1,4 @@
-"""The coordinator's counters as Triton metrics, under vLLM's names with our prefix."""
+"""The metrics of the coordinator, exported by Triton under vLLM's names with the prefix `trtspec:`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtspec.serving.stats import Stats
 
 
 class Metrics:
-    """Triton's side of `Stats`. A change costs a message to the server, so `update` sends no others."""
+    """Exports `Stats` as Triton metrics; `update` sends only changes, since each costs a message."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._labels = dict(labels)
@@ -48,7 +48,7 @@ class Metrics:
 
 
 class Series:
-    """One family, and a metric for each set of labels that it has been set with."""
+    """A metric family, with a metric for each set of labels that it has been set with."""
 
     def __init__(self, name: str, meaning: str, kind: Any) -> None:
         self._family = pb_utils.MetricFamily(f"trtspec:{name}", meaning, kind)

@@ -1,4 +1,4 @@
-"""What Triton's Python backend calls: `TritonPythonModel`."""
+"""The `TritonPythonModel` of the coordinator, which Triton's Python backend calls."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ class TritonPythonModel:
             raise
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Hands the requests on and returns, so that Triton never waits for a completion to take the next
-        one.
-        """
+        """Hands the requests on and returns, so that Triton need not wait before it takes the next ones."""
         for request in requests:
             parameters = json.loads(request.parameters() or "{}")
             client = TritonClient(request.get_response_sender())
@@ -65,8 +63,9 @@ class TritonPythonModel:
 
 
 class TritonClient:
-    """A request's response sender; the last response carries the final flag, so that there is none without
-    text.
+    """The client of a request, behind Triton's response sender.
+
+    The last response carries the final flag, so no empty one follows it.
     """
 
     def __init__(self, sender: Any) -> None:
@@ -77,7 +76,7 @@ class TritonClient:
         self._has_left = True
 
     def end(self) -> None:
-        """Sends no response."""
+        """Ends the request without a response."""
         self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def send(self, chunk: Chunk) -> None:

@@ -1,7 +1,7 @@
-"""The way from the coordinator's loop to the clients: a thread that sends.
+"""The outboxes of clients, and the thread that sends what the coordinator's loop puts there.
 
-A send goes through shared memory and waits for the server, about 0.1 ms of which most is waiting. On a thread
-of its own it overlaps with the next round; text that arrives while a send is under way goes out together.
+A send goes through shared memory and waits for the server: about 0.1 ms, of which most is waiting. On a
+thread of its own it overlaps with the next round; text that arrives during a send goes out together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Client(Protocol):
-    """One request's end of the line, as Triton has it; used on the sending thread alone."""
+    """The client of one request, as Triton gives it; used on the sending thread alone."""
 
     def send(self, chunk: Chunk) -> None: ...
 
@@ -28,7 +28,7 @@ class Client(Protocol):
 
 
 class Outbox:
-    """What one client is still to be sent. `put` may be called on any thread, but on one at a time."""
+    """Holds what is still to be sent to one client; `put` may be called on any thread, one at a time."""
 
     def __init__(self, client: Client, ready: Callable[[Outbox], None]) -> None:
         self._client, self._ready = client, ready
@@ -45,7 +45,7 @@ class Outbox:
             self._ready(self)
 
     def send(self) -> bool:
-        """Sends what waits, as one response; true when it was the last."""
+        """Sends what waits as one response; returns whether it was the last."""
         with self._lock:
             chunk, self._waiting = self._waiting, None
         assert chunk is not None, "an outbox is ready only when something waits in it"
@@ -57,7 +57,7 @@ class Outbox:
 
 
 class Sender:
-    """The thread. `tick` is called on it every `tick_s` seconds, busy or not."""
+    """Runs the sending thread, on which `tick` is called every `tick_s` seconds, busy or not."""
 
     def __init__(self, tick: Callable[[], None], tick_s: float) -> None:
         self._tick, self._tick_s = tick, tick_s
@@ -67,14 +67,14 @@ class Sender:
         self._thread.start()
 
     def open(self, client: Client, on_leave: Callable[[], object]) -> Outbox:
-        """A new client's outbox; `on_leave` is called on the sending thread when the client has gone away."""
+        """Returns a new outbox; `on_leave` is called on the sending thread when the client leaves."""
         outbox = Outbox(client, self._ready.put)
         self._open[outbox] = on_leave
         return outbox
 
     @property
     def has_clients(self) -> bool:
-        """Whether anybody has not had the last response yet."""
+        """Says whether a client has not had its last response yet."""
         return bool(self._open)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Sender:
 
 @contextmanager
 def _logged(problem: str, on_error: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """The others must not lose their thread because of one client, or of one number."""
+    """Logs any exception, since one client or one metric must not end the thread that serves the others."""
     try:
         yield
     except Exception:
@@ -127,4 +127,4 @@ def _logged(problem: str, on_error: Callable[[], object] = lambda: None) -> Iter
 
 
 def _nothing() -> None:
-    """A client leaves once."""
+    """Does nothing; it replaces the `on_leave` of a client that has left."""

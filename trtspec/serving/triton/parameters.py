@@ -11,9 +11,9 @@ from trtspec.serving.errors import EngineLoadError
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Each method raises `EngineLoadError` with the key of what is missing, or not what it should be.
+    """Reads the parameters; each method raises `EngineLoadError` for a missing or wrong one.
 
-    `folder` is the model's; paths among the parameters are relative to it.
+    Paths among the parameters are relative to `folder`, the model's.
     """
 
     values: Mapping[str, str]
@@ -34,7 +34,7 @@ class Parameters:
         return int(text)
 
     def seconds(self, key: str, default: float) -> float:
-        """Of a number of microseconds; `default` where the key is missing."""
+        """Returns the seconds of a parameter in microseconds; `default` where the key is missing."""
         return self.number(key) / 1e6 if key in self.values else default
 
     def flag(self, key: str) -> bool:
@@ -44,7 +44,7 @@ class Parameters:
         return text == "true"
 
     def fraction(self, key: str) -> float:
-        """More than 0 and less than 1, as `KvCacheConfig` demands."""
+        """Returns a number above 0 and below 1, as `KvCacheConfig` demands."""
         text = self.text(key)
         try:
             value = float(text)

@@ -1,4 +1,4 @@
-"""From a Triton request's tensors, as NumPy arrays, to plain Python, once."""
+"""The requests of Triton's clients, read from tensors and parameters into plain Python types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST_FOUND = 80
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the client wants of the answer, apart from the completion.
+    """The form in which a client wants the answer.
 
     `prefix` is the prompt where the client wants to see it again before the completion, else empty.
     """
@@ -34,7 +34,7 @@ class Wanted:
 
 
 class UnknownInput(ServingError):
-    """A tensor, or a field of a `generate` body, that the model does not have."""
+    """The model does not have a tensor, or field of a `generate` body, of that name."""
 
     def __init__(self, name: str) -> None:
         nearest = get_close_matches(name, [known.name for known in INPUTS], n=1)
@@ -45,16 +45,16 @@ class UnknownInput(ServingError):
 def read(
     tensors: Mapping[str, npt.NDArray[Any]], parameters: Mapping[str, Any], timeout_us: int = 0
 ) -> tuple[CompletionRequest, Wanted]:
-    """The completion that a request asks for, and in what form.
+    """Returns the completion that a request asks for, and the form in which the client wants it.
 
-    `parameters` are the request's parameters: what a `generate` body has besides the inputs arrives as such.
-    `timeout`, in microseconds, is the one that counts here, and `timeout_us` the same where Triton has read
-    it; those that begin with `triton_` are Triton's own. Raises `ServingError` for what is not
-    as the table says; the ranges of values are the coordinator's to check.
+    `parameters` are the request's parameters, as which fields of a `generate` body arrive that are no inputs.
+    Of these `timeout`, in microseconds, counts here (`timeout_us` is the same where Triton has read it);
+    those that begin with `triton_` are Triton's own. Raises `ServingError` for what `INPUTS` does not allow;
+    the coordinator checks the ranges of values.
 
     `max_tokens` is 16 when left out, as in Triton's OpenAI front end. `exclude_input_in_output` is true when
-    left out: that front end's chat route never sends it and shows what it gets; streamed text never repeats
-    the prompt in NVIDIA's models, either.
+    left out: that front end's chat route never sends it and shows all it gets, and streamed text does not
+    repeat the prompt in NVIDIA's models either.
     """
     for name in [*tensors, *parameters]:
         if name not in _BY_NAME and name != _TIMEOUT and not name.startswith("triton_"):
@@ -69,7 +69,7 @@ def read(
     completion = CompletionRequest(
         prompt=prompt,
         num_draft_tokens=values["num_draft_tokens"],
-        # The usual curl line has an empty stop word for none.
+        # The curl line in NVIDIA's README has an empty stop word for none.
         stop=tuple(word for word in values["stop_words"] or () if word),
         sampling=_sampling(values),
         end_id=values["end_id"],
@@ -88,7 +88,7 @@ def read(
 
 
 def explain(error: RequestError) -> str:
-    """The error in the client's words: a tensor's name, a value that is not too long to read."""
+    """Returns the error in the client's terms: the tensor's name, and a value short enough to read."""
     name = _TENSOR_OF_FIELD.get(error.field, error.field)
     return f"{name} is {_shortened(str(error.found))}; it must be {error.allowed}"
 
@@ -99,7 +99,7 @@ _TENSOR_OF_FIELD = {"prompt": "text_input", "stop": "stop_words"}
 
 
 def _timeout_s(parameter: Any, timeout_us: int) -> float | None:
-    """0 stands for no limit of the request's own, as in Triton."""
+    """Returns the time limit in seconds; None for 0, which stands for no limit of its own, as in Triton."""
     if parameter is not None and (not isinstance(parameter, int) or isinstance(parameter, bool)):
         raise RequestError(_TIMEOUT, _said(parameter), "a whole number of microseconds")
     limit_us = timeout_us if parameter is None else parameter
@@ -107,7 +107,7 @@ def _timeout_s(parameter: Any, timeout_us: int) -> float | None:
 
 
 def _sampling(values: Values) -> SamplingConfig:
-    """Without any of the three that make a choice random, decoding is greedy."""
+    """Returns the sampling, which is greedy without temperature, top-k and top-p."""
     return SamplingConfig(
         temperature=values["temperature"],
         top_k=values["top_k"],
@@ -121,7 +121,7 @@ def _sampling(values: Values) -> SamplingConfig:
 
 
 def _value(tensor: Input, array: npt.NDArray[Any] | None) -> Any:
-    """A Python scalar, a list for a tensor that is one, or None for one that was left out."""
+    """Returns a Python scalar, a list for a tensor that is one, or None for one that was left out."""
     if array is None:
         if tensor.is_required:
             raise RequestError(tensor.name, "missing", "given")
@@ -150,7 +150,7 @@ def _text(tensor: Input, item: Any) -> Any:
 
 
 def _said(value: object) -> str:
-    """A value as a client would write it in JSON."""
+    """Returns a value as a client would write it in JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""From the coordinator's plain types to a Triton response's tensors."""
+"""The responses to Triton's clients, written from the coordinator's plain types as tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtspec.serving.triton.tensors import OUTPUTS, Datatype
 
 
 class Code(Enum):
-    """Triton's kinds of errors, of which `UNAVAILABLE` alone is worth another try, with HTTP's status."""
+    """Triton's error codes, each with its HTTP status; only `UNAVAILABLE` is worth another try."""
 
     INVALID_ARG = 400
     CANCELLED = 499
@@ -25,7 +25,7 @@ class Code(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request has no answer, in one line."""
+    """The reason why a request has no answer, in one line."""
 
     message: str
     code: Code
@@ -33,8 +33,9 @@ class Failure:
 
 @dataclass(slots=True)
 class Chunk:
-    """What one response brings: the text since the one before. The last has `completion`, or `failure`
-    instead.
+    """The content of one response: the text since the one before.
+
+    The last chunk has `completion`, or `failure` instead.
     """
 
     text: str = ""
@@ -47,11 +48,11 @@ class Chunk:
 
 
 def arrays(chunk: Chunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
-    """The response's tensors by name, each of shape [1, 1].
+    """Returns the response's tensors by name, each of shape [1, 1].
 
-    The last one says why the text ended, in the words of OpenAI's API: `stop` or `length`. Counts come with
-    it, for the whole completion; clients that add up what responses count, as Triton's OpenAI front end does,
-    get the same sum.
+    The last response says why the text ended, in the words of OpenAI's API: `stop` or `length`. Counts come
+    with it, for the whole completion; clients that add up the counts of all responses, as Triton's OpenAI
+    front end does, get the same sum.
     """
     values: dict[str, Any] = {"text_output": chunk.text.encode()}
     if chunk.completion is not None:

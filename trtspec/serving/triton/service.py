@@ -1,4 +1,4 @@
-"""The loop that all requests of the model run on."""
+"""The service of the coordinator's model: the loop that all its requests run on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 
-from trtspec.serving.calls import Engine
+from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import Busy, Cancelled, EngineLoadError, RequestError, ServingError, TimedOut
 from trtspec.serving.executor import Request
@@ -26,16 +26,15 @@ log = logging.getLogger(__name__)
 _CANCELLED = Failure("the request was cancelled", Code.CANCELLED)
 _DEFECT = Failure("an error of the server; its log has the trace", Code.INTERNAL)
 _STOPPING = "the server is stopping"
-_LAST_WORDS_S = 3.0
+_LAST_RESPONSES_S = 3.0
 
 
 class Service:
-    """One asyncio loop in a thread of its own, and the thread that sends what it says.
+    """Runs the coordinator on an asyncio loop in a thread of its own, and sends on another thread.
 
-    `load` is called on the loop; what it raises is raised here. `tick` is called on the sending thread every
-    `tick_s` seconds, which is also how often clients are asked whether they have left. The
-    `watchdog` hears that the loop turns; it ends the server when the engines will serve nothing any more and
-    every client has been told so.
+    `load` is called on the loop; what it raises is raised here. Every `tick_s` seconds `tick` is called on
+    the sending thread, and clients are asked whether they have left. The loop's beats go to the `watchdog`,
+    which ends the server when the engines will serve nothing any more and every client has been told so.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Service:
         tick_s: float = 0.05,
     ) -> None:
         self._loop = LoopThread("trtspec-loop")
-        # And what its client hears should one be cancelled.
+        # Each task with the failure that its client gets if the task is cancelled.
         self._tasks: dict[asyncio.Task[None], Failure] = {}
         self._watchdog, self._failed_at = watchdog, 0.0
         try:
@@ -63,26 +62,27 @@ class Service:
             self._loop.every(BEAT_S, watchdog.beat)
 
     def submit(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
-        """Starts a request and returns at once; `client` hears all that comes of it."""
+        """Starts a request and returns immediately; `client` gets the responses."""
         self._loop.post(self._begin, request, wanted, client)
 
     def refuse(self, client: Client, failure: Failure) -> None:
+        """Sends the failure as the only response."""
         self._sender.open(client, lambda: None).put(Chunk(failure=failure))
 
     def every(self, seconds: float, work: Callable[[], object]) -> None:
-        """Has it called on the loop, so often."""
+        """Has `work` called on the loop every so many seconds."""
         self._loop.every(seconds, work)
 
     def drain(self, grace_s: float) -> None:
-        """Refuses new requests; those at work have so many seconds to end, and are cancelled then.
+        """Refuses new requests, and cancels those that still run after `grace_s` seconds.
 
-        Called on the loop.
+        It is called on the loop.
         """
         self._coordinator.close(_STOPPING)
         asyncio.get_running_loop().call_later(grace_s, self._cancel_all)
 
     def close(self) -> None:
-        """Cancels what still runs, sends the last words, frees the engines."""
+        """Cancels what still runs, sends the last responses, and frees the engines."""
         self._loop.run(self._end_all())
         self._sender.close()
         self._loop.call(self._pair.shutdown)
@@ -99,7 +99,7 @@ class Service:
 
     def _end(self, task: asyncio.Task[None], outbox: Outbox) -> None:
         failure = self._tasks.pop(task)
-        # Not in `_answer`, of which a task that is cancelled early runs nothing.
+        # `_answer` cannot do this: a task that is cancelled before it starts runs none of it.
         if task.cancelled():
             outbox.put(Chunk(failure=failure))
 
@@ -140,7 +140,7 @@ class Service:
             log.critical("%s", failure)
             self._loop.post(self._coordinator.close, failure)
         elif self._watchdog and (
-            not self._sender.has_clients or time.monotonic() > self._failed_at + _LAST_WORDS_S
+            not self._sender.has_clients or time.monotonic() > self._failed_at + _LAST_RESPONSES_S
         ):
             self._watchdog.give_up(failure)
 
@@ -154,11 +154,11 @@ def _failure(error: ServingError) -> Failure:
 
 
 async def _warm_up(pair: Pair) -> None:
-    """The first use of an engine is slow; this one counts nowhere, and finds an engine that cannot run."""
+    """Uses each engine once, since the first use is slow; raises `EngineLoadError` if one cannot run."""
     for name, executor in (("draft", pair.draft), ("target", pair.target)):
         if executor is not None:
             try:
-                await Engine(executor).answer(Request([0], max_tokens=4), math.inf)
+                await AsyncExecutor(executor).answer(Request([0], max_tokens=4), math.inf)
             except ServingError as error:
                 raise EngineLoadError(f"the {name} engine", f"cannot run: {error}") from error
     await pair.coordinator().complete(CompletionRequest(prompt_token_ids=[0], max_tokens=8, end_id=NO_END))

@@ -1,4 +1,4 @@
-"""Words that end a text, as sequences of tokens; NVIDIA's engines leave them in it."""
+"""The stop words of a request, as sequences of tokens; they stay in the text, as with NVIDIA's engines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from trtspec.serving.errors import RequestError
 
 
 def read_words(array: npt.NDArray[Any] | None, name: str) -> list[list[int]]:
-    """From int32 [1, 2, length], the tensor `name`: the tokens of all words, and where each ends; then -1.
+    """Returns the words of the tensor `name`, int32 [1, 2, length]; raises `RequestError`.
 
-    As `convertWordList` of `inflight_batcher_llm/src/utils.cc` reads it; raises `RequestError`.
+    The tensor has the tokens of all words, and the offsets where each word ends, filled up with -1
+    (`convertWordList` of `inflight_batcher_llm/src/utils.cc`).
     """
     if array is None:
         return []
@@ -29,7 +30,7 @@ def read_words(array: npt.NDArray[Any] | None, name: str) -> list[list[int]]:
 
 
 class StopWords:
-    """Watches what is generated for the end of a word."""
+    """Finds the end of a stop word in generated tokens."""
 
     def __init__(self, words: Sequence[Sequence[int]]) -> None:
         self._words = [list(word) for word in words]
@@ -37,7 +38,7 @@ class StopWords:
         self.found = False
 
     def take(self, new: Sequence[int]) -> list[int]:
-        """The new tokens up to the first that completes a word, which sets `found`."""
+        """Returns the new tokens up to the first that completes a word, which sets `found`."""
         taken = []
         for token in new:
             if self.found:

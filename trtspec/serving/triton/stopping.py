@@ -1,6 +1,7 @@
-"""The word that the server is to end, which reaches the model before Triton hears it.
+"""The stopping of the server, of which the model learns before Triton does.
 
-Triton, told to end, takes in no request any more, which each round of the bls layout is; and it cancels none.
+Once Triton is told to end, it takes in no more requests, so the rounds of the bls layout, which are requests,
+would fail; and it cancels no request.
 """
 
 from __future__ import annotations
@@ -10,24 +11,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 STOPPING = "TRTSPEC_STOPPING"
-"""The variable that names a file: it appears when the server is to end, with the seconds of grace in it."""
+"""The environment variable with the path of a file, which appears when the server is to stop.
+
+The file holds the seconds of grace.
+"""
 
 LOOK_S = 0.1
-"""So often `Stopping.look` is to be called, in seconds."""
+"""The seconds between two calls of `Stopping.look`."""
 
 
 class Stopping:
-    """Calls `drain` with the seconds of grace, once."""
+    """Calls `drain` with the seconds of grace, once the file appears."""
 
     def __init__(self, drain: Callable[[float], object]) -> None:
         self._drain = drain
         name = os.environ.get(STOPPING)
         self._file = Path(name) if name else None
         if self._file:
-            # Of a server before this one, in the same container.
+            # An earlier server in the same container may have left one.
             self._file.unlink(missing_ok=True)
 
     def look(self) -> None:
+        """Checks for the file; it must be called periodically."""
         if self._file and (said := _read(self._file)):
             self._file = None
             self._drain(float(said))

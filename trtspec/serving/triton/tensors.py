@@ -1,5 +1,4 @@
-"""The tensors of `speculative_llm`, under the names of NVIDIA's `tensorrt_llm_bls` and of Triton's OpenAI
-front end.
+"""The tensors of `speculative_llm`, named as in NVIDIA's `tensorrt_llm_bls` and Triton's OpenAI front end.
 
 `config.pbtxt` is generated from these tables, and requests are read and responses written by them.
 """
@@ -11,7 +10,7 @@ from enum import Enum
 
 
 class Datatype(str, Enum):
-    """Triton's datatypes, as `config.pbtxt` has them without `TYPE_`."""
+    """Triton's datatypes, as in `config.pbtxt` without `TYPE_`."""
 
     STRING = "STRING"
     BOOL = "BOOL"
@@ -26,8 +25,8 @@ class Datatype(str, Enum):
 class Input:
     """An input tensor of shape [1, 1], or [1, n] for a list.
 
-    `only` makes it an input for the sake of clients which send it always: it is accepted with one of these
-    values (all of them, for a list), which ask for nothing, and refused with another.
+    Some clients always send inputs that are not implemented here. Such an input has `only`: it is accepted
+    with these values, which ask for nothing, and refused with any other.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""What ends the server when this process of it cannot serve any more.
+"""The watchdog of a model's process, which ends the server when the process cannot serve any more.
 
-Triton does not notice the end of a Python model's process: its requests wait for ever, and it stays ready. So
-each such process has a child of its own, `watching.py`, that lives as long as it does.
+Triton does not notice the end of a Python model's process: the model's requests wait for ever, and the server
+stays ready. So each such process has a child of its own, `watching.py`, that lives as long as it does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 BEAT_S = 1.0
-"""So often `Watchdog.beat` is to be called, in seconds."""
+"""The seconds between two calls of `Watchdog.beat`."""
 
 _WATCHING = Path(__file__).with_name("watching.py")
 
@@ -24,31 +24,31 @@ _WATCHING = Path(__file__).with_name("watching.py")
 class Watchdog:
     """Watches this process from here on, as the process of `model`; its parent is the server.
 
-    It ends the server when this process dies, or is stopped, before `close`, and when it is silent for long
-    after its first `beat`. All methods may be called on any thread.
+    It ends the server when this process dies or is stopped before `close`, or when no `beat` follows the last
+    one for a long time. All methods may be called on any thread.
     """
 
     def __init__(self, model: str) -> None:
         end, self._pipe = os.pipe()
-        # Nothing that could wait: a beat is sent from the loop that serves.
+        # A beat is sent from the loop that serves, so it must not block.
         os.set_blocking(self._pipe, False)
-        # An embedded Python knows of its executable only what it found on PATH.
+        # An embedded Python may not know its executable.
         python = sys.executable or shutil.which("python3") or "python3"
-        # In no other environment than the standard library's: it starts in 20 ms and takes 8 MB.
+        # With the standard library alone it starts in 20 ms and takes 8 MB.
         command = [python, "-I", "-S", str(_WATCHING), model, str(os.getpid()), str(os.getppid())]
         self._child = subprocess.Popen(command, stdin=end)  # noqa: S603
         os.close(end)
 
     def beat(self) -> None:
-        """Says that the loop still turns."""
+        """Reports that the loop still runs."""
         self._say("beat")
 
     def give_up(self, reason: str) -> None:
-        """Ends the server in a second, in which the last responses leave; `reason` is for its log."""
+        """Ends the server after a second, in which the last responses leave; `reason` goes to its log."""
         self._say(f"failed {reason}")
 
     def close(self) -> None:
-        """Says that this process ends as it should; the loop that beats has ended."""
+        """Reports that this process ends as it should; no beat may follow."""
         self._say("close")
         os.close(self._pipe)
         self._child.wait()

@@ -1,7 +1,7 @@
-"""`python watching.py MODEL PROCESS SERVER`: the child process of a `Watchdog`, which talks to its stdin.
+"""The child process of a `Watchdog`, `python watching.py MODEL PROCESS SERVER`, which reads its stdin.
 
-Ends with PROCESS or with SERVER, and ends SERVER when PROCESS cannot serve any more. It is started alone, so
-it imports nothing of the package.
+It ends with PROCESS or with SERVER, and ends SERVER when PROCESS cannot serve any more. It is started alone,
+so it imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -14,33 +14,39 @@ import time
 from dataclasses import dataclass
 
 _LOOK_S = 0.25
-# A process may be stopped for a moment, by who looks at it; requests wait meanwhile.
+# A debugger may stop a process for a moment; requests wait meanwhile.
 _STOPPED_S = 3.0
 _SILENCE_S = 30.0
 _LAST_RESPONSES_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stat:
-    """What the kernel says: `state` is a letter, `born` when the process began, `status` as of wait(2)."""
+class ProcessStat:
+    """The status of a process in the kernel.
+
+    `state` is a letter, `born` the time of its start, `status` the exit status as of wait(2).
+    """
 
     state: str
     born: str
     status: int
 
 
-def stat(pid: int) -> Stat | None:
-    """None where there is no such process (proc_pid_stat(5))."""
+def stat(pid: int) -> ProcessStat | None:
+    """Returns the status of a process (proc_pid_stat(5)); None where there is no such process."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             words = file.read().rpartition(")")[2].split()
     except OSError:
         return None
-    return Stat(words[0], words[19], int(words[49]))
+    return ProcessStat(words[0], words[19], int(words[49]))
 
 
 class Watch:
-    """What is known of a process; `problem` is why it cannot serve any more, None while it can."""
+    """Judges a process by what it reports and by its status.
+
+    `problem` says why it cannot serve any more; None while it can.
+    """
 
     def __init__(self, now: float) -> None:
         self.problem: str | None = None
@@ -50,6 +56,7 @@ class Watch:
         self._beat: float | None = None
 
     def hear(self, said: bytes, now: float) -> None:
+        """Takes what the process has written to the pipe."""
         *lines, self._said = (self._said + said).split(b"\n")
         for line in lines:
             word, _, rest = line.decode(errors="replace").partition(" ")
@@ -58,7 +65,8 @@ class Watch:
             if word == "failed":
                 self.problem = rest
 
-    def look(self, found: Stat | None, now: float) -> None:
+    def look(self, found: ProcessStat | None, now: float) -> None:
+        """Takes the present status of the process."""
         if found is None or found.state in "ZX":
             self.problem = _death(found)
         elif found.state != "T":
@@ -69,7 +77,7 @@ class Watch:
             self.problem = f"has not answered for {_SILENCE_S:g} s"
 
 
-def _death(found: Stat | None) -> str:
+def _death(found: ProcessStat | None) -> str:
     number = found.status & 0x7F if found else 0
     if number:
         return f"was killed by {signal.Signals(number).name}"
@@ -77,7 +85,7 @@ def _death(found: Stat | None) -> str:
 
 
 def main(model: str, process: int, server: int) -> None:
-    # The terminal's Ctrl-C is for the server, which says when it is over.
+    # The terminal's Ctrl-C is for the server; this process ends with it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     born, watch, is_open = stat(server), Watch(time.monotonic()), True
@@ -99,14 +107,14 @@ def main(model: str, process: int, server: int) -> None:
     _end(process, stat(process))
 
 
-def _is(pid: int, before: Stat) -> bool:
-    """Whether it still runs, and is no other one of the same number."""
+def _is(pid: int, before: ProcessStat) -> bool:
+    """Says whether a process still runs, and is not another one of the same number."""
     now = stat(pid)
     return now is not None and now.born == before.born and now.state not in "ZX"
 
 
-def _end(pid: int, before: Stat | None) -> None:
-    """SIGKILL, which the first process of a container does not get from inside; that one ends more slowly."""
+def _end(pid: int, before: ProcessStat | None) -> None:
+    """Kills a process; the first one of a container ignores SIGKILL from inside, and gets SIGTERM."""
     for number in (signal.SIGKILL, signal.SIGTERM):
         deadline = time.monotonic() + 1
         if before and _is(pid, before):

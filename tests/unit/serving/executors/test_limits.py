@@ -11,7 +11,7 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
 from trtspec.serving.executors.limits import read_limits
-from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from trtspec.serving.completion import Completion, EndReason
-from trtspec.serving.speculation import Speculation
+from trtspec.serving.stats import Speculation
 from trtspec.serving.triton.outbox import Sender
 from trtspec.serving.triton.responses import Chunk
 

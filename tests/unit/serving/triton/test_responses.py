@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trtspec.serving.completion import Completion, EndReason
-from trtspec.serving.speculation import Speculation
+from trtspec.serving.stats import Speculation
 from trtspec.serving.triton.requests import Wanted
 from trtspec.serving.triton.responses import Chunk, arrays
 

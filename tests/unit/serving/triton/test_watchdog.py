@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.serving.triton.watching import Stat, Watch
+from trtspec.serving.triton.watching import ProcessStat, Watch
 
 ROOT = Path(__file__).parents[4]
 # The process does what it is told, line by line; the server is a process that sleeps.
@@ -107,7 +107,7 @@ def assert_nothing_left(server: subprocess.Popen) -> None:
 
 
 class TestWatch:
-    RUNNING, STOPPED, TRACED = (Stat(letter, "1", 0) for letter in "STt")
+    RUNNING, STOPPED, TRACED = (ProcessStat(letter, "1", 0) for letter in "STt")
 
     def test_only_silence_after_a_beat_is_a_problem(self):
         watch = Watch(0)

@@ -1,4 +1,4 @@
-"""A request and a response as the tensors of a `tensorrt_llm` model: one sequence, one beam.
+"""The tensors of a request to a `tensorrt_llm` model and of its response: one sequence, one beam.
 
 Names and shapes are those of NVIDIA's `all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt`, each with
 the batch dimension that clients send.
@@ -21,7 +21,7 @@ _NO_TOKEN = np.zeros([1, 1], np.int32)
 
 
 def request_arrays(request: Request, valid: Valid) -> dict[str, npt.NDArray[Any]]:
-    """The output is to be without the prompt."""
+    """Returns the input tensors of a request, which ask for an output without the prompt."""
     prompt = np.frombuffer(valid.text.packed(valid.prompt_len), np.int32)[None]
     arrays = {
         "input_ids": prompt,
@@ -43,7 +43,7 @@ def request_arrays(request: Request, valid: Valid) -> dict[str, npt.NDArray[Any]
 
 
 def stop_arrays() -> dict[str, npt.NDArray[Any]]:
-    """Asks the model to end the request of the same id. It wants a prompt all the same."""
+    """Returns the tensors that stop the request of the same id; the model demands a prompt with them."""
     return {
         "input_ids": _NO_TOKEN,
         "input_lengths": _NO_TOKEN,
@@ -53,15 +53,17 @@ def stop_arrays() -> dict[str, npt.NDArray[Any]]:
 
 
 def new_tokens(arrays: Arrays) -> list[int]:
-    """Of a response: `output_ids` int32 [1, 1, length], of which `sequence_length` [1, 1] are tokens."""
+    """Returns a response's tokens: of `output_ids` int32 [1, 1, n] the first `sequence_length` [1, 1]."""
     length = int(arrays["sequence_length"].reshape(-1)[0])
     tokens: list[int] = arrays["output_ids"].reshape(-1)[:length].tolist()
     return tokens
 
 
 def _sampling(sampling: SamplingConfig) -> list[tuple[str, Any, type]]:
-    """Without `runtime_top_k` and `runtime_top_p` TensorRT-LLM takes the best token, whatever the temperature
-    is (`regularizeTopKTopP` of layers/layerUtils.h): who wants to sample from all must say top-p 1.
+    """Returns name, value and dtype of each sampling tensor.
+
+    Without `runtime_top_k` and `runtime_top_p` TensorRT-LLM takes the best token, whatever the temperature is
+    (`regularizeTopKTopP` of layers/layerUtils.h), so sampling from all tokens asks for top-p 1.
     """
     penalties = [
         ("repetition_penalty", sampling.repetition_penalty, np.float32),

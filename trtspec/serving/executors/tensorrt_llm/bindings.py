@@ -1,18 +1,22 @@
-"""`tensorrt_llm.bindings.executor`, which only NVIDIA's images have."""
+"""The loading of `tensorrt_llm.bindings.executor`, which only NVIDIA's images have, and its error texts."""
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+
+_LOG_PREFIX = "[TensorRT-LLM][ERROR] "
+# `TllmException` adds the place in its own source, and a stack trace below it (common/tllmException.cpp).
+_SOURCE = re.compile(r" \([^()]*:\d+\)$")
 
 
 def load_bindings(image: str) -> Any:
-    """The module, with the release as its `__version__`.
+    """Returns the module, which has the release as its `__version__`.
 
-    Raises `EngineLoadError` where it cannot be had, with the `image` that has it.
+    Raises `EngineLoadError` where it cannot be imported, with the `image` that has it.
     """
     try:
         return import_module("tensorrt_llm.bindings.executor")
@@ -22,7 +26,7 @@ def load_bindings(image: str) -> Any:
 
 
 def free_memory(device_id: int) -> int:
-    """Bytes that are free on a GPU, by CUDA's number of it."""
+    """Returns the free bytes of a GPU, given by CUDA's number of it; raises `EngineLoadError`."""
     import torch
 
     try:
@@ -31,3 +35,10 @@ def free_memory(device_id: int) -> int:
         problem = f"cannot be asked how much memory is free ({one_line(error)})"
         raise EngineLoadError(f"GPU {device_id}", problem) from error
     return free
+
+
+def one_line(error: object) -> str:
+    """Returns the text of an exception or of an `error_msg`, without source lines and stack trace."""
+    lines = str(error).strip().splitlines()
+    first = _SOURCE.sub("", lines[0]) if lines else ""
+    return first.replace(_LOG_PREFIX, "") or f"TensorRT-LLM raised {type(error).__name__}"

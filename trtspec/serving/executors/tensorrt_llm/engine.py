@@ -1,7 +1,7 @@
-"""An engine directory of TensorRT-LLM, as far as serving it in this process goes.
+"""An engine directory of TensorRT-LLM, read for serving it in this process.
 
-Keys are those that `Engine.save` writes (`tensorrt_llm/builder.py`). What would load for minutes and then
-fail, or load and misbehave, is refused here.
+Keys are those that `Engine.save` writes (`tensorrt_llm/builder.py`). An engine that would load for minutes
+and then fail, or load and misbehave, is refused here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """`weight_bytes` is the size of what is loaded, `kv_bytes` what the KV cache takes for a token.
+class TrtLlmEngine:
+    """An engine that this process can serve.
 
-    With `enable_chunked_context` a text may take several iterations.
-
-    `max_attention_window` is how many tokens a token sees, None where it sees the whole text.
+    `weight_bytes` is the size of its file, `kv_bytes` the size of a token in its KV cache.
+    `max_attention_window` is the number of tokens that a token sees; None for the whole text. With
+    `enable_chunked_context` a text may take several iterations.
     """
 
     folder: Path
@@ -35,15 +35,15 @@ class Engine:
     enable_chunked_context: bool = True
 
 
-def read_engine(folder: Path, release: str, enable_chunked_context: bool = True) -> Engine:
-    """Raises `EngineLoadError` for what the runtime of this release cannot load, or not in one process."""
+def read_engine(folder: Path, release: str, enable_chunked_context: bool = True) -> TrtLlmEngine:
+    """Returns the engine; raises `EngineLoadError` if this release cannot run it in one process."""
     path = folder / "config.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         model, build = document["pretrained_config"], document["build_config"]
         _check(folder, release, document)
         external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
-        return Engine(
+        return TrtLlmEngine(
             folder=folder,
             limits=Limits(
                 max_batch_size=int(build["max_batch_size"]),
@@ -82,19 +82,21 @@ def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
 
 
 def _longest_prompt(build: dict[str, Any], enable_chunked_context: bool) -> int:
-    """Room for one token is left, and a prompt that is read at once fits an iteration; the runtime does not
-    look at the build's max_input_len (`batch_manager/trtGptModel.h`)."""
+    """Returns the longest prompt that leaves room for one token and, read at once, fits an iteration.
+
+    The runtime ignores the build's max_input_len (`batch_manager/trtGptModel.h`).
+    """
     longest = int(build["max_seq_len"]) - 1
     return longest if enable_chunked_context else min(longest, int(build["max_num_tokens"]))
 
 
 def _window(size: int | None, max_seq_len: int) -> int | None:
-    """The engine itself knows of none (`LLaMAConfig.from_hugging_face` drops it), so the runtime is told."""
+    """Returns the window to tell the runtime: engines lack it (`LLaMAConfig.from_hugging_face` drops it)."""
     return None if size is None or int(size) >= max_seq_len else int(size)
 
 
 def _kv_bytes(model: dict[str, Any]) -> int:
-    """Keys and values of one token in all layers (`calculateCacheSizePerToken` of kvCacheManager.cpp)."""
+    """Returns the bytes of a token in all layers (`calculateCacheSizePerToken` of kvCacheManager.cpp)."""
     heads = model.get("num_key_value_heads") or model["num_attention_heads"]
     head_size = model.get("head_size") or model["hidden_size"] // model["num_attention_heads"]
     quantized = (model.get("quantization") or {}).get("kv_cache_quant_algo")

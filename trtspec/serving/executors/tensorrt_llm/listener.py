@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 
 
 class ResponseThread:
-    """`await_responses` blocks without the interpreter's lock, so it gets a thread, and no timeout.
+    """Waits for an engine's responses on a thread, since `await_responses` blocks without the GIL.
 
-    It returns all responses of an iteration at once; `heard` gets them as one list. `failed` gets a line of
-    text when the engine gives none any more. Both are called on the thread.
+    `heard` gets all responses of an iteration as one list. `failed` gets a line of text when there will be no
+    more responses. Both are called on the thread.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class ResponseThread:
         self._thread.start()
 
     def shutdown(self) -> None:
-        """Shuts the engine down, which wakes the thread, waits for its end, and lets go of the engine."""
+        """Shuts the engine down, which wakes the thread, and waits for the thread's end."""
         self._is_closing = True
         self._engine.shutdown()
         self._thread.join()

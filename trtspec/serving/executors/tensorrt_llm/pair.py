@@ -1,4 +1,4 @@
-"""A target and its draft, both in this process."""
+"""The loading of a target and its draft into this process."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_both
-from trtspec.serving.executors.tensorrt_llm.engine import Engine, read_engine
-from trtspec.serving.executors.tensorrt_llm.executor import TrtLlmExecutor
+from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine, read_engine
+from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 
 _GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An engine directory and the GPU that is to run it, by CUDA's number of it.
+class EngineLocation:
+    """An engine directory and the GPU that runs it, by CUDA's number of it.
 
     With `enable_chunked_context` a text may take several iterations.
     """
@@ -28,16 +28,16 @@ class Place:
 
 
 def load_pair(
-    trtllm: Any, target: Place, draft: Place, fraction: float
+    trtllm: Any, target: EngineLocation, draft: EngineLocation, fraction: float
 ) -> tuple[TrtLlmExecutor, TrtLlmExecutor]:
-    """Target and draft; their KV caches take `fraction` of the memory that the weights leave free.
+    """Returns target and draft; their KV caches take `fraction` of the memory that the weights leave free.
 
-    `trtllm` is `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, before anything is loaded where
-    that can be known.
+    `trtllm` is `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, where possible before anything is
+    loaded.
     """
     ours, theirs = (
-        read_engine(place.folder, trtllm.__version__, place.enable_chunked_context)
-        for place in (target, draft)
+        read_engine(location.folder, trtllm.__version__, location.enable_chunked_context)
+        for location in (target, draft)
     )
     if not ours.limits.max_draft_len:
         problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
@@ -52,7 +52,7 @@ def load_pair(
         raise
 
 
-def _tokens_of_both(device_id: int, fraction: float, target: Engine, draft: Engine) -> int:
+def _tokens_of_both(device_id: int, fraction: float, target: TrtLlmEngine, draft: TrtLlmEngine) -> int:
     free = free_memory(device_id)
     tokens, needed = tokens_of_both(free, fraction, target, draft), target.limits.max_seq_len
     if tokens < needed:

@@ -1,4 +1,4 @@
-"""Requests and responses, ours and the bindings'.
+"""The translation of requests and responses between this package and the bindings.
 
 Arguments are those that every release from 1.0 to 1.2 has (`cpp/tensorrt_llm/nanobind/executor/request.cpp`).
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
-from trtspec.serving.executors.tensorrt_llm.trouble import one_line
+from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 from trtspec.serving.executors.validation import Valid
 
-# Stop words and time limits are never asked for; an engine that ends a text by one has ended it all the same.
+# Requests here never ask for stop words or time limits, but an engine may end a text by one all the same.
 _REASONS = {
     "NOT_FINISHED": FinishReason.NOT_FINISHED,
     "END_ID": FinishReason.END_ID,
@@ -23,7 +23,7 @@ _REASONS = {
 
 
 def to_bindings(trtllm: Any, request: Request, valid: Valid) -> Any:
-    """A `tensorrt_llm.bindings.executor.Request`. A verification is one step, so it does not stream."""
+    """Returns a `tensorrt_llm.bindings.executor.Request`; a verification is one step and does not stream."""
     draft = trtllm.ExternalDraftTokensConfig(tokens=valid.draft) if valid.draft else None
     return trtllm.Request(
         input_token_ids=valid.text,
@@ -38,7 +38,7 @@ def to_bindings(trtllm: Any, request: Request, valid: Valid) -> Any:
 
 
 def from_bindings(response: Any) -> Response:
-    """A response of the one beam."""
+    """Returns a response of the bindings as one of `trtspec.serving.executor`; there is one beam."""
     if response.has_error():
         return Response(response.request_id, [], is_final=True, error=one_line(response.error_msg))
     result = response.result
@@ -47,8 +47,10 @@ def from_bindings(response: Any) -> Response:
 
 
 def _sampling(trtllm: Any, sampling: SamplingConfig) -> Any:
-    """Without `top_k` and `top_p` TensorRT-LLM takes the best token, whatever the temperature is
-    (`regularizeTopKTopP` of layers/layerUtils.h): who wants to sample from all tokens must say `top_p` 1.
+    """Returns the bindings' `SamplingConfig`.
+
+    Without `top_k` and `top_p` TensorRT-LLM takes the best token, whatever the temperature is
+    (`regularizeTopKTopP` of layers/layerUtils.h), so sampling from all tokens asks for `top_p` 1.
     """
     if sampling.is_greedy:
         choice: dict[str, Any] = {"top_k": 1}

@@ -1,8 +1,8 @@
-"""How many tokens of text the KV caches of an engine, or of a pair, may hold. Pure.
+"""The budget of the KV caches of an engine or a pair: how many tokens of text they hold. No I/O.
 
 The memory is that of the device, or of the machine as far as the container may use it. On a GPU that others
 do not share, nine tenths of what the weights leave is the cache's, as in TensorRT-LLM's `KvCacheConfig`; on a
-CPU half of it, since the memory is everybody's.
+CPU half of it, since other programs use the memory too.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from dataclasses import dataclass
 
 KV_FRACTION = {"cpu": 0.5, "cuda": 0.9}
 
-# Texts for each request of a batch: its own, and one between two rounds or that others may begin like.
+# Texts for each request of a batch: its own, and one that waits for its next round or whose beginning others
+# may share.
 TEXTS = 2
 
-# A slot counts as so many tokens at least, and takes memory for more than it has: see `capacity`.
+# A slot counts as `LEAST` tokens at least, and takes memory for more tokens than it has: see `capacity`.
 LEAST = 64
 AHEAD = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class KvNeed:
-    """What one engine's cache takes: bytes for a token, and the most and longest texts it is asked for."""
+    """The need of one engine's cache: bytes for a token, the number of texts and their greatest length."""
 
     bytes_per_token: int
     texts: int
@@ -30,19 +31,20 @@ class KvNeed:
 
 
 def capacity(length: int) -> int:
-    """How many tokens a slot takes memory for to hold `length`: at most `AHEAD` times what it counts."""
+    """Returns for how many tokens a slot of `length` takes memory: at most `AHEAD` times what it counts."""
     return length + length // 4 + LEAST // 4
 
 
 def held(length: int) -> int:
-    """What a slot of `length` tokens counts."""
+    """Returns how many tokens a slot of `length` counts in the budget."""
     return max(length, LEAST)
 
 
 def kv_tokens(free: int, device: str, needs: Sequence[KvNeed]) -> int:
-    """The tokens of each cache, for engines that hold the same texts; `free` is in bytes, weights deducted.
+    """Returns the tokens of each cache, for engines that hold the same texts.
 
-    Never more than is asked for; fewer than `max_seq_len` is too few to run.
+    `free` is in bytes, weights deducted. The result is never more than the engines need; less than a
+    `max_seq_len` is too little to run.
     """
     per_token = AHEAD * sum(need.bytes_per_token for need in needs)
     asked = max(need.texts * need.max_seq_len for need in needs)

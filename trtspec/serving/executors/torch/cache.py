@@ -1,4 +1,4 @@
-"""The keys and values of all sequences, on the device."""
+"""The KV cache: the keys and values of all sequences, on the device."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executors.torch.budget import capacity
-from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.cache_view import BatchView, CacheView, CausalMask, SequenceView
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.scheduler import CHUNK
-from trtspec.serving.executors.torch.window import Batch, Causal, Single, Window
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`rows` new positions of the sequence in `slot`, from `start` on; what lies before is in the cache."""
+    """The `rows` new positions of the sequence in `slot`, from `start` on; the cache has those before."""
 
     slot: int
     start: int
@@ -27,48 +27,47 @@ class Span:
 
 
 class Cache:
-    """A tensor for each slot, `[layers, 2 * kv_heads, capacity, head_size]` in the model's dtype, keys before
-    values.
+    """The KV cache, with a tensor `[layers, 2 * kv_heads, capacity, head_size]` for each slot.
 
-    It grows with its sequence, ahead by a part, so that all copies together cost a few times what is there.
-    How much there may be is for `Slots` to say.
+    It is in the model's dtype, keys before values. A slot's tensor grows with its sequence, by a share of its
+    size at a time, so that all copies together cost a few times its content. `CacheSlots` limits the sizes.
     """
 
-    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+    def __init__(self, config: TorchEngineConfig, device: torch.device) -> None:
         self._kv_heads, self._max_seq_len = config.num_kv_heads, config.limits.max_seq_len
         self._shape = (config.num_layers, 2 * config.num_kv_heads, 0, config.head_size)
         self._empty = torch.empty(self._shape, dtype=config.dtype, device=device)
         self._slots: dict[int, Tensor] = {}
-        self._causal = Causal(CHUNK, self._max_seq_len, config.sliding_window, config.dtype, device)
+        self._causal = CausalMask(CHUNK, self._max_seq_len, config.sliding_window, config.dtype, device)
 
     @property
     def tokens(self) -> int:
-        """How many tokens there is memory for."""
+        """Returns for how many tokens memory is taken."""
         return sum(slot.shape[2] for slot in self._slots.values())
 
-    def windows(self, spans: Sequence[Span]) -> list[Window]:
-        """What each run of spans with the same number of rows writes and sees, in the order of the spans."""
-        windows: list[Window] = []
+    def views(self, spans: Sequence[Span]) -> list[CacheView]:
+        """Returns a view for each run of spans with the same number of rows, in the order of the spans."""
+        views: list[CacheView] = []
         for rows, run in groupby(spans, key=lambda span: span.rows):
             group = list(run)
             starts = [span.start for span in group]
             slots = [self._grown(span.slot, span.start + rows) for span in group]
             if len(group) == 1:
-                windows.append(Single(slots[0], self._kv_heads, starts[0], rows, self._causal))
+                views.append(SequenceView(slots[0], self._kv_heads, starts[0], rows, self._causal))
             else:
-                windows.append(Batch(slots, self._kv_heads, starts, rows, self._causal))
-        return windows
+                views.append(BatchView(slots, self._kv_heads, starts, rows, self._causal))
+        return views
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Makes the first `length` positions of one slot those of another."""
+        """Copies the first `length` positions of one slot to another."""
         self._grown(target, length)[:, :, :length] = self._slots[source][:, :, :length]
 
     def drop(self, slot: int) -> None:
-        """Gives the memory back."""
+        """Frees the memory of a slot."""
         self._slots.pop(slot, None)
 
     def _grown(self, slot: int, length: int) -> Tensor:
-        """The slot, with room for `length` tokens."""
+        """Returns the slot's tensor, with room for `length` tokens."""
         old = self._slots.get(slot, self._empty)
         if old.shape[2] >= length:
             return old
@@ -80,8 +79,10 @@ class Cache:
 
 
 def _memory(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """On a CPU pages of the kernel's own: slots of many sizes that come and go would leave a heap in pieces,
-    and what is dropped goes back at once.
+    """Returns a new tensor, on a CPU in pages mapped for it alone.
+
+    Slots of many sizes that come and go would fragment a heap; mapped pages go back as soon as they are
+    dropped.
     """
     if like.device.type != "cpu":
         return like.new_empty(shape)

@@ -1,8 +1,8 @@
-"""An engine directory of the torch backend: `config.json` as plain data.
+"""The configuration of an engine directory of the torch backend: `config.json` as plain data.
 
-Keys are those of TensorRT-LLM's engine and unified checkpoint (reference §3 and §4), and so are the defaults.
-What this backend cannot run is refused here, before anything is loaded; which architectures there are, the
-builder knows, and here the keys alone decide.
+Keys and defaults are those of TensorRT-LLM's engines (`builder.py`) and checkpoints (`models/*/config.py`).
+What this backend cannot run is refused here, before anything is loaded. The keys alone decide; the builder
+knows which architectures there are.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class EngineConfig:
+class TorchEngineConfig:
     """A decoder and the limits that its engine was built with; sizes are counts of elements or tokens.
 
     `qkv_bias`: q, k and v have biases. `qk_norm`: q and k are normalized, head by head. `fused_gate`:
@@ -78,8 +78,8 @@ class EngineConfig:
     limits: Limits
 
 
-def read_config(engine_dir: Path) -> EngineConfig:
-    """Raises `EngineLoadError` for a file that is missing or broken and a model that cannot run here."""
+def read_config(engine_dir: Path) -> TorchEngineConfig:
+    """Returns the configuration; raises `EngineLoadError` if it is missing, broken or cannot run here."""
     path = engine_dir / "config.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ def read_config(engine_dir: Path) -> EngineConfig:
 
     hidden, heads = model.integer("hidden_size"), model.integer("num_attention_heads")
     max_seq_len, external = build.integer("max_seq_len"), build.get("speculative_decoding_mode")
-    return EngineConfig(
+    return TorchEngineConfig(
         dtype=DTYPES[dtype],
         vocab_size=model.integer("vocab_size"),
         hidden_size=hidden,

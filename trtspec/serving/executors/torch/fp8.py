@@ -9,7 +9,7 @@ MAX = 448.0
 
 
 class E4M3:
-    """What numbers become on their way through float8, bit for bit as NVIDIA ModelOpt computes it.
+    """Rounds numbers to float8 and back, bit for bit as NVIDIA ModelOpt does.
 
     `scale` is a checkpoint's scaling factor, amax / 448. ModelOpt (0.47, `tensor_quant.py`, `_fp8_eager`)
     multiplies by 448 / amax and afterwards by its inverse, all in float32; two more roundings would send
@@ -25,10 +25,10 @@ class E4M3:
         self._up, self._down = float(up), float(1 / up)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x` rounded, in its own shape and dtype; beyond amax it is cut off."""
+        """Returns `x` rounded, in its own shape and dtype, and clamped to amax."""
         scaled = (x.to(torch.float32) * self._up).clamp_(-MAX, MAX)
         return self.expand(scaled.to(torch.float8_e4m3fn), x.dtype)
 
     def expand(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
-        """What `stored`, float8 numbers of this scale, stand for."""
+        """Returns the values of `stored`, float8 numbers of this scale, in `dtype`."""
         return stored.to(torch.float32).mul_(self._down).to(dtype)

@@ -1,4 +1,4 @@
-"""What an engine may use of this machine: processors and memory, as affinity and control groups leave them.
+"""The host: the processors and the memory that affinity and control groups leave to this process.
 
 Control groups are read in both versions (Linux, `admin-guide/cgroup-v2.rst`: `cpu.max`, `memory.max`;
 `scheduler/sched-bwc.rst` and `cgroup-v1/memory.rst` for the older names). A limit counts wherever it stands
@@ -17,8 +17,10 @@ _MEMORY = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.u
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """`cpus` are those that the process may run on; `quota` is how many of them it may use at a time, None
-    for all. `memory` is what is free, in bytes. `omp_num_threads` is what the user set.
+    """The part of a machine that a process may use.
+
+    `cpus` counts the processors that it may run on; `quota` is how many of them it may use at a time, None
+    for all. `memory` is the free memory in bytes. `omp_num_threads` is the environment variable of that name.
     """
 
     cpus: int
@@ -28,8 +30,8 @@ class Host:
 
     @property
     def threads(self) -> tuple[int, str]:
-        """How many threads a step may take, and why."""
-        asked, *_ = (self.omp_num_threads or "").split(",")  # of nested regions, the outermost
+        """Returns how many threads a step may take, and why."""
+        asked, *_ = (self.omp_num_threads or "").split(",")  # the number for the outermost parallel region
         if asked.strip().isdigit() and int(asked):
             return int(asked), "OMP_NUM_THREADS"
         if self.quota is not None and self.quota < self.cpus:
@@ -38,7 +40,7 @@ class Host:
 
 
 def look(root: Path = Path("/")) -> Host:
-    """This process's machine; `root` has its `proc` and `sys`."""
+    """Returns the host of this process; `root` has its `proc` and `sys`."""
     groups = list(_groups(root))
     affinity = getattr(os, "sched_getaffinity", None)
     return Host(
@@ -50,9 +52,10 @@ def look(root: Path = Path("/")) -> Host:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The folders of the process's control groups, and of those around them.
+    """Yields the folders of the process's control groups, and of those around them.
 
-    In a container the path may be the host's and not be here; what is mounted is then its own group.
+    In a container the path may be one of the host that does not exist here; then the mounted folder is the
+    process's own group.
     """
     base = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
@@ -81,7 +84,7 @@ def _free(root: Path, groups: list[Path]) -> Iterator[int]:
         for most, used in _MEMORY:
             limit, taken = _text(group / most).strip(), _text(group / used).strip()
             if limit.isdigit() and taken.isdigit():
-                # What is cached of files counts as used and is given back when there is need.
+                # The file cache counts as used, but the kernel gives it back when needed.
                 yield max(int(limit) - int(taken) + _cached(group), 0)
 
 

@@ -1,4 +1,4 @@
-"""Matrix products with constant weights, and the norm before them."""
+"""The matrix products of a model, whose weights are constant, and the norm before them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.fp8 import E4M3
 from trtspec.serving.executors.torch.matrix import Matrix
-from trtspec.serving.executors.torch.packed import packed
+from trtspec.serving.executors.torch.packed_weights import packed
 
 
 class Linear:
-    """`y = x @ weight.T + bias` for `x` of any number of rows; `weight` is `[out, in]`.
+    """Computes `x @ weight.T + bias` for `x` of any number of rows; `weight` is `[out, in]`.
 
-    `product` gives that for an `x` that has been multiplied by `scale`, a power of two, on the way.
+    `product` computes the same from an `x` that has been multiplied by `scale`, a power of two.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -25,32 +25,32 @@ class Linear:
         self._scale = None if self.scale == 1 else torch.tensor(self.scale)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x` is `[rows, in]`; returns `[rows, out]`."""
+        """Returns the product `[rows, out]` of `x` `[rows, in]`."""
         return self.product(x if self._scale is None else x * self._scale)
 
 
 class QuantizedLinear:
-    """A product whose input is rounded to float8, as its weight was: W8A8."""
+    """A product whose input is rounded to float8, as its weight is: W8A8."""
 
     def __init__(self, quantize: E4M3, linear: Linear) -> None:
         self._quantize, self._linear = quantize, linear
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x` is `[rows, in]`; returns `[rows, out]`."""
+        """Returns the product `[rows, out]` of `x` `[rows, in]`."""
         return self._linear(self._quantize(x))
 
 
 def linear(matrix: Matrix) -> Callable[[Tensor], Tensor]:
-    """The product that `matrix` asks for."""
+    """Returns the product that `matrix` describes."""
     product = Linear(matrix.weight, matrix.bias)
     return product if matrix.quantize is None else QuantizedLinear(matrix.quantize, product)
 
 
 class NormedLinear:
-    """`y = rms_norm(x) @ weight.T + bias`, where `rms_norm(x)` is `x / sqrt(mean(x ** 2) + epsilon) * norm`.
+    """Computes `rms_norm(x) @ weight.T + bias`.
 
-    In float32 `sqrt(|x| ** 2 + size * epsilon)`, the length of a hypotenuse, costs half of `F.rms_norm` for
-    few rows.
+    `rms_norm(x)` is `x / sqrt(mean(x ** 2) + epsilon) * norm`. In float32
+    `sqrt(|x| ** 2 + size * epsilon)`, the length of a hypotenuse, costs half of `F.rms_norm` for few rows.
     """
 
     def __init__(self, norm: Tensor, matrix: Matrix, epsilon: float) -> None:
@@ -63,7 +63,7 @@ class NormedLinear:
             self._linear = self._linear.product
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x` is `[rows, in]`; returns `[rows, out]`."""
+        """Returns the product `[rows, out]` of `x` `[rows, in]`."""
         if self._scaled_norm is None:
             return self._linear(F.rms_norm(x, self._norm.shape, self._norm, self._epsilon))
         length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The weights of a matrix product, out of a checkpoint's tensors."""
+"""The weights of a matrix product, taken from a checkpoint's tensors."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from trtspec.serving.executors.torch.fp8 import E4M3
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """`weight` is `[out, in]`, `bias` `[out]`; an FP8 model rounds the input with `quantize`."""
+    """The weights of a product: `weight` `[out, in]` and `bias` `[out]`.
+
+    An FP8 model rounds the input with `quantize`.
+    """
 
     weight: Tensor
     bias: Tensor | None = None
     quantize: E4M3 | None = None
 
     def reordered(self, reorder: Callable[[Tensor], Tensor]) -> Matrix:
-        """The same product with its outputs in another order."""
+        """Returns the same product with its outputs in another order."""
         bias = None if self.bias is None else reorder(self.bias)
         return Matrix(reorder(self.weight), bias, self.quantize)
 
 
 def matrix(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> Matrix:
-    """TensorRT-LLM's linear layer `name`, float8 weights as numbers of `dtype`."""
+    """Returns TensorRT-LLM's linear layer `name`, float8 weights expanded to `dtype`."""
     weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
     if weight.dtype != torch.float8_e4m3fn:
         return Matrix(weight, bias)
@@ -38,7 +41,7 @@ def matrix(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> Matr
 
 
 def stacked(tensors: Mapping[str, Tensor], names: tuple[str, str], dtype: torch.dtype) -> Matrix:
-    """Two layers of the same input, without biases, as one."""
+    """Returns two layers of the same input, without biases, as one; raises `EngineLoadError`."""
     factors = [tensors.get(f"{name}.activation_scaling_factor") for name in names]
     if factors[0] is not None and factors[0] != factors[1]:
         raise EngineLoadError(f"{names[0]} and {names[1]}", "have different activation_scaling_factor")
@@ -47,5 +50,5 @@ def stacked(tensors: Mapping[str, Tensor], names: tuple[str, str], dtype: torch.
 
 
 def swap_halves(rows: Tensor) -> Tensor:
-    """The second half of the rows, then the first."""
+    """Returns the second half of the rows, then the first."""
     return rows.roll(rows.shape[0] // 2, 0)

@@ -1,4 +1,4 @@
-"""How many tokens of text fit beside the weights of engines, on the device where they are loaded."""
+"""The memory of a device: how many tokens of text fit beside the weights of its engines."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.budget import AHEAD, TEXTS, KvNeed, kv_tokens
-from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.host import look
 from trtspec.serving.executors.torch.weights import forms
 
 GIB = 1 << 30
 
 
-def kv_tokens_of(configs: Sequence[EngineConfig], device: str) -> int:
-    """The tokens of each cache of engines that will be loaded together, before any of them is.
+def kv_tokens_of(configs: Sequence[TorchEngineConfig], device: str) -> int:
+    """Returns the tokens of each cache of engines that are about to be loaded together.
 
     Raises `EngineLoadError` where not even one text of full length fits.
     """
@@ -36,14 +36,14 @@ def kv_tokens_of(configs: Sequence[EngineConfig], device: str) -> int:
     return tokens
 
 
-def _need(config: EngineConfig) -> KvNeed:
+def _need(config: TorchEngineConfig) -> KvNeed:
     per_layer = 2 * config.num_kv_heads * config.head_size * config.dtype.itemsize
     limits = config.limits
     return KvNeed(config.num_layers * per_layer, TEXTS * limits.max_batch_size, limits.max_seq_len)
 
 
-def _weights(config: EngineConfig) -> int:
-    """In bytes; float8 is expanded to the model's dtype as it is loaded."""
+def _weights(config: TorchEngineConfig) -> int:
+    """Returns the bytes of the weights; float8 ones are expanded to the model's dtype when loaded."""
     return sum(math.prod(form.shape) for form in forms(config).values()) * config.dtype.itemsize
 
 

@@ -15,20 +15,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.cache import Cache, Span
-from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.cache_view import CacheView
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.fp8 import E4M3
 from trtspec.serving.executors.torch.linear import NormedLinear, linear
 from trtspec.serving.executors.torch.matrix import Matrix, matrix, stacked, swap_halves
 from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations
-from trtspec.serving.executors.torch.window import Window
 
 Tensors = dict[str, Tensor]
 
 
 class Decoder:
-    """Weights ready to run. The cache is written as rows pass through."""
+    """A model whose weights are ready to run; it writes the cache as rows pass through."""
 
-    def __init__(self, config: EngineConfig, tensors: Tensors, cache: Cache, device: torch.device) -> None:
+    def __init__(
+        self, config: TorchEngineConfig, tensors: Tensors, cache: Cache, device: torch.device
+    ) -> None:
         self._device, self._cache = device, cache
         self._rotations = rotations(
             config.head_size, config.rotary_base, config.rotary_scaling, config.limits.max_seq_len, device
@@ -40,15 +42,15 @@ class Decoder:
         )
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
-        """Logits `[len(wanted), vocab_size]` after the rows `wanted`, which are in order.
+        """Returns the logits `[len(wanted), vocab_size]` after the rows `wanted`, which are in order.
 
         `token_ids` are the rows of all spans, in their order.
         """
-        windows = self._cache.windows(spans)
+        views = self._cache.views(spans)
         rotation = torch.cat([self._rotations[span.start : span.start + span.rows] for span in spans])
         x = F.embedding(torch.tensor(token_ids, device=self._device), self._embedding)
         for layer in self._layers:
-            x = layer.forward(x, rotation, windows)
+            x = layer.forward(x, rotation, views)
         if not wanted:
             return x.new_empty(0, self._embedding.shape[0])
         if len(wanted) < len(token_ids):
@@ -59,7 +61,7 @@ class Decoder:
 class Layer:
     """One decoder layer."""
 
-    def __init__(self, config: EngineConfig, tensors: Tensors, index: int) -> None:
+    def __init__(self, config: TorchEngineConfig, tensors: Tensors, index: int) -> None:
         layer, dtype = f"transformer.layers.{index}", config.dtype
         self._index, self._head_size, self._heads = index, config.head_size, config.num_heads
         self._turned, self._epsilon = config.num_heads + config.num_kv_heads, config.norm_epsilon
@@ -85,11 +87,11 @@ class Layer:
         if config.fp8_kv_cache:
             self._quantize_kv = E4M3(float(tensors[f"{layer}.attention.kv_cache_scaling_factor"]), dtype)
 
-    def forward(self, x: Tensor, rotation: Tensor, windows: Sequence[Window]) -> Tensor:
-        x = self._attention(x, rotation, windows).add_(x)
+    def forward(self, x: Tensor, rotation: Tensor, views: Sequence[CacheView]) -> Tensor:
+        x = self._attention(x, rotation, views).add_(x)
         return self._mlp(x).add_(x)
 
-    def _attention(self, x: Tensor, rotation: Tensor, windows: Sequence[Window]) -> Tensor:
+    def _attention(self, x: Tensor, rotation: Tensor, views: Sequence[CacheView]) -> Tensor:
         heads = self._qkv(x).view(x.shape[0], -1, self._head_size)
         turned = heads[:, : self._turned]
         if self._head_norms is not None:
@@ -99,14 +101,14 @@ class Layer:
         if self._quantize_kv is not None:
             keys_values = heads[:, self._heads :]
             keys_values.copy_(self._quantize_kv(keys_values))
-        if len(windows) == 1:
-            return self._dense(self._mix(windows[0], heads))
-        parts = torch.split(heads, [window.rows for window in windows])
-        return self._dense(torch.cat([self._mix(*pair) for pair in zip(windows, parts, strict=True)]))
+        if len(views) == 1:
+            return self._dense(self._mix(views[0], heads))
+        parts = torch.split(heads, [view.rows for view in views])
+        return self._dense(torch.cat([self._mix(*pair) for pair in zip(views, parts, strict=True)]))
 
-    def _mix(self, window: Window, heads: Tensor) -> Tensor:
-        window.write(self._index, heads[:, self._heads :])
-        return window.attend(self._index, heads[:, : self._heads])
+    def _mix(self, view: CacheView, heads: Tensor) -> Tensor:
+        view.write(self._index, heads[:, self._heads :])
+        return view.attend(self._index, heads[:, : self._heads])
 
     def _mlp(self, x: Tensor) -> Tensor:
         fc, gate = self._fc_gate(x).chunk(2, -1)

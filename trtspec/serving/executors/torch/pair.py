@@ -1,4 +1,4 @@
-"""A target and its draft on one device, in this process."""
+"""The loading of a target and its draft into this process, on one device."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from pathlib import Path
 
 import torch
 
+from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.engine import read_config
-from trtspec.serving.executors.torch.executor import TorchExecutor
 from trtspec.serving.executors.torch.memory import kv_tokens_of
-from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 
 def load_pair(target: Path, draft: Path) -> tuple[TorchExecutor, TorchExecutor]:
-    """Target and draft, from their engine directories, on the GPU if there is one.
+    """Returns target and draft from their engine directories, on the GPU if there is one.
 
     Their KV caches hold as many tokens each. Raises `EngineLoadError`.
     """
-    device, turns = "cuda" if torch.cuda.is_available() else "cpu", Turns()
+    device, device_thread = "cuda" if torch.cuda.is_available() else "cpu", DeviceThread()
     kv_tokens = kv_tokens_of([read_config(target), read_config(draft)], device)
-    draft_executor = TorchExecutor(draft, device=device, turns=turns, kv_tokens=kv_tokens)
-    return TorchExecutor(target, device=device, turns=turns, kv_tokens=kv_tokens), draft_executor
+    draft_executor = TorchExecutor(draft, device=device, device_thread=device_thread, kv_tokens=kv_tokens)
+    return TorchExecutor(
+        target, device=device, device_thread=device_thread, kv_tokens=kv_tokens
+    ), draft_executor

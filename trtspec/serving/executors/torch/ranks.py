@@ -1,7 +1,8 @@
-"""The weights of a parallel engine as those of one device: the ranks' shares put together again.
+"""The ranks of a parallel engine, whose shares of the weights are joined for one device.
 
-Shares are those of reference §4.3: rank `pipeline * tp_size + tensor`, layers counted from zero on every
-pipeline rank and split as `torch.tensor_split` does, q, k and v each split by heads before they are stacked.
+Shares are those of TensorRT-LLM's checkpoints (`tensorrt_llm/mapping.py`): rank
+`pipeline * tp_size + tensor`, layers counted from zero on every pipeline rank and split as
+`torch.tensor_split` does, q, k and v each split by heads before they are stacked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
 
 FC = "mlp.fc.weight"
 ROWS = (FC, "mlp.gate.weight")
@@ -20,8 +21,8 @@ HEADS = ("attention.qkv.weight", "attention.qkv.bias")
 VOCABULARY = ("lm_head.weight", "vocab_embedding.weight")
 
 
-def place(config: EngineConfig, name: str) -> tuple[int, str]:
-    """The pipeline rank that has a tensor of the whole model, and the tensor's name there."""
+def place(config: TorchEngineConfig, name: str) -> tuple[int, str]:
+    """Returns the pipeline rank that has a tensor of the whole model, and the tensor's name there."""
     if name.startswith("transformer.vocab_embedding"):
         return 0, name
     if not name.startswith("transformer.layers."):
@@ -33,8 +34,8 @@ def place(config: EngineConfig, name: str) -> tuple[int, str]:
     raise ValueError(name)
 
 
-def joined(config: EngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
-    """One tensor of the whole model from the shares of all tensor-parallel ranks."""
+def joined(config: TorchEngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
+    """Returns a tensor of the whole model, from the shares of all tensor-parallel ranks."""
     if len(shares) == 1:
         return shares[0]
     if name.endswith(FC) and config.fused_gate:
@@ -51,8 +52,11 @@ def joined(config: EngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
     return shares[0]
 
 
-def _heads(config: EngineConfig, shares: Sequence[Tensor]) -> Tensor:
-    """With more ranks than heads of keys and values, neighbouring ranks have copies of the same head."""
+def _heads(config: TorchEngineConfig, shares: Sequence[Tensor]) -> Tensor:
+    """Returns the stacked q, k and v.
+
+    With more ranks than heads of keys and values, neighbouring ranks have copies of the same head.
+    """
     copies = max(len(shares) // config.num_kv_heads, 1)
     keys = max(config.num_kv_heads // len(shares), 1) * config.head_size
     queries = config.num_heads // len(shares) * config.head_size

@@ -14,14 +14,14 @@ from trtspec.serving.errors import EngineLoadError
 def rotations(
     head_size: int, base: float, scaling: dict[str, Any] | None, length: int, device: torch.device
 ) -> Tensor:
-    """The turn of each pair of a head at each position: complex64 `[length, 1, head_size / 2]`."""
+    """Returns the rotation of each pair of a head by position: complex64 `[length, 1, head_size / 2]`."""
     turns = _scaled(1 / torch.tensor(base) ** (torch.arange(0, head_size, 2).float() / head_size), scaling)
     angles = torch.outer(torch.arange(length).float(), turns)
     return torch.polar(torch.ones_like(angles), angles).unsqueeze(1).to(device)
 
 
 def pair_up(rows: Tensor, heads: int) -> Tensor:
-    """Reorders the rows of a q or k projection so that the two halves of each head come to lie side by side.
+    """Returns the rows of a q or k projection, reordered so that the halves of each head are interleaved.
 
     Attention does not depend on the order of a head's elements as long as q and k agree, and neighbours are
     what a complex product takes.
@@ -38,7 +38,7 @@ def rotate(heads: Tensor, rotation: Tensor) -> None:
 
 
 def _scaled(turns: Tensor, scaling: dict[str, Any] | None) -> Tensor:
-    """The turns per position of a longer context; `scaling` is Hugging Face's `rope_scaling`."""
+    """Returns the turns per position for a longer context; `scaling` is Hugging Face's `rope_scaling`."""
     scaling = scaling or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":

@@ -1,4 +1,4 @@
-"""One engine on the thread of its device: what waits, what runs, and the step that it all takes together."""
+"""The runner of one engine: its waiting and running requests, and the step that they take together."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 import torch
 
 from trtspec.serving.executor import FinishReason, Limits, Response
-from trtspec.serving.executors.outcome import decode, verify
+from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.torch.cache import Cache, Span
+from trtspec.serving.executors.torch.cache_slots import CacheSlots, common_prefix
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.sampler import Choice, choose
 from trtspec.serving.executors.torch.scheduler import Scheduler, Work
 from trtspec.serving.executors.torch.sequence import Sequence
-from trtspec.serving.executors.torch.slots import Slots, common_prefix
 
 log = logging.getLogger(__name__)
 
-# Steps in a row that fail before the engine counts as broken: one bad batch is not the next one's fault.
+# Steps in a row that fail before the engine counts as broken: one bad batch says nothing of the next.
 STRIKES = 3
 
 
 @dataclass(slots=True)
-class Stats:
-    """Counts since the engine was loaded; `reused_tokens` are prompt tokens that the cache already held."""
+class RunnerStats:
+    """The counts since the engine was loaded; `reused_tokens` of prompts were already in the cache."""
 
     steps: int = 0
     rows: int = 0
@@ -34,9 +34,10 @@ class Stats:
 
 
 class Runner:
-    """All but `stats` and `failure` is used on the thread of the device.
+    """Runs the requests of one engine in steps; `say` gets each response.
 
-    `say` takes each response on its way. `failure` is why nothing runs any more, in one line.
+    All but `stats` and `failure` is used on the thread of the device. `failure` says in one line why nothing
+    runs any more; None while the engine works.
     """
 
     def __init__(
@@ -45,11 +46,11 @@ class Runner:
         scheduler: Scheduler,
         model: Decoder,
         cache: Cache,
-        slots: Slots,
+        slots: CacheSlots,
         say: Callable[[Response], None],
     ) -> None:
         self.longest_draft = limits.max_draft_len
-        self.stats = Stats()
+        self.stats = RunnerStats()
         self.failure: str | None = None
         self._max_batch_size, self._scheduler = limits.max_batch_size, scheduler
         self._model, self._cache, self._slots, self._say = model, cache, slots, say
@@ -62,21 +63,21 @@ class Runner:
         return bool(self._running or self._waiting)
 
     def take(self, sequence: Sequence) -> None:
-        """Queues it, first come, first served."""
+        """Queues a request, first come, first served."""
         if self.failure is None:
             self._waiting.append(sequence)
         else:
             self._fail(sequence, self.failure)
 
     def drop(self, request_id: int) -> None:
-        """Forgets a request that nobody waits for any more, if it is still here."""
+        """Drops a cancelled request, if it has not ended by itself."""
         if request_id in self._running:
             self._release(self._running[request_id])
         else:
             self._waiting = deque(other for other in self._waiting if other.request_id != request_id)
 
     def step(self) -> None:
-        """Takes waiting requests in, runs the model once over what is scheduled, and says what came of it."""
+        """Takes in waiting requests, runs the model once over what is scheduled, and sends the responses."""
         try:
             self._take_waiting()
             works = self._scheduler.schedule(self._running.values())
@@ -107,7 +108,7 @@ class Runner:
 
     @torch.inference_mode()
     def _run(self, works: list[Work]) -> list[int]:
-        """The chosen token of each row whose logits are wanted."""
+        """Returns the chosen token of each row whose logits are wanted."""
         token_ids: list[int] = []
         wanted: list[int] = []
         for work in works:
@@ -128,17 +129,17 @@ class Runner:
             self._hold(sequence, sequence.computed + work.rows)
             return
         draft, room, length = sequence.draft, sequence.room, sequence.length
-        outcome = (
+        result = (
             verify(draft, chosen, sequence.end_id, room)
             if draft
             else decode(chosen[0], sequence.end_id, room)
         )
-        sequence.new += outcome.token_ids
-        accepted = common_prefix(outcome.token_ids, draft, min(len(outcome.token_ids), len(draft)))
+        sequence.new += result.token_ids
+        accepted = common_prefix(result.token_ids, draft, min(len(result.token_ids), len(draft)))
         self._hold(sequence, length + accepted)
-        if outcome.finish_reason is not FinishReason.NOT_FINISHED:
+        if result.finish_reason is not FinishReason.NOT_FINISHED:
             self._release(sequence)
-        response = sequence.response(outcome.finish_reason)
+        response = sequence.response(result.finish_reason)
         if response is not None:
             self._say(response)
 
@@ -151,7 +152,7 @@ class Runner:
         self._slots.free(sequence.slot)
 
     def _fail_step(self, error: Exception) -> None:
-        """The cache may hold anything now, so nothing in it is used again."""
+        """Fails the requests of a failed step, and clears the cache, which may hold anything now."""
         self._strikes += 1
         failed = list(self._running.values())
         if isinstance(error, torch.AcceleratorError):  # CUDA answers nothing else from here on.
@@ -162,7 +163,7 @@ class Runner:
             log.error("%s", self.failure)
             failed += self._waiting
             self._waiting.clear()
-        elif not failed:  # What could not even be taken in.
+        elif not failed:  # The step failed while it took in the first that waits.
             failed.append(self._waiting.popleft())
         for sequence in list(self._running.values()):
             self._release(sequence)

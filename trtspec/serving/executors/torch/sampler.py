@@ -1,8 +1,8 @@
-"""From logits to tokens.
+"""The sampler: it chooses tokens from logits.
 
-The order of things is that of TensorRT-LLM's decoding layers: temperature, penalties, top-k, top-p. Random
-numbers are a function of (number of the draw, token id) alone: two engines that draw with the same number see
-the same noise, so that a draft proposes what its target is likely to sample (Daliri et al. 2024, "Coupling
+The order is that of TensorRT-LLM's decoding layers: temperature, penalties, top-k, top-p. Random numbers are
+a function of (number of the draw, token id) alone: two engines that draw with the same number get the same
+noise, so that a draft proposes what its target is likely to sample (Daliri et al. 2024, "Coupling
 without communication and drafter-invariant speculative decoding", arXiv 2408.07978), and every token is still
 the target's own sample.
 """
@@ -23,10 +23,10 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How `rows` consecutive rows of the logits become tokens; row j follows `history() + draft[:j]`.
+    """The choice of tokens for `rows` consecutive rows of logits; row j follows `history() + draft[:j]`.
 
     `number` is the number of the first row's draw, and `generated` how many tokens the request already has.
-    `history` is called for penalties alone: it costs what the text is long.
+    `history` is called for penalties alone, since its cost grows with the text.
     """
 
     sampling: SamplingConfig
@@ -43,11 +43,12 @@ class Choice:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the token is the one with the largest logit."""
+        """Says whether the token is the one with the largest logit."""
         return self.sampling.is_greedy and not self.changes_logits
 
     @property
     def changes_logits(self) -> bool:
+        """Says whether `change` does anything."""
         return self._punishes or bool(self.bad) or self._forbids_end
 
     @property
@@ -84,7 +85,7 @@ class Choice:
 
 
 def choose(logits: Tensor, choices: list[Choice]) -> list[int]:
-    """One token for each row of `logits` `[rows, vocab_size]`, the rows of all choices one after another."""
+    """Returns a token for each row of `logits` `[rows, vocab_size]`, the rows of all choices in order."""
     if all(choice.is_plain for choice in choices):
         return _greedy(logits)
 
@@ -111,7 +112,7 @@ def choose(logits: Tensor, choices: list[Choice]) -> list[int]:
 
 
 def noise(numbers: list[int], token_ids: Tensor) -> Tensor:
-    """Standard Gumbel noise, float32 `[rows, ids]`, for `token_ids` int64 `[rows or 1, ids]`.
+    """Returns standard Gumbel noise, float32 `[rows, ids]`, for `token_ids` int64 `[rows or 1, ids]`.
 
     SplitMix64 (Steele, Lea, Flood 2014): the state is the mixed number of the draw, the step the token id.
     Integers wrap at 64 bits in PyTorch; a shift to the right brings in the sign, which the mask removes.
@@ -135,7 +136,7 @@ def _temperature(sampling: SamplingConfig) -> float:
 
 
 def _sample(logits: Tensor, configs: list[SamplingConfig], numbers: list[int]) -> list[int]:
-    """The largest of logit + noise among the tokens that top-k and top-p leave (the Gumbel-max trick)."""
+    """Returns the tokens of largest logit + noise that top-k and top-p leave (the Gumbel-max trick)."""
     vocab_size, device = logits.shape[1], logits.device
     top_k = [min(config.top_k or vocab_size, vocab_size) for config in configs]
     top_p = [config.top_p or 1.0 for config in configs]
@@ -164,5 +165,5 @@ def _signed(word: int) -> int:
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
-    """A shift to the right that brings in zeros."""
+    """Returns the bits shifted to the right, with zeros from the left."""
     return bits.bitwise_right_shift(places).bitwise_and_(2 ** (64 - places) - 1)

@@ -1,4 +1,4 @@
-"""Which rows of which sequences go through the model in one step. Pure."""
+"""The scheduler: it decides which rows of which sequences go through the model in a step. No I/O."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from trtspec.serving.executors.torch.sequence import Sequence
 
-# The rows of prompts in one step, which everything else waits for. A row reads all weights unless it shares
-# the reading with others; with enough of them a step takes as long as its products do, each row costs the
-# same, and larger steps only make others wait longer. Enough is half the operations that the device makes
-# while it reads a byte, times the bytes of a weight: 16 to 70 rows on CPUs (2 cores to 100, float32), 300 on
-# an H100 (990 TFLOP/s and 3.35 TB/s, bfloat16). These are several times that.
+# The rows of prompts in one step, which everything else waits for. All rows of a step share one reading of
+# the weights. With enough rows the products take longer than the reading; then each row costs the same, and
+# larger steps only make others wait longer. Enough is half the operations that the device makes while it
+# reads a byte, times the bytes of a weight: 16 to 70 rows on CPUs (2 cores to 100, float32), 300 on an H100
+# (990 TFLOP/s and 3.35 TB/s, bfloat16). These are several times that.
 MAX_ROWS = {"cpu": 256, "cuda": 2048}
 
 # The most rows of one sequence in one step: bounds the table of masks.
@@ -20,10 +20,10 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`rows` new rows of a sequence: the next tokens that the cache lacks, then the draft.
+    """The `rows` new rows of a sequence in a step: the next tokens that the cache lacks, then the draft.
 
-    The logits of the last `choices` of them are wanted: one for each prefix of the draft, 0 for a prompt in
-    progress.
+    The logits of the last `choices` rows are wanted: one for each prefix of the draft, 0 for a prompt of
+    which more is to come.
     """
 
     sequence: Sequence
@@ -33,18 +33,19 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """`max_rows` bounds a step. `short` is what a sequence may lack and still be one that goes on.
+    """Fills each step with at most `max_rows` rows.
 
-    Sequences that go on, with a row or a verification each, come first, and always fit: they are as many as
-    a batch, and short. Prompts share what they leave, in chunks, first come, first served, and at least a
-    quarter of `max_rows`, so that they come to an end however many others go on.
+    Sequences that lack at most `short` tokens are decoding, with a row or a verification each. They come
+    first and always fit, since a batch of them is small. Prompts share the remaining rows, in chunks, first
+    come, first served; they get at least a quarter of `max_rows`, so that they finish however many sequences
+    are decoding.
     """
 
     max_rows: int
     short: int
 
     def schedule(self, running: Iterable[Sequence]) -> list[Work]:
-        """The result is in the order of rows: sequences with as many each go through attention together."""
+        """Returns the work of a step by number of rows: equal ones go through attention together."""
         works, prompts = [], []
         for sequence in running:
             if sequence.missing <= self.short:

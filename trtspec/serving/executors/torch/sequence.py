@@ -1,4 +1,4 @@
-"""The state of one request on its way through the engine."""
+"""A request on its way through the engine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from trtspec.serving.executors.validation import Valid
 
 
 class Sequence:
-    """The first `prompt_len` tokens of `text`, and `new`, which was generated after them.
+    """A sequence of tokens: the first `prompt_len` of `text`, and `new`, generated after them.
 
     The cache holds the first `computed` tokens of both. `seed` is the number of the random stream's first
-    token. The text may grow while the sequence runs, and is not looked at behind the prompt.
+    token. The text may grow while the sequence runs, and is not read beyond the prompt.
     """
 
     def __init__(self, request_id: int, request: Request, valid: Valid, seed: int) -> None:
@@ -28,21 +28,21 @@ class Sequence:
 
     @property
     def longest(self) -> int:
-        """How many tokens of the cache it can come to need."""
+        """Returns how many tokens of the cache the sequence may need."""
         return self.prompt_len + (len(self.draft) or self.max_tokens)
 
     @property
     def room(self) -> int:
-        """How many tokens may still be generated."""
+        """Returns how many tokens may still be generated."""
         return self.max_tokens - len(self.new)
 
     @property
     def missing(self) -> int:
-        """How many tokens, with the draft, are not in the cache."""
+        """Returns how many tokens, with the draft, are not in the cache."""
         return self.length - self.computed + len(self.draft)
 
     def tokens(self, start: int, end: int) -> list[int]:
-        """Those from `start` to `end`, of prompt and new ones; costs what is asked for."""
+        """Returns the tokens from `start` to `end`, prompt and new ones together; copies no others."""
         prompt_len = self.prompt_len
         if start >= prompt_len:
             return self.new[start - prompt_len : end - prompt_len]
@@ -51,11 +51,11 @@ class Sequence:
         return self.text[start:prompt_len] + self.new[: end - prompt_len]
 
     def history(self) -> list[int]:
-        """All of them; a copy."""
+        """Returns a copy of all tokens."""
         return self.tokens(0, self.length)
 
     def response(self, reason: FinishReason) -> Response | None:
-        """What its listener is to hear now, if anything."""
+        """Returns the response that the listener gets now, if any."""
         final = reason is not FinishReason.NOT_FINISHED
         if not final and not self._streaming:
             return None

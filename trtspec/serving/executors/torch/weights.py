@@ -1,4 +1,4 @@
-"""The tensors of an engine: which there must be, and reading them."""
+"""The weights of an engine: which tensors there must be, and their reading."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.torch.engine import EngineConfig
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.ranks import joined, place
 
 
 class Form(NamedTuple):
-    """What a tensor must be."""
+    """The dtype and shape that a tensor must have."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
 
-def forms(config: EngineConfig) -> dict[str, Form]:
-    """The tensors of the checkpoint, by TensorRT-LLM's name (reference §4.3 and §4.4)."""
+def forms(config: TorchEngineConfig) -> dict[str, Form]:
+    """Returns the tensors that the engine must have, by TensorRT-LLM's names (`models/llama/convert.py`)."""
     hidden, dtype = config.hidden_size, config.dtype
     vocabulary = Form(dtype, (config.vocab_size, hidden))
     result = {
@@ -37,8 +37,8 @@ def forms(config: EngineConfig) -> dict[str, Form]:
     return result
 
 
-def read_tensors(engine_dir: Path, config: EngineConfig, device: torch.device) -> dict[str, Tensor]:
-    """Every tensor of `forms(config)`; raises `EngineLoadError` for one that is missing or different."""
+def read_tensors(engine_dir: Path, config: TorchEngineConfig, device: torch.device) -> dict[str, Tensor]:
+    """Returns every tensor of `forms(config)`; raises `EngineLoadError` for a missing or different one."""
     tensors = {}
     with ExitStack() as stack:
         files = [
@@ -83,7 +83,7 @@ class _Rank:
         return tensor
 
 
-def _layer(config: EngineConfig) -> Iterator[tuple[str, Form]]:
+def _layer(config: TorchEngineConfig) -> Iterator[tuple[str, Form]]:
     hidden, inner, width = config.hidden_size, config.intermediate_size, config.num_heads * config.head_size
     rows = width + 2 * config.num_kv_heads * config.head_size
     norm, head = Form(config.dtype, (hidden,)), Form(config.dtype, (config.head_size,))
@@ -106,7 +106,7 @@ def _layer(config: EngineConfig) -> Iterator[tuple[str, Form]]:
     yield from _linear(config, "mlp.proj", hidden, inner)
 
 
-def _linear(config: EngineConfig, name: str, rows: int, columns: int) -> Iterator[tuple[str, Form]]:
+def _linear(config: TorchEngineConfig, name: str, rows: int, columns: int) -> Iterator[tuple[str, Form]]:
     yield f"{name}.weight", Form(torch.float8_e4m3fn if config.fp8 else config.dtype, (rows, columns))
     if config.fp8:
         yield f"{name}.weights_scaling_factor", Form(torch.float32, (1,))

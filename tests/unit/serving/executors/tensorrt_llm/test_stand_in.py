@@ -1,4 +1,7 @@
-"""The stand-in is as strict as the bindings: names, order and defaults of the reference, §6.1 to §6.4."""
+"""The stand-in is as strict as the bindings: names, order and defaults of NVIDIA's nanobind sources.
+
+They are `cpp/tensorrt_llm/nanobind/executor/{request,executorConfig,executor}.cpp` of 1.0 to 1.2.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.engine import read_config
-from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.executors.torch.weights import forms, read_tensors
 
 

@@ -18,7 +18,7 @@ from tests.fakes.engine_dir import MODELS, pretrained_config, tiny_model, write_
 from tests.fakes.modelopt import export
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.cache import Cache, Span
-from trtspec.serving.executors.torch.engine import EngineConfig, read_config
+from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
 from trtspec.serving.executors.torch.fp8 import E4M3
 from trtspec.serving.executors.torch.linear import linear
 from trtspec.serving.executors.torch.matrix import matrix, stacked, swap_halves
@@ -50,7 +50,7 @@ def test_a_scale_of_another_maker() -> None:
         assert (E4M3(scale, torch.bfloat16)(x) - expected).abs().gt(1e-6).float().mean() < 1e-3
 
 
-Quantized = tuple[PreTrainedModel, EngineConfig, dict[str, torch.Tensor], Path]
+Quantized = tuple[PreTrainedModel, TorchEngineConfig, dict[str, torch.Tensor], Path]
 NAMES = {
     "self_attn.o_proj": "attention.dense",
     "self_attn.qkv_proj": "attention.qkv",
@@ -130,7 +130,9 @@ class Product(torch.nn.Module):
         return y[..., self._rows]
 
 
-def with_products(model: PreTrainedModel, config: EngineConfig, tensors: dict[str, torch.Tensor]) -> None:
+def with_products(
+    model: PreTrainedModel, config: TorchEngineConfig, tensors: dict[str, torch.Tensor]
+) -> None:
     """Puts the executor's products into transformers' model."""
     q = config.num_heads * config.head_size
     k, inner = q + config.num_kv_heads * config.head_size, config.intermediate_size

@@ -12,7 +12,7 @@ from tensorrt_llm import __version__
 from tensorrt_llm.bindings.executor.config import BatchingType, CommunicationMode, ExecutorConfig
 from tensorrt_llm.bindings.executor.errors import check, thrown
 from tensorrt_llm.gpu import GPUS, Gpu
-from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 EXTERNAL = 2
 UNSUPPORTED = {"max_batch_size": None, "max_num_tokens": None, "max_queue_size": None, "max_beam_width": 1}

@@ -1,4 +1,4 @@
-"""The admission as something to await."""
+"""The queue in which completions wait for a place at the engines; `Admission` is its rule."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from trtspec.serving.errors import Busy, TimedOut
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """Of one that waits; times are on the loop's clock."""
+    """The wait of one completion; times are on the loop's clock."""
 
     since: float
     until: float
     has_come: asyncio.Future[None]
 
 
-class Places:
-    """Lets completions in, one by one, as `Admission` says; used on the thread of one loop.
+class AdmissionQueue:
+    """Admits completions in the order of `Admission`; used on the thread of one asyncio loop.
 
-    `reap` is to be called now and then; it turns away those that have waited for too long.
+    `reap` must be called periodically; it refuses those that have waited for too long.
     """
 
     def __init__(self, bounds: Bounds) -> None:
@@ -42,7 +42,7 @@ class Places:
         return self._admission.waiting
 
     def check(self) -> None:
-        """Raises `Busy` for one that would be turned away, before any work is done for it."""
+        """Raises `Busy` if a completion would be refused, before any work is done for it."""
         if self._closed is not None:
             raise Busy(self._closed)
         if self._admission.is_full:
@@ -50,7 +50,7 @@ class Places:
 
     @asynccontextmanager
     async def place(self, tokens: int, deadline: float) -> AsyncGenerator[None, None]:
-        """A place for a text of so many tokens, held for the block.
+        """Waits for a place for a text of so many tokens, and holds it for the block.
 
         `deadline` is on the loop's clock. Raises `Busy` where the queue is full or the wait is too long, and
         `TimedOut` when the deadline passes first.
@@ -71,17 +71,18 @@ class Places:
                     turn.has_come.set_result(None)
 
     def close(self, why: str) -> None:
-        """Lets nobody in any more, those included who wait: they can go elsewhere, and are told so."""
+        """Refuses all completions from now on, and those that wait, with `Busy` and `why`."""
         self._closed = why
         for turn in self._waiting.values():
             if not turn.has_come.done():
                 turn.has_come.set_exception(Busy(why))
 
     def longest_wait(self, now: float) -> float:
-        """Of those that wait now, in seconds."""
+        """Returns the longest time in seconds that a completion in the queue has waited."""
         return max((now - turn.since for turn in self._waiting.values()), default=0.0)
 
     def reap(self, now: float) -> None:
+        """Ends the wait of those whose time is over."""
         for turn in self._waiting.values():
             if turn.until <= now and not turn.has_come.done():
                 turn.has_come.set_exception(TimeoutError())

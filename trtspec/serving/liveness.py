@@ -1,14 +1,14 @@
-"""Whether the target is still alive."""
+"""The liveness of the target: whether it will ever answer again."""
 
 from __future__ import annotations
 
 from trtspec.serving.executor import Executor
 
 
-class Pulse:
-    """Watches an executor's progress; `failure` says why it will never answer again, once that is so.
+class Liveness:
+    """Watches an executor's progress, and declares it lost when it makes none for `timeout_s`.
 
-    `look` is to be called now and then, with seconds of any one clock.
+    `look` must be called periodically, with seconds of any one clock.
     """
 
     def __init__(self, executor: Executor, timeout_s: float) -> None:
@@ -18,14 +18,15 @@ class Pulse:
 
     @property
     def failure(self) -> str | None:
+        """Says in one line why the executor will not answer any more; None while it may."""
         return self._lost or self._executor.failure
 
     def lose(self, why: str) -> None:
-        """Nobody need look any more."""
+        """Declares the executor lost, for good."""
         self._lost = self._lost or why
 
     def look(self, now: float, is_busy: bool) -> None:
-        """`is_busy` is whether the engine has requests, without which it need not make progress."""
+        """Checks the progress; only an executor that `is_busy` with requests must make some."""
         progress = self._executor.progress
         if not is_busy or progress != self._progress:
             self._progress, self._since = progress, now

@@ -1,4 +1,4 @@
-"""The thread that makes the steps of all engines of a device."""
+"""The device thread, which makes the steps of all engines of a device."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
 from trtspec.serving.executor import Response
-from trtspec.serving.executors.torch.order import Order
-from trtspec.serving.executors.torch.threads import Threads, usable_threads
+from trtspec.serving.executors.torch.thread_count import ThreadCount, usable_threads
+from trtspec.serving.executors.torch.turn_order import TurnOrder
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,8 @@ Work = Callable[[], object]
 Hear = Callable[[Response], None]
 
 
-class Player(Protocol):
-    """An engine, seen as something that has work or not; `longest_draft` is what it verifies at once."""
+class Stepper(Protocol):
+    """An engine that makes steps; `longest_draft` is the length of draft that it verifies in one."""
 
     longest_draft: int
 
@@ -32,27 +32,26 @@ class Player(Protocol):
     def has_work(self) -> bool: ...
 
     def step(self) -> None:
-        """Raises nothing."""
+        """Makes one step; must not raise."""
         ...
 
 
-class Turns:
-    """Steps run back to back, in `Order`, as long as an engine has work, and leave the asyncio loop free.
+class DeviceThread:
+    """Runs steps back to back, in `TurnOrder`, while an engine has work, and leaves the asyncio loop free.
 
-    What the loop has for the engines goes as one parcel for each of its iterations, so that requests which
-    are made together run together; it is read between two steps. What a step says goes to the loop as one
-    parcel as well. After a step that ends a request the next waits until the loop has had its say, at most as
-    long as the step took: answers lead to new requests, which run with those that wait, and what the loop
-    does with them would take a processor from a step that uses them all.
+    Calls from the loop come as one parcel for each of its iterations, so that requests which are made
+    together run together; they are read between two steps. The responses of a step go to the loop as one
+    parcel too. After a step that ends a request the thread waits for the loop to handle the responses, at
+    most as long as the step took: they lead to new requests, which can run with those that wait, and the
+    loop's work would take a processor from a step that uses them all.
 
-    What an engine multiplies, from its loading on, it multiplies on this thread: each thread that does so
-    has helpers of its own, and OpenMP lets them all sleep between two products once they are more than there
-    are processors.
+    Engines are loaded, and compute, on this thread alone: each thread that computes has OpenMP threads of its
+    own, and once these are more than the processors, OpenMP lets them all sleep between two products.
     """
 
     def __init__(self) -> None:
-        self._players: list[Player] = []
-        self._order = Order(patience=1)
+        self._engines: list[Stepper] = []
+        self._order = TurnOrder(patience=1)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outgoing: list[Work] = []
@@ -62,18 +61,18 @@ class Turns:
 
     # On the loop's thread.
 
-    def join(self, player: Player) -> None:
-        """Before the player has work."""
-        self._players.append(player)
-        self._order.patience = max(player.longest_draft for player in self._players) or 1
+    def join(self, engine: Stepper) -> None:
+        """Adds an engine, which has no work yet."""
+        self._engines.append(engine)
+        self._order.patience = max(engine.longest_draft for engine in self._engines) or 1
 
-    def leave(self, player: Player) -> None:
-        """Returns when no step of the player runs any more; the thread ends with the last player."""
-        self.call(lambda: self._players.remove(player))
+    def leave(self, engine: Stepper) -> None:
+        """Removes an engine and waits for the end of its step; the thread ends with the last engine."""
+        self.call(lambda: self._engines.remove(engine))
         self._end_if_alone()
 
     def call(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises on the engines' thread, between two steps; waits for it."""
+        """Runs `work` on the device thread, between two steps; returns, or raises, what it does."""
         done: Future[T] = Future()
         self._begin()
         self._flush(partial(_settle, done, work))
@@ -84,7 +83,7 @@ class Turns:
             raise
 
     def post(self, work: Callable[..., object], *arguments: object) -> None:
-        """Has something done on the engines' thread, between two steps."""
+        """Has `work` called on the device thread, between two steps."""
         self._begin()
         if not self._outgoing:
             self._loop = asyncio.get_running_loop()
@@ -98,7 +97,7 @@ class Turns:
             self._thread.start()
 
     def _end_if_alone(self) -> None:
-        if self._thread is not None and not self._players:
+        if self._thread is not None and not self._engines:
             self._flush(self._end)
             self._thread.join()
             self._thread = None
@@ -118,22 +117,22 @@ class Turns:
         # Behind the tasks that wake up for an answer, and behind those that they wake up in turn.
         loop.call_soon(lambda: loop.call_soon(self._flush, self._echo))
 
-    # On the engines' thread.
+    # On the device thread.
 
     def say(self, hear: Hear, response: Response) -> None:
         """Has `hear` called on the loop, when the step is over."""
         self._said.append((hear, response))
 
     def _run(self) -> None:
-        threads = Threads(usable_threads())
+        threads = ThreadCount(usable_threads())
         while not self._is_over:
-            has_work = [player.has_work for player in self._players]
+            has_work = [engine.has_work for engine in self._engines]
             self._read(wait=not any(has_work))
-            turn = self._order.next([player.has_work for player in self._players])
+            turn = self._order.next([engine.has_work for engine in self._engines])
             took = 0.0
             if turn is not None:
                 start, cpu = time.perf_counter(), time.process_time()
-                self._players[turn].step()
+                self._engines[turn].step()
                 took = time.perf_counter() - start
                 threads.note(took, time.process_time() - cpu)
             if self._said:
@@ -141,7 +140,7 @@ class Turns:
         threads.reset()
 
     def _read(self, wait: bool) -> None:
-        """All that has come; `wait` for something to come."""
+        """Handles all parcels that have come; with `wait`, waits for one."""
         try:
             self._do(self._mail.get(wait))
             while True:
@@ -153,7 +152,7 @@ class Turns:
         for work in parcel:
             try:
                 work()
-            except Exception:  # One request's trouble is not that of the others.
+            except Exception:  # One bad request must not stop the others.
                 log.exception("an engine could not take what it was sent")
 
     def _send(self, took: float) -> None:
@@ -163,7 +162,7 @@ class Turns:
             self._loop.call_soon_threadsafe(self._deliver, said)
         except RuntimeError:  # The loop is closed, and nobody listens.
             return
-        if not any(response.is_final for _, response in said):  # What goes on leads to no request.
+        if not any(response.is_final for _, response in said):  # Only ended requests lead to new ones.
             return
         self._awaits_echo, until = True, time.perf_counter() + took
         while self._awaits_echo and (left := until - time.perf_counter()) > 0:

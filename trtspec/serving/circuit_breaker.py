@@ -1,4 +1,4 @@
-"""Whether the draft is worth asking, after it has failed; pure."""
+"""The circuit breaker of the draft: whether to ask it again after it has failed. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ MAX_FAILURES = 3
 FIRST_REST_S, LONGEST_REST_S = 1.0, 60.0
 
 
-class Breaker:
+class CircuitBreaker:
     """Leaves the draft out for a while once it has failed `MAX_FAILURES` times in a row, then tries it again.
 
-    After a rest one attempt is made; it ends the rest or doubles it, up to `LONGEST_REST_S`. `now` is in
-    seconds of any one clock.
+    After a rest it allows one attempt. Success ends the rest; another failure doubles it, up to
+    `LONGEST_REST_S`. `now` is in seconds of any one clock.
     """
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class Breaker:
         self._is_trying = False
 
     def is_closed(self) -> bool:
-        """Whether the draft is in use; not while it rests, nor during the attempt that follows."""
+        """Says whether the draft is in use: not while it rests, nor during the attempt that follows."""
         return self._failures < MAX_FAILURES
 
     def may_try(self, now: float) -> bool:
-        """Whether to ask the draft now; what comes of it must be told by one of the methods below."""
+        """Says whether to ask the draft now; the caller then reports the result by a method below."""
         if self._failures < MAX_FAILURES:
             return True
         if self._is_trying or now < self._until:
@@ -33,9 +33,11 @@ class Breaker:
         return True
 
     def succeeded(self) -> None:
+        """Notes an answer, which ends a rest."""
         self._failures, self._rest_s, self._is_trying = 0, FIRST_REST_S, False
 
     def failed(self, now: float) -> None:
+        """Notes a failure, which may begin a rest or lengthen it."""
         was_trying, self._is_trying = self._is_trying, False
         self._failures += 1
         if was_trying:
@@ -44,5 +46,5 @@ class Breaker:
             self._until = now + self._rest_s
 
     def left(self) -> None:
-        """The attempt came to nothing for a reason that is not the draft's: the client left."""
+        """Notes an attempt that ended for a reason that is not the draft's: the client left."""
         self._is_trying = False

@@ -1,4 +1,4 @@
-"""An executor's listeners as something to await, for a bounded time."""
+"""An executor whose responses are awaited, for a bounded time, instead of heard by listeners."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
 from trtspec.serving.executor import Executor, FinishReason, Request, Response
 
 
-class Engine:
-    """An executor, whose answers are awaited; used on the thread of one loop.
+class AsyncExecutor:
+    """Turns an executor's responses into awaitables; used on the thread of one asyncio loop.
 
-    Every call has a time, on the loop's clock, at which it raises `Overdue` whether the engine has answered
-    or not; `reap` is to be called now and then, and sees to that. Calls raise `EngineFailure` with the
+    Every call has a deadline `until`, on the loop's clock. `reap` ends the calls whose deadline has passed,
+    so it must be called periodically; such a call raises `Overdue`. Calls raise `EngineFailure` with the
     engine's error, and `Cancelled` where the engine itself ended the request. Cancelling the task that waits
     cancels the request.
     """
@@ -25,10 +25,11 @@ class Engine:
 
     @property
     def is_busy(self) -> bool:
+        """Says whether a call waits for the engine."""
         return bool(self._pending)
 
     async def answer(self, request: Request, until: float) -> Response:
-        """The one response of a request that does not stream."""
+        """Returns the one response of a request that does not stream."""
         heard: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def listen(response: Response) -> None:
@@ -51,7 +52,7 @@ class Engine:
         return self._checked(response)
 
     async def answers(self, request: Request, until: float) -> AsyncGenerator[Response, None]:
-        """The responses of a request that streams, the final one included.
+        """Yields the responses of a request that streams, the final one included.
 
         Closing the generator cancels the request as well.
         """
@@ -72,13 +73,13 @@ class Engine:
                 self.executor.cancel_request(request_id)
 
     def reap(self, now: float) -> None:
-        """Ends the wait of every call whose time is over."""
+        """Ends every call whose deadline has passed, with `Overdue`."""
         for until, end in list(self._pending.values()):
             if until <= now:
                 end(Overdue())
 
     def fail(self, error: str) -> None:
-        """Ends the wait of every call, since no answer will come."""
+        """Ends every call with an `EngineFailure`, for an engine that will not answer."""
         for _, end in list(self._pending.values()):
             end(EngineFailure(error))
 

@@ -1,4 +1,7 @@
-"""The executor for an engine that is a Triton model of its own, called from inside the server (BLS)."""
+"""The executor for an engine that is a Triton model of its own, called within the server.
+
+That is Triton's business logic scripting (BLS).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import Any, Protocol
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.bls.tensors import Arrays, new_tokens, request_arrays, stop_arrays
-from trtspec.serving.executors.bls.threads import Job, Threads
+from trtspec.serving.executors.bls.thread_pool import PooledCall, ThreadPool
 from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.policy import may_split
 from trtspec.serving.seeds import at_token
@@ -24,39 +27,39 @@ _LONGEST_PIECE = 16
 
 
 class Model(Protocol):
-    """A Triton model, as one may call it inside the server."""
+    """A Triton model of the same server."""
 
     def infer(self, inputs: Arrays, request_id: str) -> Arrays:
-        """The one response, without tensors if it has none. It blocks, and is called on many threads.
+        """Returns the tensors of the one response, none if it is empty; raises `EngineFailure`.
 
-        Raises `EngineFailure` with the model's error.
+        It blocks, and is called on many threads.
         """
         ...
 
 
 @dataclass(slots=True)
 class Call:
-    """A request that has not had its final response; `num_tokens` were told so far."""
+    """A request that has not had its final response; its listener has had `num_tokens` tokens so far."""
 
     request: Request
     valid: Valid
     listener: Listener
     num_tokens: int = 0
-    job: Job | None = None
+    job: PooledCall | None = None
 
 
 class BlsExecutor:
-    """Honours `trtspec.serving.executor.Executor` with a model that has the tensors of `tensorrt_llm`.
+    """Implements `trtspec.serving.executor.Executor` with a model that has the tensors of `tensorrt_llm`.
 
     The model is not decoupled: its answer to a call is one response. Triton's Python backend crashes when
     calls of decoupled models overlap (triton-inference-server/server #8922; seen with 2.51 too), and NVIDIA's
-    coordinator wants such models as well. So a stream is a row of requests, each a little longer, which
+    coordinator needs such models as well. So a stream is a series of requests, each a little longer, which
     continue one another as rounds do.
 
-    Every call blocks, so each request in flight has a thread, of which there are as many as the engine takes
-    requests at once. Requests are validated here: the model's own refusals would cost a hop, and differ
-    between backends. The tensors do not say why a request ended, which follows from the number of tokens.
-    `kv_tokens` is what the deployment says, since the tensors do not tell that either.
+    Every call blocks, so each request in flight has a thread; there are as many threads as the engine takes
+    requests at once. Requests are validated here, since the model's own refusals would cost a hop and differ
+    between backends. The tensors say neither why a request ended, which follows from the number of tokens,
+    nor the size of the KV cache, so the deployment gives `kv_tokens`.
     """
 
     # A model whose process is gone takes the server with it, and one that hangs shows no progress.
@@ -67,8 +70,8 @@ class BlsExecutor:
         self._model = model
         self._calls: dict[int, Call] = {}
         self._ids, self._prefix = itertools.count(1), uuid.uuid4().hex
-        self._threads = Threads(limits.max_batch_size, "bls")
-        self._stops = Threads(1, "bls-stop")  # A stop must not wait behind what it is to stop.
+        self._threads = ThreadPool(limits.max_batch_size, "bls")
+        self._stops = ThreadPool(1, "bls-stop")  # A stop must not wait behind what it is to stop.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_shut_down = False
 
@@ -83,7 +86,7 @@ class BlsExecutor:
             self._loop.call_soon(listener, refusal)
             return request_id
         self._calls[request_id] = call
-        # The text may grow while the request runs, so what there is of it is packed now.
+        # The text may grow while the request runs, so its tokens of now are packed here.
         first = request_arrays(request, replace(call.valid, max_tokens=next(pieces(call))))
         call.job = self._threads.submit(partial(self._run, request_id, call, first))
         return request_id
@@ -97,8 +100,8 @@ class BlsExecutor:
             self._stops.submit(partial(self._stop, request_id))
 
     def shutdown(self) -> None:
-        """The model itself is Triton's to unload."""
-        for request_id in reversed(list(self._calls)):  # Before a thread that gets free takes one up.
+        """Cancels what is in flight; Triton unloads the model itself."""
+        for request_id in reversed(list(self._calls)):  # The last first, before a free thread takes it up.
             self.cancel_request(request_id)
         self._is_shut_down = True
         self._threads.close()
@@ -134,7 +137,7 @@ class BlsExecutor:
             self._model.infer(stop_arrays(), self._name(request_id))
 
     def _name(self, request_id: int) -> str:
-        """Unique in the server, which other coordinators may share."""
+        """Returns a request id that is unique in the server, which other coordinators may share."""
         return f"{self._prefix}-{request_id}"
 
     def _post(self, work: Callable[..., None], *arguments: Any) -> None:
@@ -167,7 +170,7 @@ class BlsExecutor:
             self._finish(request_id, call, [])
 
     def _drop(self, request_id: int) -> None:
-        """The model has ended it without an answer, which is how it cancels."""
+        """Reports a request as cancelled, since the model ended it without an answer."""
         call = self._calls.pop(request_id, None)
         if call is not None:
             call.listener(_cancelled(request_id))
@@ -185,11 +188,10 @@ class BlsExecutor:
 
 
 def pieces(call: Call) -> Iterator[int]:
-    """How many tokens to ask for, request by request.
+    """Yields how many tokens to ask for, request by request.
 
-    A stream begins with one token, and what it says at a time doubles, since each piece costs a hop and a
-    step over the end of the text. What an engine computes over the tokens that it regards as generated must
-    be one request.
+    A stream begins with one token, and the next pieces double, since each piece costs a hop and a step over
+    the end of the text. A request that may not be split (`may_split`) is one piece.
     """
     left, size = call.valid.max_tokens, 1
     sampling = call.request.sampling
@@ -201,11 +203,10 @@ def pieces(call: Call) -> Iterator[int]:
 
 
 def finish_reason(valid: Valid, num_tokens: int) -> FinishReason:
-    """Why a request ended that returned `num_tokens` in all.
+    """Returns the reason why a request ended after `num_tokens` tokens in all.
 
-    Ordinary decoding that was not stopped by its length has met the end token, which is never in the output.
-    A verification that has met it looks like one of a draft that was cut short, unless it has no token at
-    all.
+    Ordinary decoding that did not reach its length has met the end token, which is never in the output. A
+    verification that has met it looks like one of a draft that was cut short, unless it has no token at all.
     """
     if num_tokens < (1 if valid.draft else valid.max_tokens):
         return FinishReason.END_ID
@@ -213,7 +214,7 @@ def finish_reason(valid: Valid, num_tokens: int) -> FinishReason:
 
 
 def _continued(call: Call, text: Text, max_tokens: int) -> tuple[Request, Valid]:
-    """The request for what comes after `text`."""
+    """Returns the request for the tokens after `text`."""
     sampling = at_token(call.request.sampling, len(text) - call.valid.prompt_len)
     valid = replace(call.valid, text=text, prompt_len=len(text), max_tokens=max_tokens)
     return replace(call.request, sampling=sampling), valid

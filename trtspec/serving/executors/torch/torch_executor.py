@@ -1,4 +1,4 @@
-"""The torch executor: what the asyncio loop sees of an engine."""
+"""The executor of the torch backend, as the asyncio loop uses it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ import torch
 
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.torch.cache import Cache
-from trtspec.serving.executors.torch.engine import EngineConfig, read_config
+from trtspec.serving.executors.torch.cache_slots import CacheSlots
+from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
 from trtspec.serving.executors.torch.memory import kv_tokens_of
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.runner import Runner
 from trtspec.serving.executors.torch.scheduler import MAX_ROWS, Scheduler
 from trtspec.serving.executors.torch.sequence import Sequence
-from trtspec.serving.executors.torch.slots import Slots
-from trtspec.serving.executors.torch.turns import Turns
 from trtspec.serving.executors.torch.weights import read_tensors
 from trtspec.serving.executors.validation import Refused, validate
 
 
 class TorchExecutor:
-    """Honours `trtspec.serving.executor.Executor` on a CPU or one GPU.
+    """Implements `trtspec.serving.executor.Executor` with PyTorch, on a CPU or one GPU.
 
-    `engine_dir` is an engine directory of the torch backend; raises `EngineLoadError`. Engines that share a
-    device share `turns`, the draft engine loaded first. The cache holds `kv_tokens` tokens, or as many as
-    this engine alone can have: what idles of them are the prefixes of requests between two rounds.
+    `engine_dir` is an engine directory of the torch backend; raises `EngineLoadError`. Engines of one
+    device share its `device_thread`, and the draft engine is loaded first. The cache holds `kv_tokens` or as
+    many tokens as fit beside this engine alone; those that no request uses keep the prefixes of requests
+    between two rounds.
 
-    Requests are checked here, on the loop's thread, and answered here; all between happens in `Runner`, on
-    the thread that `turns` has for the device.
+    Requests are checked and answered here, on the loop's thread; `Runner` does all that is between, on the
+    thread of the device.
     """
 
     def __init__(
@@ -40,17 +41,17 @@ class TorchExecutor:
         engine_dir: Path,
         *,
         device: str = "cpu",
-        turns: Turns | None = None,
+        device_thread: DeviceThread | None = None,
         kv_tokens: int | None = None,
     ) -> None:
-        config, self._turns = read_config(engine_dir), turns or Turns()
+        config, self._device_thread = read_config(engine_dir), device_thread or DeviceThread()
         self._limits, self._kv_tokens = config.limits, kv_tokens or kv_tokens_of([config], device)
-        self._runner: Runner | None = self._turns.call(
+        self._runner: Runner | None = self._device_thread.call(
             lambda: _load(engine_dir, config, torch.device(device), self._kv_tokens, self._say)
         )
         self._listeners: dict[int, Listener] = {}
         self._ids = itertools.count(1)
-        self._turns.join(self._runner)
+        self._device_thread.join(self._runner)
         self.stats = self._runner.stats
 
     @property
@@ -82,29 +83,29 @@ class TorchExecutor:
         seed = request.sampling.seed
         seed = secrets.randbits(63) if seed is None else seed
         self._listeners[request_id] = listener
-        self._turns.post(self._runner.take, Sequence(request_id, request, valid, seed))
+        self._device_thread.post(self._runner.take, Sequence(request_id, request, valid, seed))
         return request_id
 
     def cancel_request(self, request_id: int) -> None:
         listener = self._listeners.pop(request_id, None)
         if listener is not None and self._runner is not None:
-            self._turns.post(self._runner.drop, request_id)
+            self._device_thread.post(self._runner.drop, request_id)
             cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
             asyncio.get_running_loop().call_soon(listener, cancelled)
 
     def shutdown(self) -> None:
-        """Waits for the step that runs, if one does."""
+        """Cancels all requests, waits for the step that runs, and frees the engine's memory."""
         for request_id in list(self._listeners):
             self.cancel_request(request_id)
         if self._runner is not None:
-            self._turns.leave(self._runner)
+            self._device_thread.leave(self._runner)
             self._runner = None
 
     def _say(self, response: Response) -> None:
-        self._turns.say(self._hear, response)
+        self._device_thread.say(self._hear, response)
 
     def _hear(self, response: Response) -> None:
-        """On the loop. A request that was cancelled meanwhile has no listener any more."""
+        """Passes a response to its listener, on the loop; a cancelled request has none any more."""
         take = self._listeners.pop if response.is_final else self._listeners.get
         listener = take(response.request_id, None)
         if listener is not None:
@@ -113,14 +114,14 @@ class TorchExecutor:
 
 def _load(
     engine_dir: Path,
-    config: EngineConfig,
+    config: TorchEngineConfig,
     device: torch.device,
     kv_tokens: int,
     say: Callable[[Response], None],
 ) -> Runner:
     limits, cache = config.limits, Cache(config, device)
     model = Decoder(config, read_tensors(engine_dir, config, device), cache, device)
-    # What goes on from round to round lacks a draft, and a token or two before it.
+    # From round to round the cache lacks a draft, and a token or two before it.
     short = limits.max_draft_len + 2
     scheduler = Scheduler(max(min(MAX_ROWS[device.type], config.max_num_tokens), 4 * short), short)
-    return Runner(limits, scheduler, model, cache, Slots(kv_tokens), say)
+    return Runner(limits, scheduler, model, cache, CacheSlots(kv_tokens), say)

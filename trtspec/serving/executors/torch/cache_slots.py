@@ -1,4 +1,4 @@
-"""Which text lies in which slot of the cache, and whose beginning can be used again. No tensors."""
+"""The slots of the KV cache: which text each holds, and whose beginning can be reused. No tensors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from trtspec.serving.executors.torch.budget import held
 from trtspec.serving.text import Text
 
-# What a copy must save to be made, and what a slot may lose of its text before it is copied from rather than
-# taken. The next round of a text drops the rejected tokens of its last draft, which are fewer.
+# How many tokens a copy must save to be made. A slot that would lose as many of its text is copied from, not
+# taken; the next round of a text drops only the rejected tokens of its last draft, which are fewer.
 WORTH_COPYING = 64
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The cache holds the first `length` tokens of `text[:prompt_len] + new`.
+    """A slot, of which the cache holds the first `length` tokens of `text[:prompt_len] + new`.
 
     `new` is the sequence's own list, which may grow further. `reserved` is how long the sequence can become
     while one runs, and 0 while none does.
@@ -35,17 +35,17 @@ class Slot:
 
     @property
     def held(self) -> int:
-        """The tokens it counts in the budget."""
+        """Returns the tokens that the slot counts in the budget."""
         return held(self.reserved or self.length)
 
     def loses_much(self, text: Text, reused: int) -> bool:
-        """Whether taking it for another text would cost a beginning that others may come with."""
+        """Says whether taking the slot for another text would lose a beginning that others may share."""
         return text is not self.text and self.length - reused >= WORTH_COPYING
 
     def common(self, text: Text, limit: int) -> int:
-        """How many of the first `limit` tokens of `text` the cache has.
+        """Returns how many of the first `limit` tokens of `text` the cache has.
 
-        The same text, seen again, has only grown: then nothing is compared but what was new.
+        The same `Text` has only grown since, so only its newer tokens are compared.
         """
         limit = min(limit, self.length)
         prompt = min(limit, self.prompt_len)
@@ -57,9 +57,9 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot taken: `reused` tokens need not be computed, once `copy_from`, if any, has been copied.
+    """The lease of a slot: `reused` tokens need not be computed, once `copy_from`, if any, has been copied.
 
-    The slots `dropped` are no more.
+    The slots `dropped` no longer exist.
     """
 
     slot: int
@@ -68,12 +68,12 @@ class Lease:
     dropped: tuple[int, ...] = ()
 
 
-class Slots:
-    """Slots that hold at most `budget` tokens together.
+class CacheSlots:
+    """The slots of a cache, which hold at most `budget` tokens together.
 
-    A running sequence counts with the length that it can reach, so that it never lacks room; an idle slot,
-    the beginning of texts to come, with what it has. Those are dropped for room, the least recently used
-    first. `budget` is at least what one sequence can reach.
+    A running sequence counts with the length that it may reach, so that it never lacks room. An idle slot
+    keeps the beginning of texts to come and counts with its length; idle slots are dropped for room, the
+    least recently used first. `budget` is at least the length that one sequence may reach.
     """
 
     def __init__(self, budget: int) -> None:
@@ -84,14 +84,14 @@ class Slots:
 
     @property
     def tokens(self) -> int:
-        """What is held or reserved."""
+        """Returns the tokens that are held or reserved."""
         return self._held
 
     def take(self, text: Text, prompt_len: int, new: list[int], longest: int) -> Lease | None:
-        """A slot for a sequence of `text[:prompt_len] + new` that may come to have `longest` tokens.
+        """Returns a slot for a sequence of `text[:prompt_len] + new` that may grow to `longest` tokens.
 
-        None where running sequences leave no room. The last token of the prompt is computed in any case,
-        since its logits are wanted.
+        It is None where running sequences leave no room. The last token of the prompt is computed in any
+        case, since its logits are wanted.
         """
         best, reused = self._best(text, prompt_len - 1)
         source = None
@@ -118,11 +118,11 @@ class Slots:
         return Lease(best.number, reused, source.number if source else None, dropped)
 
     def grow(self, number: int, length: int) -> None:
-        """The cache of a busy slot now holds the first `length` tokens of its sequence."""
+        """Notes that the cache now holds the first `length` tokens of a busy slot's sequence."""
         self._slots[number].length = length
 
     def free(self, number: int) -> None:
-        """The sequence is finished; what it said stays until the room is needed."""
+        """Frees the slot of a finished sequence, whose tokens stay until the room is needed."""
         slot = self._slots[number]
         self._clock += 1
         self._held -= slot.held
@@ -130,14 +130,14 @@ class Slots:
         self._held += slot.held
 
     def clear(self) -> tuple[int, ...]:
-        """Drops all slots that are idle."""
+        """Drops all idle slots and returns their numbers."""
         return tuple(self._drop(slot) for slot in self._idle())
 
     def _idle(self) -> list[Slot]:
         return [slot for slot in self._slots.values() if not slot.is_busy]
 
     def _best(self, text: Text, limit: int) -> tuple[Slot | None, int]:
-        """The slot that has most of the text, idle rather than busy."""
+        """Returns the slot that has most of the text, idle rather than busy, and how much."""
         own = self._of_text.get(id(text))
         if own is not None and not own.is_busy:
             return own, own.common(text, limit)
@@ -149,7 +149,7 @@ class Slots:
         return best, most[0]
 
     def _make_room(self, wanted: int, *kept: Slot | None) -> tuple[int, ...] | None:
-        """What had to be dropped for so many tokens more, or None if that would not do."""
+        """Drops idle slots for `wanted` more tokens; drops none and returns None if there are too few."""
         excess = self._held + wanted - self.budget
         if excess <= 0:
             return ()
@@ -172,7 +172,7 @@ class Slots:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
-    """How many of the first `limit` tokens are the same, found by comparing ever larger slices."""
+    """Returns how many of the first `limit` tokens are the same, by comparing ever larger slices."""
     same, step = 0, 16
     while same < limit:
         end = min(same + step, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from trtspec.serving.executors.bls.threads import Threads
+from trtspec.serving.executors.bls.thread_pool import ThreadPool
 
 SECONDS = 10
 
@@ -32,7 +32,7 @@ def eventually(happens: Callable[[], bool]) -> bool:
 
 
 def test_as_many_at_once_as_there_are_threads() -> None:
-    threads, calls = Threads(2, "two"), [Call() for _ in range(3)]
+    threads, calls = ThreadPool(2, "two"), [Call() for _ in range(3)]
     for call in calls:
         threads.submit(call)
     assert calls[0].began.wait(SECONDS)
@@ -47,7 +47,7 @@ def test_as_many_at_once_as_there_are_threads() -> None:
 
 
 def test_a_thread_is_used_again() -> None:
-    threads = Threads(4, "again")
+    threads = ThreadPool(4, "again")
     for _ in range(20):
         call = Call()
         call.may_end.set()
@@ -58,7 +58,7 @@ def test_a_thread_is_used_again() -> None:
 
 
 def test_what_has_not_begun_never_does() -> None:
-    threads, calls = Threads(1, "unbegun"), [Call(), Call()]
+    threads, calls = ThreadPool(1, "unbegun"), [Call(), Call()]
     jobs = [threads.submit(call) for call in calls]
     assert calls[0].began.wait(SECONDS)
     assert threads.give_up(jobs[1])
@@ -69,7 +69,7 @@ def test_what_has_not_begun_never_does() -> None:
 
 
 def test_a_call_that_hangs_takes_nobodys_place_and_there_is_an_end_to_that() -> None:
-    threads, hung = Threads(2, "hung"), [Call() for _ in range(2)]
+    threads, hung = ThreadPool(2, "hung"), [Call() for _ in range(2)]
     jobs = [threads.submit(call) for call in hung]
     for call, job in zip(hung, jobs, strict=True):
         assert call.began.wait(SECONDS)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trtspec.serving.executors.torch.threads import Threads
+from trtspec.serving.executors.torch.thread_count import ThreadCount
 
 
 class Machine:
@@ -8,7 +8,9 @@ class Machine:
 
     def __init__(self, processors: int) -> None:
         self.processors, self.taken, self.now, self.set = processors, 0.0, 0.0, 0
-        self.threads = Threads(processors, lambda threads: setattr(self, "set", threads), lambda: self.now)
+        self.threads = ThreadCount(
+            processors, lambda threads: setattr(self, "set", threads), lambda: self.now
+        )
 
     def run(self, seconds: float) -> list[int]:
         """The threads of each step."""

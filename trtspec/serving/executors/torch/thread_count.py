@@ -1,10 +1,10 @@
-"""How many threads the steps of an engine on a CPU run on. Pure but for the one that sets them.
+"""The number of threads that the steps of an engine on a CPU run on.
 
 The threads of a product wait for one another at its end, and a step has a product every few tens of
 microseconds: they spin. Where another program runs on one of their processors they all wait until the
-scheduler gives it back, for milliseconds each time, and two threads are seven times slower than one. Asleep
-instead of spinning they wake too late for the next product, at half the speed of one thread. So there are as
-many threads as get a processor each, and how many those are is seen from the processor time they get.
+scheduler gives it back, for milliseconds each time, and two threads are seven times slower than one. If they
+slept instead, they would wake too late for the next product, at half the speed of one thread. So there are as
+many threads as get a processor each, which shows in the processor time that they get.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from trtspec.serving.executors.torch.host import look
 
 log = logging.getLogger(__name__)
 
-# Seconds of steps that are looked at together: some slices of the scheduler.
+# Seconds of steps that are judged together: some time slices of the scheduler.
 _WINDOW_S = 0.03
 # What may be missing of a processor for one thread before it counts as another program's.
 _MISSING = 0.3
-# Seconds until more threads are tried again, doubled each time that they do not get their processors: a try
-# is a window of slow steps, so that tries cost a few per cent at first and then well under one.
+# Seconds until more threads are tried again, doubled each time that they do not get their processors. A try
+# is a window of slow steps, so tries cost a few per cent at first and then well under one.
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 16.0
 
 
 def usable_threads() -> int:
-    """How many threads a step may take in this process, where a program may have asked torch for fewer."""
+    """Returns how many threads a step may take here; the program may have asked torch for fewer."""
     most, reason = look().threads
     asked = torch.get_num_threads()
     if asked < most:
@@ -39,11 +39,11 @@ def usable_threads() -> int:
     return most
 
 
-class Threads:
-    """At most `most`; fewer for what others take of the processors, and more again when those are gone.
+class ThreadCount:
+    """Sets the number of threads: at most `most`, and fewer while other programs use the processors.
 
-    Used on the thread that makes the steps alone. `set_threads` and `clock` (in seconds) are those of the
-    process.
+    It is used on the thread that makes the steps alone. `set_threads` and `clock` (in seconds) are those of
+    the process.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Threads:
         set_threads(most)
 
     def reset(self) -> None:
-        """Leaves the process as it was found."""
+        """Sets the number of threads that the process began with."""
         self._set_threads(self.most)
 
     def note(self, wall_s: float, cpu_s: float) -> None:
-        """A step took `wall_s`, and the process `cpu_s` of all processors meanwhile."""
+        """Notes a step that took `wall_s`, in which the process used `cpu_s` of all processors."""
         if self.most == 1:
             return
         self._wall, self._cpu = self._wall + wall_s, self._cpu + cpu_s

@@ -12,29 +12,29 @@ from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
-from trtspec.serving.executors.tensorrt_llm.engine import Engine
+from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine
 from trtspec.serving.executors.tensorrt_llm.listener import ResponseThread
 from trtspec.serving.executors.tensorrt_llm.translation import from_bindings, to_bindings
-from trtspec.serving.executors.tensorrt_llm.trouble import one_line
 from trtspec.serving.executors.validation import Refused, validate
 
 log = logging.getLogger(__name__)
 
 
 class TrtLlmExecutor:
-    """Honours `trtspec.serving.executor.Executor` with `tensorrt_llm.bindings.executor.Executor`.
+    """Implements `trtspec.serving.executor.Executor` with `tensorrt_llm.bindings.executor.Executor`.
 
-    `trtllm` is that module. One engine of one rank on the GPU `device_id`, by CUDA's number of it. Raises
-    `EngineLoadError`.
+    `trtllm` is that module. It runs one engine of one rank on the GPU `device_id`, CUDA's number of it.
+    Raises `EngineLoadError`.
 
-    Requests are validated here, because the runtime looks at neither token ids nor at whether numbers are
-    finite, and lets a prompt that leaves no room for output pass. Seeds go to the engine as they are; its
-    random numbers depend on how a text is cut into requests, so a seed gives the same text only with the same
+    Requests are validated here, because the runtime checks neither token ids nor whether numbers are finite,
+    and accepts a prompt that leaves no room for output. Seeds go to the engine as they are; its random
+    numbers depend on how a text is cut into requests, so a seed gives the same text only with the same
     drafts.
     """
 
-    def __init__(self, trtllm: Any, engine: Engine, device_id: int, kv_budget: KvBudget) -> None:
+    def __init__(self, trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudget) -> None:
         self._trtllm, self._limits = trtllm, engine.limits
         try:
             config = _config(trtllm, engine, device_id, kv_budget)
@@ -81,9 +81,10 @@ class TrtLlmExecutor:
         return request_id
 
     def cancel_request(self, request_id: int) -> None:
-        """The engine itself ends the request before its next iteration; what it still says is dropped.
+        """Cancels a request, which the engine ends before its next iteration; later responses are dropped.
 
-        It would keep an id that it does not know and cancel the request that gets it one day.
+        The engine never gets the id of a finished request: it would keep it, and cancel a later request that
+        gets the same one.
         """
         listener = self._waiting.pop(request_id, None)
         if listener is None:
@@ -94,7 +95,7 @@ class TrtLlmExecutor:
         asyncio.get_running_loop().call_soon(listener, cancelled)
 
     def shutdown(self) -> None:
-        """The engine's own shutdown runs what is in flight to its end, so all of it is cancelled first."""
+        """Cancels all requests, since the engine's own shutdown would run them to their end, and ends it."""
         if self._runtime is None:
             return
         for request_id in list(self._waiting):
@@ -113,7 +114,7 @@ class TrtLlmExecutor:
         self._post(self._fail_all)
 
     def _post(self, work: Callable[..., None], *arguments: Any) -> None:
-        """From the thread of the responses to the loop, once for all that came together."""
+        """Has `work` called on the loop, from the thread of the responses."""
         if self._loop is not None:
             with suppress(RuntimeError):  # The loop is closed, so nobody is left to hear it.
                 self._loop.call_soon_threadsafe(work, *arguments)
@@ -144,12 +145,12 @@ class TrtLlmExecutor:
         self._waiting.clear()
 
 
-def _config(trtllm: Any, engine: Engine, device_id: int, kv_budget: KvBudget) -> Any:
-    """An `ExecutorConfig` with arguments that every release from 1.0 to 1.2 has.
+def _config(trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudget) -> Any:
+    """Returns an `ExecutorConfig` of arguments that every release from 1.0 to 1.2 has.
 
-    Block reuse is what makes rounds cheap. Chunked context lets a text be longer than an iteration, at the
-    price of drafts (`microBatchScheduler.cpp`, fitDraftTokens), so that is the plan's to decide; 1.0 has it
-    off by default. Nobody reads statistics of iterations, so none are kept.
+    Block reuse makes rounds cheap. Chunked context allows texts longer than an iteration but may cut drafts
+    (`fitDraftTokens` of `microBatchScheduler.cpp`), so the plan decides on it; 1.0 has it off by default.
+    Nobody reads statistics of iterations, so none are kept.
     """
     window = engine.max_attention_window
     config = trtllm.ExecutorConfig(
@@ -163,7 +164,7 @@ def _config(trtllm: Any, engine: Engine, device_id: int, kv_budget: KvBudget) ->
         iter_stats_max_iterations=0,
         parallel_config=trtllm.ParallelConfig(device_ids=[device_id]),
     )
-    # A cache too small for one text would otherwise make texts shorter, with a warning in the log. As an
-    # attribute, because a release whose constructor does not know it keeps it and does as before.
+    # A cache too small for one text would otherwise make texts shorter, with a warning in the log. It is set
+    # as an attribute, which releases without the option ignore, where their constructor would refuse it.
     config.fail_fast_on_attention_window_too_large = True
     return config

@@ -9,10 +9,10 @@ import queue
 import numpy as np
 import pytest
 
-from trtspec.serving.calls import Engine
+from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import Cancelled, EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
-from trtspec.serving.executors.bls.executor import BlsExecutor
+from trtspec.serving.executors.bls.bls_executor import BlsExecutor
 from trtspec.serving.executors.bls.tensors import Arrays
 
 LIMITS = Limits(max_batch_size=2, max_input_len=127, max_seq_len=128, max_draft_len=4, vocab_size=96)
@@ -49,7 +49,7 @@ def ask(model: Model, request: Request):
     async def main():
         executor = BlsExecutor(model, LIMITS)
         try:
-            return await Engine(executor).answer(request, math.inf)
+            return await AsyncExecutor(executor).answer(request, math.inf)
         finally:
             executor.shutdown()
 
@@ -136,7 +136,7 @@ def test_a_defect_is_an_error_too():
 def stream(model: Model, request: Request) -> tuple[list[list[int]], FinishReason]:
     async def main():
         executor = BlsExecutor(model, LIMITS)
-        heard = [response async for response in Engine(executor).answers(request, math.inf)]
+        heard = [response async for response in AsyncExecutor(executor).answers(request, math.inf)]
         executor.shutdown()
         return [response.token_ids for response in heard], heard[-1].finish_reason
 
@@ -186,7 +186,7 @@ def test_a_cancelled_request_is_stopped_by_its_id():
     async def main():
         model = Model(said(5))
         executor = BlsExecutor(model, LIMITS)
-        stream = Engine(executor).answers(Request(PROMPT, 100, streaming=True), math.inf)
+        stream = AsyncExecutor(executor).answers(Request(PROMPT, 100, streaming=True), math.inf)
         assert (await anext(stream)).token_ids == [5]
         asked = [await asyncio.to_thread(model.heard.get, timeout=20) for _ in range(2)]
         await stream.aclose()

@@ -1,4 +1,4 @@
-"""Threads for calls that block and may never return."""
+"""A pool of threads for calls that block and may never return."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Job:
-    """One call; `is_given_up` once nobody waits for it any more."""
+class PooledCall:
+    """A call in the pool; `is_given_up` once nobody waits for it any more."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.work = work
         self.is_running = self.is_given_up = False
 
 
-class Threads:
-    """Runs up to `size` jobs at once, first come, first served.
+class ThreadPool:
+    """Runs up to `size` calls at once, first come, first served.
 
-    A thread whose job was given up is replaced by another, so that a call that never returns takes nobody's
-    place; of such threads there are at most `size` too, and then jobs wait. They are daemons: a call that
-    hangs does not keep the process.
+    A thread whose call was given up is replaced by another, so that a call that never returns blocks no
+    other. At most `size` threads are replaced; then calls wait. The threads are daemons, so that a call that
+    hangs does not keep the process alive.
     """
 
     def __init__(self, size: int, name: str) -> None:
         self._size, self._name = size, name
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[PooledCall] = deque()
         self._changed = threading.Condition()
         self._threads = self._idle = self._lost = 0
         self._is_closed = False
 
-    def submit(self, work: Callable[[], None]) -> Job:
-        """`work` raises nothing."""
-        job = Job(work)
+    def submit(self, work: Callable[[], None]) -> PooledCall:
+        """Queues `work`, which must not raise."""
+        job = PooledCall(work)
         with self._changed:
             self._waiting.append(job)
             self._go_on()
         return job
 
-    def give_up(self, job: Job) -> bool:
-        """True when the job had not begun, and never will."""
+    def give_up(self, job: PooledCall) -> bool:
+        """Gives a call up; returns True if it had not begun, and so never will."""
         with self._changed:
             job.is_given_up = True
             if not job.is_running:
@@ -50,7 +50,7 @@ class Threads:
             return False
 
     def close(self) -> None:
-        """Nothing that waits is begun any more; threads end with what they do."""
+        """Drops the calls that wait; each thread ends with the call that it runs."""
         with self._changed:
             self._is_closed = True
             self._waiting.clear()
@@ -72,7 +72,7 @@ class Threads:
         with self._changed:
             self._threads -= 1
 
-    def _next(self) -> Job | None:
+    def _next(self) -> PooledCall | None:
         with self._changed:
             while not self._waiting and not self._is_closed and self._threads - self._lost <= self._size:
                 self._idle += 1

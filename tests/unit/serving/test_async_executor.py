@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
-from trtspec.serving.calls import Engine
+from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
 from trtspec.serving.executor import FinishReason, Limits, Request
 
@@ -26,7 +26,7 @@ def said(length: int) -> list[int]:
     return text[len(PROMPT) :]
 
 
-def ask(engine: Engine, until: float = math.inf) -> list[asyncio.Future[Any]]:
+def ask(engine: AsyncExecutor, until: float = math.inf) -> list[asyncio.Future[Any]]:
     """A request that does not stream and one that does."""
     stream = engine.answers(STREAMED, until)
     return [asyncio.ensure_future(engine.answer(WHOLE, until)), asyncio.ensure_future(anext(stream))]
@@ -34,7 +34,7 @@ def ask(engine: Engine, until: float = math.inf) -> list[asyncio.Future[Any]]:
 
 def test_answer(run: Run) -> None:
     async def main() -> None:
-        response = await Engine(ScriptedExecutor(LIMITS, babble(50))).answer(WHOLE, math.inf)
+        response = await AsyncExecutor(ScriptedExecutor(LIMITS, babble(50))).answer(WHOLE, math.inf)
         assert (response.token_ids, response.finish_reason) == (said(5), FinishReason.LENGTH)
 
     run(main())
@@ -43,7 +43,7 @@ def test_answer(run: Run) -> None:
 def test_answers(run: Run) -> None:
     async def main() -> None:
         executor = ScriptedExecutor(LIMITS, babble(50))
-        engine = Engine(executor)
+        engine = AsyncExecutor(executor)
         heard = [r async for r in engine.answers(STREAMED, math.inf)]
         assert [token_id for response in heard for token_id in response.token_ids] == said(5)
         assert [response.is_final for response in heard] == [False] * 4 + [True]
@@ -54,7 +54,7 @@ def test_answers(run: Run) -> None:
 
 def test_an_engines_error_is_raised(run: Run) -> None:
     async def main() -> None:
-        engine = Engine(ScriptedExecutor(LIMITS, babble(50), fails=lambda request: "out of memory"))
+        engine = AsyncExecutor(ScriptedExecutor(LIMITS, babble(50), fails=lambda request: "out of memory"))
         for asked in ask(engine):
             with pytest.raises(EngineFailure, match=r"^out of memory$"):
                 await asked
@@ -66,7 +66,7 @@ def test_an_engines_error_is_raised(run: Run) -> None:
 def test_a_request_that_the_engine_ends_is_no_answer(run: Run) -> None:
     async def main() -> None:
         executor = ScriptedExecutor(LIMITS, babble(50), delay=60)
-        asked = ask(Engine(executor))
+        asked = ask(AsyncExecutor(executor))
         await asyncio.sleep(0)
         executor.shutdown()
         for each in asked:
@@ -79,7 +79,7 @@ def test_a_request_that_the_engine_ends_is_no_answer(run: Run) -> None:
 def test_an_engine_that_says_nothing_is_left_in_time(run: Run) -> None:
     async def main() -> None:
         executor = ScriptedExecutor(LIMITS, babble(50), delay=60)
-        engine = Engine(executor)
+        engine = AsyncExecutor(executor)
         asked = ask(engine, until=100.0)
         await asyncio.sleep(0)
         engine.reap(99.9)
@@ -96,7 +96,7 @@ def test_an_engine_that_says_nothing_is_left_in_time(run: Run) -> None:
 
 def test_all_are_told_when_no_answer_will_come(run: Run) -> None:
     async def main() -> None:
-        engine = Engine(ScriptedExecutor(LIMITS, babble(50), delay=60))
+        engine = AsyncExecutor(ScriptedExecutor(LIMITS, babble(50), delay=60))
         asked = ask(engine)
         await asyncio.sleep(0)
         engine.fail("CUDA is gone")
@@ -110,7 +110,7 @@ def test_all_are_told_when_no_answer_will_come(run: Run) -> None:
 def test_cancelling_the_task_cancels_the_request(run: Run) -> None:
     async def main() -> None:
         executor = ScriptedExecutor(LIMITS, babble(50), delay=60)
-        asked = ask(Engine(executor))
+        asked = ask(AsyncExecutor(executor))
         await asyncio.sleep(0)
         for each in asked:
             each.cancel()
@@ -124,7 +124,7 @@ def test_cancelling_the_task_cancels_the_request(run: Run) -> None:
 def test_closing_the_stream_cancels_the_request(run: Run) -> None:
     async def main() -> None:
         executor = ScriptedExecutor(LIMITS, babble(50))
-        stream = Engine(executor).answers(Request(PROMPT, 50, streaming=True), math.inf)
+        stream = AsyncExecutor(executor).answers(Request(PROMPT, 50, streaming=True), math.inf)
         assert (await anext(stream)).token_ids == said(1)
         await stream.aclose()
         assert executor.cancelled == [1]

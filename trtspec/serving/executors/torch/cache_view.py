@@ -1,4 +1,4 @@
-"""What the new rows of a sequence, or of several with as many rows each, write to the cache and see of it."""
+"""The views of the cache that new rows of one sequence, or of several, write and attend to."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-class Window(Protocol):
-    """The part of a flat batch that is handled together; `rows` counts all its rows."""
+class CacheView(Protocol):
+    """The cache as one part of a flat batch sees it; `rows` counts all rows of the part."""
 
     rows: int
 
@@ -20,12 +20,15 @@ class Window(Protocol):
         ...
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        """`[rows, heads, head_size]` to `[rows, heads * head_size]`; each row sees its past and itself."""
+        """Returns the attention `[rows, heads * head_size]` of queries `[rows, heads, head_size]`.
+
+        Each row sees its past and itself.
+        """
         ...
 
 
-class Causal:
-    """What a position sees of its past: all of it, or the last `window` positions with itself.
+class CausalMask:
+    """Gives the masks by which a position sees all its past, or the last `window` positions with itself.
 
     Masks are cut from one table: `rows` consecutive positions between all their past and all their future.
     """
@@ -40,11 +43,11 @@ class Causal:
             self._table += table.tril_(length - self._window)
 
     def first(self, start: int) -> int:
-        """The first position that a row at `start`, or a later one, may see."""
+        """Returns the first position that a row at `start`, or a later one, may see."""
         return max(start + 1 - self._window, 0)
 
     def mask(self, starts: Sequence[int], rows: int) -> Tensor | None:
-        """`[sequences, 1, rows, positions]`: 0 where a row may look and -inf where not; None for all of it.
+        """Returns `[sequences, 1, rows, positions]`: 0 where a row may look, -inf elsewhere; None for all 0.
 
         The positions are those from `first` of the smallest start to the last row of the largest.
         """
@@ -56,16 +59,16 @@ class Causal:
         return parts[0][None, None] if len(parts) == 1 else torch.stack(parts)[:, None]
 
     def _cut(self, rows: int, begin: int, end: int) -> Tensor:
-        """Where the table ends, all that follows is future."""
+        """Returns a part of the table, which is continued with -inf: all beyond its end is future."""
         part = self._table[:rows, begin:end]
         missing = end - begin - part.shape[1]
         return F.pad(part, (0, missing), value=float("-inf")) if missing else part
 
 
-class Single:
-    """One sequence, `[layers, 2 * kv_heads, capacity, head_size]`: all that it touches is a view."""
+class SequenceView:
+    """The view of one sequence, `[layers, 2 * kv_heads, capacity, head_size]`, without a copy."""
 
-    def __init__(self, slot: Tensor, kv_heads: int, start: int, rows: int, causal: Causal) -> None:
+    def __init__(self, slot: Tensor, kv_heads: int, start: int, rows: int, causal: CausalMask) -> None:
         self.rows = rows
         self._new = slot[:, :, start : start + rows].transpose(1, 2).unbind(0)
         seen = slot[:, None, :, causal.first(start) : start + rows]
@@ -79,16 +82,16 @@ class Single:
         return _attend(queries, self._keys[layer], self._values[layer], self._mask)
 
 
-class Batch:
-    """Several sequences, each `[layers, 2 * kv_heads, capacity, head_size]` with a capacity of its own.
+class BatchView:
+    """The view of several sequences, each `[layers, 2 * kv_heads, capacity, head_size]`.
 
-    What they see is gathered side by side, layer after layer in the same place, for one product instead of
-    one for each. What lies behind a shorter sequence there is zero, since a masked position may hold
-    anything but NaN.
+    Capacities differ. The keys and values that the sequences see are gathered side by side, layer after layer
+    in the same memory, for one product instead of one for each. Behind a shorter sequence there are zeros,
+    since a masked position may hold anything but NaN.
     """
 
     def __init__(
-        self, slots: Sequence[Tensor], kv_heads: int, starts: Sequence[int], rows: int, causal: Causal
+        self, slots: Sequence[Tensor], kv_heads: int, starts: Sequence[int], rows: int, causal: CausalMask
     ) -> None:
         self.rows, self._kv_heads, self._each = rows * len(slots), kv_heads, rows
         first, end = causal.first(min(starts)), max(starts) + rows
@@ -110,12 +113,15 @@ class Batch:
 
 
 def _by_layer(parts: Iterable[Tensor]) -> list[tuple[Tensor, ...]]:
-    """The tensors of each layer, of tensors whose first dimension is the layers."""
+    """Returns the parts by layer, from tensors whose first dimension is the layers."""
     return list(zip(*(part.unbind(0) for part in parts), strict=True))
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """`keys` and `values` are `[sequences, kv_heads, end, head_size]`, `queries` the rows of all."""
+    """Returns the attention of `queries`, the rows of all sequences one after another.
+
+    `keys` and `values` are `[sequences, kv_heads, end, head_size]`.
+    """
     total, heads, head_size = queries.shape
     sequences = keys.shape[0]
     queries = queries.view(sequences, total // sequences, heads, head_size).transpose(1, 2)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from trtspec.serving.executors.torch.order import Order
+from trtspec.serving.executors.torch.turn_order import TurnOrder
 
 
-def run(order: Order, work: dict[str, int], arrivals: dict[int, tuple[str, int]] | None = None) -> str:
+def run(order: TurnOrder, work: dict[str, int], arrivals: dict[int, tuple[str, int]] | None = None) -> str:
     """One letter for each step: d of the draft, t of the target; `arrivals` come before the step of that
     number."""
     steps, turn = "", None
@@ -19,17 +19,17 @@ def run(order: Order, work: dict[str, int], arrivals: dict[int, tuple[str, int]]
 
 
 def test_the_draft_goes_first():
-    assert run(Order(4), {"draft": 4, "target": 2}) == "ddddtt"
+    assert run(TurnOrder(4), {"draft": 4, "target": 2}) == "ddddtt"
 
 
 def test_nobody_waits_for_an_engine_without_work():
-    assert run(Order(1), {"draft": 9, "target": 0}) == "d" * 9
-    assert run(Order(1), {"draft": 0, "target": 3}) == "ttt"
+    assert run(TurnOrder(1), {"draft": 9, "target": 0}) == "d" * 9
+    assert run(TurnOrder(1), {"draft": 0, "target": 3}) == "ttt"
 
 
 def test_the_target_has_its_turn_however_many_arrive():
     """150 arrivals, one before each step, of two draft steps each: the draft is never without work."""
-    steps = run(Order(8), {"draft": 0, "target": 40}, dict.fromkeys(range(150), ("draft", 2)))
+    steps = run(TurnOrder(8), {"draft": 0, "target": 40}, dict.fromkeys(range(150), ("draft", 2)))
     busy = steps[:150]
     assert busy.count("t") == 150 // 9
     assert "d" * 9 not in busy
@@ -37,9 +37,9 @@ def test_the_target_has_its_turn_however_many_arrive():
 
 def test_patience_is_for_steps_that_somebody_waited_for():
     """What the draft did while the target had nothing does not count against it."""
-    order = Order(3)
+    order = TurnOrder(3)
     assert run(order, {"draft": 10, "target": 0}, {4: ("target", 1)}) == "dddd" + "dddt" + "ddd"
 
 
 def test_a_target_that_has_had_its_step_waits_again():
-    assert run(Order(2), {"draft": 6, "target": 3}) == "ddtddtddt"
+    assert run(TurnOrder(2), {"draft": 6, "target": 3}) == "ddtddtddt"

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from trtspec.serving.outcome import Outcome, read_verification
+from trtspec.serving.verification import VerificationCounts, read_verification
 
 END = 9
 
@@ -22,7 +22,7 @@ def test_what_was_accepted_is_what_agrees(num_draft: int) -> None:
     for draft in itertools.product([1, 2, 3], repeat=num_draft):
         for own in itertools.product([1, 2, 3], repeat=num_draft + 1):
             new = answer(list(draft), list(own))
-            assert read_verification(draft, new, ended=False) == Outcome(num_draft, len(new) - 1)
+            assert read_verification(draft, new, ended=False) == VerificationCounts(num_draft, len(new) - 1)
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
@@ -38,12 +38,12 @@ def test_what_was_discarded_does_not_count(kept: int) -> None:
 
 
 def test_ordinary_decoding_verifies_nothing() -> None:
-    assert read_verification([1, 2, 3], [1, 3, 3, 2], ended=False) == Outcome(0, 0)
-    assert read_verification([1, 2], [3, 1, 2], ended=False) == Outcome(0, 0)
-    assert read_verification([], [3], ended=False) == Outcome(0, 0)
+    assert read_verification([1, 2, 3], [1, 3, 3, 2], ended=False) == VerificationCounts(0, 0)
+    assert read_verification([1, 2], [3, 1, 2], ended=False) == VerificationCounts(0, 0)
+    assert read_verification([], [3], ended=False) == VerificationCounts(0, 0)
 
 
 @pytest.mark.parametrize("new", [[], [1], [1, 2], [1, 2, 3]])
 def test_an_end_within_the_draft_is_a_rejection(new: list[int]) -> None:
-    assert read_verification([1, 2, 3], new, ended=True) == Outcome(3, len(new))
+    assert read_verification([1, 2, 3], new, ended=True) == VerificationCounts(3, len(new))
     assert read_verification([1, 2, 3], new, ended=False).num_accepted == max(len(new) - 1, 0)

@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from trtspec.serving.executors.torch.budget import LEAST
-from trtspec.serving.executors.torch.slots import Lease, Slots, common_prefix
+from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease, common_prefix
 from trtspec.serving.text import Text
 
 LONG = list(range(300))
 ROOM = 10**6
 
 
-def take(slots: Slots, text: list[int], more: int = 0) -> Lease | None:
+def take(slots: CacheSlots, text: list[int], more: int = 0) -> Lease | None:
     return slots.take(Text(text), len(text), [], len(text) + more)
 
 
-def filled(*texts: list[int], budget: int = ROOM) -> Slots:
+def filled(*texts: list[int], budget: int = ROOM) -> CacheSlots:
     """Slots 1, 2, ... that hold these texts, all free, the first the longest unused."""
-    slots = Slots(budget)
+    slots = CacheSlots(budget)
     leases = [slots.take(Text(text), len(text), [], len(text)) for text in texts]
     for text, lease in zip(texts, leases, strict=True):
         slots.grow(lease.slot, len(text))
@@ -57,7 +57,7 @@ def test_a_text_that_grew_is_known_by_itself_and_only_what_is_new_is_compared():
             assert not isinstance(part, slice) or part.start >= self.read_from
             return super().__getitem__(part)
 
-    slots, text, new = Slots(ROOM), Unread(LONG), []
+    slots, text, new = CacheSlots(ROOM), Unread(LONG), []
     lease = slots.take(text, 300, new, 305)
     new += [1, 2, 3, 4]
     slots.grow(lease.slot, 303)
@@ -78,7 +78,7 @@ def test_a_text_that_would_lose_its_tail_is_copied_from():
 
 
 def test_a_busy_slot_is_copied_from_when_that_pays():
-    slots = Slots(ROOM)
+    slots = CacheSlots(ROOM)
     busy = take(slots, LONG[:100])
     slots.grow(busy.slot, 100)
     assert take(slots, [*LONG[:100], 1]) == Lease(2, 100, copy_from=1)
@@ -86,7 +86,7 @@ def test_a_busy_slot_is_copied_from_when_that_pays():
 
 
 def test_the_same_text_twice_at_once():
-    slots, text = Slots(ROOM), Text(LONG)
+    slots, text = CacheSlots(ROOM), Text(LONG)
     slots.grow(slots.take(text, 300, [], 301).slot, 300)
     assert slots.take(text, 300, [], 301) == Lease(2, 299, copy_from=1)
     slots.free(2)
@@ -95,7 +95,7 @@ def test_the_same_text_twice_at_once():
 
 
 def test_what_a_busy_slot_has_not_computed_is_not_there():
-    slots = Slots(ROOM)
+    slots = CacheSlots(ROOM)
     slots.grow(take(slots, LONG).slot, 10)
     assert take(slots, LONG) == Lease(2, 0)
 
@@ -116,7 +116,7 @@ def test_a_text_at_work_is_not_dropped():
 
 
 def test_room_for_what_a_sequence_can_become_is_kept():
-    slots = Slots(300)
+    slots = CacheSlots(300)
     first = take(slots, [1] * 10, more=190)
     assert take(slots, [2] * 101) is None
     assert take(slots, [2] * 100) is not None
@@ -130,7 +130,7 @@ def test_without_room_for_a_copy_the_source_is_taken():
 
 
 def test_a_short_text_counts_what_it_takes_at_least():
-    slots = Slots(2 * LEAST)
+    slots = CacheSlots(2 * LEAST)
     assert take(slots, [1])
     assert take(slots, [2])
     assert take(slots, [3]) is None
@@ -147,7 +147,7 @@ def test_nothing_is_known_after_clear():
 def test_rounds_of_as_many_texts_as_fit_lose_nothing():
     """Each text comes again and again, between it all others: what was computed is never computed again."""
     budget, texts = 16 * 300, [Text([index, 1, 2, 3] * 20) for index in range(16)]
-    slots = Slots(budget)
+    slots = CacheSlots(budget)
     for number in range(40):
         for text in texts:
             new = [number] * 4
@@ -165,7 +165,7 @@ class Rounds(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.slots, self.busy = Slots(1000), {}
+        self.slots, self.busy = CacheSlots(1000), {}
         self.cache: dict[int, list[int]] = {}  # what the device has in each slot
         self.texts = [Text([kind] * 5) for kind in (1, 1, 2, 3)]
 

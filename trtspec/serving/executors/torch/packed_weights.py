@@ -1,6 +1,6 @@
-"""How a CPU keeps the constant weight of a float32 product, so that it is read fast.
+"""The packed weights of float32 products on a CPU, in layouts that are read fast.
 
-A few rows cost what reading the weight costs, and more rows little more as long as they are few: what makes a
+A product of few rows costs about as much as reading the weight, however many they are, which makes a
 verification cheap. `F.linear` reads at half the speed and works row by row.
 """
 
@@ -22,31 +22,31 @@ Packing = Callable[[Tensor, "Tensor | None"], Product]
 _FROM = 2**16
 
 
-class Packed(NamedTuple):
-    """`product(x * scale)` is `x @ weight.T + bias`, for `x` of `[rows, in]`."""
+class PackedWeights(NamedTuple):
+    """A packed weight: `product(x * scale)` is `x @ weight.T + bias`, for `x` of `[rows, in]`."""
 
     product: Product
     scale: float = 1.0
 
 
-def packed(weight: Tensor, bias: Tensor | None) -> Packed:
-    """The fastest way to multiply by `weight`, `[out, in]`.
+def packed(weight: Tensor, bias: Tensor | None) -> PackedWeights:
+    """Returns the fastest product with `weight`, `[out, in]`.
 
-    Where half precision holds all of a float32 weight, as for a model that was published in bfloat16, that
-    takes half of the memory, and the product is the same.
+    A float32 weight that half precision holds exactly, as of a model that was published in bfloat16, is kept
+    in half precision: that takes half of the memory, and the product is the same.
     """
     if weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= _FROM:
         shift = _shift(weight)
         scaled = torch.ldexp(weight, torch.tensor(shift))
         if torch.equal(scaled.half().float(), scaled) and _works(_half):
-            return Packed(_half(scaled, bias), 2.0**-shift)
+            return PackedWeights(_half(scaled, bias), 2.0**-shift)
         if _works(_one_dnn):
-            return Packed(_one_dnn(weight, bias))
-    return Packed(partial(F.linear, weight=weight.contiguous(), bias=bias))
+            return PackedWeights(_one_dnn(weight, bias))
+    return PackedWeights(partial(F.linear, weight=weight.contiguous(), bias=bias))
 
 
 def _shift(weight: Tensor) -> int:
-    """The power of two that takes the largest weight to the end of half precision's range.
+    """Returns the power of two that scales the largest weight to the end of half precision's range.
 
     Half precision then has all 8 digits of bfloat16 for weights down to 2^-32 of the largest.
     """
@@ -55,14 +55,14 @@ def _shift(weight: Tensor) -> int:
 
 
 def _half(weight: Tensor, bias: Tensor | None) -> Product:
-    """FBGEMM's: weights in half precision, all else in float32."""
+    """Returns FBGEMM's product: weights in half precision, all else in float32."""
     multiply = torch.ops.quantized.linear_dynamic_fp16.default
     content = torch.ops.quantized.linear_prepack_fp16(weight, bias)
     return lambda x: multiply(x, content)
 
 
 def _one_dnn(weight: Tensor, bias: Tensor | None) -> Product:
-    """oneDNN's, with a layout of its own."""
+    """Returns oneDNN's product, with a weight layout of its own."""
     multiply = torch.ops.mkldnn._linear_pointwise.default
     content = torch.ops.mkldnn._reorder_linear_weight(weight)
     return lambda x: multiply(x, content, bias, "none", [], "")
@@ -70,7 +70,7 @@ def _one_dnn(weight: Tensor, bias: Tensor | None) -> Product:
 
 @cache
 def _works(packing: Packing) -> bool:
-    """Whether this build of PyTorch has it and gets the right result from it."""
+    """Says whether this build of PyTorch has a packing and computes the right result with it."""
     x, weight, bias = torch.arange(12.0).view(3, 4), torch.arange(8.0).view(2, 4), torch.arange(2.0)
     try:
         y = packing(weight, bias)(x)

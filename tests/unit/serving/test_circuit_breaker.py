@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from trtspec.serving.breaker import FIRST_REST_S, LONGEST_REST_S, MAX_FAILURES, Breaker
+from trtspec.serving.circuit_breaker import FIRST_REST_S, LONGEST_REST_S, MAX_FAILURES, CircuitBreaker
 
 
-def broken(now: float = 0.0) -> Breaker:
-    breaker = Breaker()
+def broken(now: float = 0.0) -> CircuitBreaker:
+    breaker = CircuitBreaker()
     for _ in range(MAX_FAILURES):
         assert breaker.may_try(now)
         breaker.failed(now)
@@ -12,7 +12,7 @@ def broken(now: float = 0.0) -> Breaker:
 
 
 def test_failures_in_a_row_are_a_rest() -> None:
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     for _ in range(10):
         for _ in range(MAX_FAILURES - 1):
             breaker.failed(0.0)

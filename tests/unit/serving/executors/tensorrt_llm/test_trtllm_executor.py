@@ -15,20 +15,20 @@ from tests.fakes.engine_dir import tiny_model
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor, FinishReason, Request, Response, SamplingConfig
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
-from trtspec.serving.executors.tensorrt_llm.engine import Engine, read_engine
-from trtspec.serving.executors.tensorrt_llm.executor import TrtLlmExecutor
+from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine, read_engine
 from trtspec.serving.executors.tensorrt_llm.translation import from_bindings
+from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 
 Load = Callable[..., TrtLlmExecutor]
 
 
 @pytest.fixture
-def engine(write: Any) -> Engine:
+def engine(write: Any) -> TrtLlmEngine:
     return read_engine(write(), "1.2.1")
 
 
 @pytest.fixture
-def load(trtllm: Any, engine: Engine) -> Load:
+def load(trtllm: Any, engine: TrtLlmEngine) -> Load:
     return lambda loaded=engine, fraction=0.1: TrtLlmExecutor(trtllm, loaded, 0, KvBudget(fraction))
 
 
@@ -151,7 +151,7 @@ class TestRequests:
 
 
 class TestErrors:
-    def test_of_loading_are_one_line(self, load: Load, engine: Engine) -> None:
+    def test_of_loading_are_one_line(self, load: Load, engine: TrtLlmEngine) -> None:
         (engine.folder / "config.json").unlink()
         with pytest.raises(EngineLoadError) as caught:
             load()
@@ -159,7 +159,7 @@ class TestErrors:
         assert (caught.value.subject, caught.value.problem) == (str(engine.folder), problem)
 
     def test_of_the_engine_are_one_line_and_harm_no_other(
-        self, load: Load, engine: Engine, final: Any
+        self, load: Load, engine: TrtLlmEngine, final: Any
     ) -> None:
         """The engine is believed to take more than it does."""
         generous = replace(engine, limits=replace(engine.limits, max_input_len=500, max_seq_len=600))

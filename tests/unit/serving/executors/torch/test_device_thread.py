@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from trtspec.serving.executor import Response
-from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.executors.torch.device_thread import DeviceThread
 
 
 class Engine:
@@ -16,10 +16,10 @@ class Engine:
 
     longest_draft = 4
 
-    def __init__(self, turns: Turns, log: list[str], name: str = "step") -> None:
+    def __init__(self, device_thread: DeviceThread, log: list[str], name: str = "step") -> None:
         self.works: list[Callable[[], object]] = []
-        self.turns, self.log, self.name = turns, log, name
-        turns.join(self)
+        self.device_thread, self.log, self.name = device_thread, log, name
+        device_thread.join(self)
 
     @property
     def has_work(self) -> bool:
@@ -30,24 +30,24 @@ class Engine:
         self.works.pop(0)()
 
     def add(self, *works: Callable[[], object]) -> None:
-        self.turns.post(self.works.extend, works)
+        self.device_thread.post(self.works.extend, works)
 
 
 def nothing() -> None:
     pass
 
 
-def answer(turns: Turns, hear: Callable[[Response], None]) -> Callable[[], object]:
-    return lambda: turns.say(hear, Response(1, [], is_final=True))
+def answer(device_thread: DeviceThread, hear: Callable[[Response], None]) -> Callable[[], object]:
+    return lambda: device_thread.say(hear, Response(1, [], is_final=True))
 
 
-def run(main: Callable[[Turns, list[str]], object]) -> list[str]:
-    """The log of `main`, a coroutine function, with turns that nobody plays any more at the end."""
+def run(main: Callable[[DeviceThread, list[str]], object]) -> list[str]:
+    """The log of `main`, a coroutine function, on a thread that no engine uses any more at the end."""
     log: list[str] = []
 
     async def whole() -> None:
-        turns = Turns()
-        await asyncio.wait_for(main(turns, log), 10)
+        device_thread = DeviceThread()
+        await asyncio.wait_for(main(device_thread, log), 10)
 
     before = threading.active_count()
     asyncio.run(whole())
@@ -56,14 +56,14 @@ def run(main: Callable[[Turns, list[str]], object]) -> list[str]:
 
 
 def test_what_is_posted_together_is_there_before_the_first_step():
-    async def main(turns: Turns, log: list[str]) -> None:
+    async def main(device_thread: DeviceThread, log: list[str]) -> None:
         done = asyncio.Event()
-        draft, target = Engine(turns, log, "draft"), Engine(turns, log, "target")
-        target.add(nothing, answer(turns, lambda _: done.set()))
+        draft, target = Engine(device_thread, log, "draft"), Engine(device_thread, log, "target")
+        target.add(nothing, answer(device_thread, lambda _: done.set()))
         draft.add(nothing, nothing)
         await done.wait()
-        turns.leave(draft)
-        turns.leave(target)
+        device_thread.leave(draft)
+        device_thread.leave(target)
 
     assert run(main) == ["draft", "draft", "target", "target"]
 
@@ -71,8 +71,8 @@ def test_what_is_posted_together_is_there_before_the_first_step():
 def test_tasks_that_an_answer_wakes_have_their_say_before_the_next_step():
     """The draft's answer leads to more draft work, three tasks on, before the waiting target goes."""
 
-    async def main(turns: Turns, log: list[str]) -> None:
-        draft, target = Engine(turns, log, "draft"), Engine(turns, log, "target")
+    async def main(device_thread: DeviceThread, log: list[str]) -> None:
+        draft, target = Engine(device_thread, log, "draft"), Engine(device_thread, log, "target")
         answered, heard, done = (asyncio.Event() for _ in range(3))
 
         async def relay() -> None:
@@ -81,69 +81,69 @@ def test_tasks_that_an_answer_wakes_have_their_say_before_the_next_step():
 
         def slow() -> None:
             time.sleep(0.2)  # How long the loop has to answer.
-            turns.say(lambda _: answered.set(), Response(1, [], is_final=True))
+            device_thread.say(lambda _: answered.set(), Response(1, [], is_final=True))
 
         relayed = asyncio.create_task(relay())
         draft.add(slow)
-        target.add(answer(turns, lambda _: done.set()))
+        target.add(answer(device_thread, lambda _: done.set()))
         await heard.wait()
         draft.add(nothing)
         await done.wait()
         await relayed
-        turns.leave(draft)
-        turns.leave(target)
+        device_thread.leave(draft)
+        device_thread.leave(target)
 
     assert run(main) == ["draft", "draft", "target"]
 
 
 def test_the_loop_is_free_while_a_step_runs():
-    async def main(turns: Turns, log: list[str]) -> None:
+    async def main(device_thread: DeviceThread, log: list[str]) -> None:
         done, go_on = asyncio.Event(), threading.Event()
-        engine = Engine(turns, log)
-        engine.add(lambda: go_on.wait(10), answer(turns, lambda _: done.set()))
+        engine = Engine(device_thread, log)
+        engine.add(lambda: go_on.wait(10), answer(device_thread, lambda _: done.set()))
         while not log:
             await asyncio.sleep(0)
         log.append("loop")
         go_on.set()
         await done.wait()
-        turns.leave(engine)
+        device_thread.leave(engine)
 
     assert run(main) == ["step", "loop", "step"]
 
 
 def test_a_loop_that_does_not_answer_holds_nothing_up_for_long():
-    async def main(turns: Turns, log: list[str]) -> None:
+    async def main(device_thread: DeviceThread, log: list[str]) -> None:
         stepped = threading.Event()
-        engine = Engine(turns, log)
-        engine.add(answer(turns, lambda _: log.append(f"{stepped.wait(10)}")), stepped.set)
+        engine = Engine(device_thread, log)
+        engine.add(answer(device_thread, lambda _: log.append(f"{stepped.wait(10)}")), stepped.set)
         while len(log) < 3:
             await asyncio.sleep(0)
-        turns.leave(engine)
+        device_thread.leave(engine)
 
     assert run(main) == ["step", "step", "True"]
 
 
 def test_a_listener_that_raises_does_not_stop_the_others():
-    async def main(turns: Turns, log: list[str]) -> None:
+    async def main(device_thread: DeviceThread, log: list[str]) -> None:
         done = asyncio.Event()
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: log.append(str(context["exception"]))
         )
-        engine = Engine(turns, log)
+        engine = Engine(device_thread, log)
 
         def both() -> None:
-            turns.say(lambda _: [][0], Response(1, [], is_final=True))
-            turns.say(lambda _: done.set(), Response(2, [], is_final=True))
+            device_thread.say(lambda _: [][0], Response(1, [], is_final=True))
+            device_thread.say(lambda _: done.set(), Response(2, [], is_final=True))
 
         engine.add(both)
         await done.wait()
-        turns.leave(engine)
+        device_thread.leave(engine)
 
     assert run(main) == ["step", "list index out of range"]
 
 
 def test_leaving_waits_for_the_step_that_runs():
-    async def main(turns: Turns, log: list[str]) -> None:
+    async def main(device_thread: DeviceThread, log: list[str]) -> None:
         running = threading.Event()
 
         def slow() -> None:
@@ -151,30 +151,30 @@ def test_leaving_waits_for_the_step_that_runs():
             time.sleep(0.05)
             log.append("slept")
 
-        engine = Engine(turns, log)
+        engine = Engine(device_thread, log)
         engine.add(slow)
         while not running.is_set():
             await asyncio.sleep(0)
-        turns.leave(engine)
+        device_thread.leave(engine)
         log.append("left")
 
     assert run(main) == ["step", "slept", "left"]
 
 
 def test_a_thread_comes_back_for_whom_joins_later():
-    async def main(turns: Turns, log: list[str]) -> None:
+    async def main(device_thread: DeviceThread, log: list[str]) -> None:
         for name in ("one", "two"):
-            done, engine = asyncio.Event(), Engine(turns, log, name)
-            engine.add(answer(turns, lambda _, done=done: done.set()))
+            done, engine = asyncio.Event(), Engine(device_thread, log, name)
+            engine.add(answer(device_thread, lambda _, done=done: done.set()))
             await done.wait()
-            turns.leave(engine)
+            device_thread.leave(engine)
 
     assert run(main) == ["one", "two"]
 
 
 def test_nobody_is_left_behind_who_never_played():
-    async def main(turns: Turns, log: list[str]) -> None:
-        turns.leave(Engine(turns, log))
+    async def main(device_thread: DeviceThread, log: list[str]) -> None:
+        device_thread.leave(Engine(device_thread, log))
 
     assert run(main) == []
 
@@ -182,15 +182,15 @@ def test_nobody_is_left_behind_who_never_played():
 @pytest.mark.parametrize("loops", [2])
 def test_one_loop_after_another(loops: int):
     log: list[str] = []
-    turns = Turns()
-    engine = Engine(turns, log)
+    device_thread = DeviceThread()
+    engine = Engine(device_thread, log)
 
     async def main() -> None:
         done = asyncio.Event()
-        engine.add(answer(turns, lambda _: done.set()))
+        engine.add(answer(device_thread, lambda _: done.set()))
         await asyncio.wait_for(done.wait(), 10)
 
     for _ in range(loops):
         asyncio.run(main())
-    turns.leave(engine)
+    device_thread.leave(engine)
     assert log == ["step"] * loops

@@ -20,13 +20,13 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
 from trtspec.serving.executors.torch import memory
-from trtspec.serving.executors.torch.executor import TorchExecutor
+from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.host import Host
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.pair import load_pair
 from trtspec.serving.executors.torch.runner import STRIKES
 from trtspec.serving.executors.torch.scheduler import MAX_ROWS
-from trtspec.serving.executors.torch.turns import Turns
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.text import Text
 
 
@@ -69,9 +69,11 @@ def test_verifications_wait_for_drafts_and_go_together(engine: Path, tmp_path: P
     """Four streams of rounds, of different prompt lengths, fall into step."""
 
     async def main() -> tuple[TorchExecutor, TorchExecutor]:
-        turns = Turns()
-        draft = TorchExecutor(write_engine(tmp_path / "draft", tiny_llama(1), max_draft_len=0), turns=turns)
-        target = TorchExecutor(engine, turns=turns)
+        device_thread = DeviceThread()
+        draft = TorchExecutor(
+            write_engine(tmp_path / "draft", tiny_llama(1), max_draft_len=0), device_thread=device_thread
+        )
+        target = TorchExecutor(engine, device_thread=device_thread)
 
         async def stream(text: Text) -> None:
             for _ in range(5):
@@ -190,8 +192,8 @@ def test_an_engine_that_is_shut_down_says_so(engine: Path) -> None:
 
 def test_shutdown_ends_the_thread_and_frees_the_weights(engine: Path) -> None:
     async def main() -> list[weakref.ref[Decoder]]:
-        turns = Turns()
-        executors = [TorchExecutor(engine, turns=turns) for _ in range(2)]
+        device_thread = DeviceThread()
+        executors = [TorchExecutor(engine, device_thread=device_thread) for _ in range(2)]
         models = [weakref.ref(executor._runner._model) for executor in executors]
         for executor in executors:
             await ask(executor, Request([1, 2, 3], 50, streaming=False))

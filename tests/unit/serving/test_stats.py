@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trtspec.serving.speculation import Speculation
+from trtspec.serving.stats import Speculation
 
 
 def test_counts_are_vllms() -> None:

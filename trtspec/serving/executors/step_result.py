@@ -1,0 +1,38 @@
+"""The result of one step of a model for a request, by rules 2 to 6 of `trtspec.serving.executor`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtspec.serving.executor import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The new tokens of a step, with `NOT_FINISHED` where another step follows."""
+
+    token_ids: list[int]
+    finish_reason: FinishReason
+
+
+def decode(chosen: int, end_id: int | None, room: int) -> StepResult:
+    """Returns the result of ordinary decoding that chose `chosen`, with `room` tokens still wanted."""
+    if chosen == end_id:
+        return StepResult([], FinishReason.END_ID)
+    return StepResult([chosen], FinishReason.LENGTH if room == 1 else FinishReason.NOT_FINISHED)
+
+
+def verify(draft: Sequence[int], chosen: list[int], end_id: int | None, room: int) -> StepResult:
+    """Returns the result of one verification, after which the request is finished.
+
+    `chosen` holds the target's own token after each prefix of the draft, `len(draft) + 1` in all. The draft
+    is accepted as long as it agrees; the first that differs, or the one after the draft, is the target's own.
+    """
+    accepted = 0
+    while accepted < len(draft) and draft[accepted] == chosen[accepted]:
+        accepted += 1
+    tokens = chosen[: min(accepted + 1, room)]
+    if end_id in tokens:
+        return StepResult(tokens[: tokens.index(end_id)], FinishReason.END_ID)
+    return StepResult(tokens, FinishReason.LENGTH)
