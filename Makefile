@@ -4,6 +4,8 @@ PYTHONS := 3.12 3.11 3.10
 PYTHON ?= $(firstword $(foreach name,python3 $(PYTHONS:%=python%),$(shell $(name) -c \
 	'import sys; (3, 10) <= sys.version_info[:2] <= (3, 12) and print("$(name)")' 2>/dev/null)))
 BIN := .venv/bin
+# Of the tests: one more than 2 cores, since they wait for servers half of the time.
+PROCESSES ?= 3
 RECIPE ?= recipes/tiny/recipe.yaml
 
 .DEFAULT_GOAL := help
@@ -30,10 +32,10 @@ demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one comp
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/tiny/demo.sh
 
 test: .venv/.dev ## The test suite; no GPU, under 6 minutes on 2 cores
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n $(PROCESSES)
 
 test-sweep: .venv/.dev ## Every case of what the suite tries in a few: layouts, draft lengths, releases
-	$(BIN)/python -m pytest -n 2 -m sweep
+	$(BIN)/python -m pytest -n $(PROCESSES) -m sweep
 
 test-pythons: ## The demo and the tests of deploy with each Python that the README names, as far as PATH has it
 	tests/pythons.sh $(PYTHONS)

@@ -79,9 +79,12 @@ def said_by_torch(tmp_path: Path) -> list[str]:
     parameters = {"engine_backend": "torch", "tokenizer_dir": "tokenizer", **folders}
 
     async def complete() -> list[str]:
-        coordinator = load(parameters, folder / "build").coordinator()
+        pair = load(parameters, folder / "build")
+        coordinator = pair.coordinator()
         requests = [CompletionRequest(prompt=prompt, max_tokens=TOKENS) for prompt in PROMPTS]
-        return [(await coordinator.complete(request)).text for request in requests]
+        texts = [(await coordinator.complete(request)).text for request in requests]
+        pair.shutdown()
+        return texts
 
     return asyncio.run(complete())
 
