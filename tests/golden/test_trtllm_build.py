@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.trtllm_build import parser
-from trtspec.checkpoint.scheme import Scheme
-from trtspec.checkpoint.source import read_source
 from trtspec.engine.trtllm import build_argv
 from trtspec.machine.host import Host
+from trtspec.models.scheme import Scheme
+from trtspec.models.source import read_source
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.resolve import resolve
 from trtspec.recipe.loader import load

@@ -28,11 +28,11 @@ import numpy as np
 from trtspec.checkpoint.calibration import Amax, Calibration
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.source import read_source
 from trtspec.checkpoint.verify import verify
 from trtspec.checkpoint.writer import Entry, SafetensorsFile
+from trtspec.models.families import FAMILIES
+from trtspec.models.source import read_source
 
 SHARDS = 8
 CONFIG: dict[str, Any] = {

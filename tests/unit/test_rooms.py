@@ -13,7 +13,8 @@ import trtspec
 HOUSE = Path(trtspec.__path__[0])
 FLOORS = (
     {"serving", "docker", "recipe"},
-    {"checkpoint", "repository"},
+    {"models", "repository"},
+    {"checkpoint"},
     {"engine"},
     {"store"},
     {"machine", "inspection"},

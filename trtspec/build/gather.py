@@ -9,11 +9,11 @@ from pathlib import Path
 import trtspec.repository
 import trtspec.serving
 from trtspec.checkpoint.calibrate.dataset import find_dataset
-from trtspec.checkpoint.hub import fetch
-from trtspec.checkpoint.outline import digests_of_weights, outline
-from trtspec.checkpoint.source import read_source
 from trtspec.digest import digest_of
 from trtspec.machine.host import Host
+from trtspec.models.headers_only import digests_of_weights, fetch_headers
+from trtspec.models.hub import fetch
+from trtspec.models.source import read_source
 from trtspec.plan.facts import TOKENIZER_FILES, DatasetFacts, Facts, ModelFacts
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
@@ -33,7 +33,7 @@ def gather(
     nothing of the weights is read, and nobody can tell from the facts whether a step is done.
     """
     models = {
-        role: _model(loaded, model, digests, fetch if role in weights else outline, watch)
+        role: _model(loaded, model, digests, fetch if role in weights else fetch_headers, watch)
         for role, model in loaded.recipe.models.items()
     }
     return Facts(models, host, _serving_code())

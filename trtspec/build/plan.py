@@ -9,9 +9,9 @@ from pathlib import Path
 
 from trtspec.build.gather import gather
 from trtspec.build.stored import look
-from trtspec.checkpoint.hub import cached_folder
-from trtspec.checkpoint.outline import is_outline
 from trtspec.machine.host import find_host
+from trtspec.models.headers_only import is_headers_only
+from trtspec.models.hub import cached_folder
 from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import recipe_obstacle
 from trtspec.plan.resolve import backend_of, build_folder, resolve
@@ -81,7 +81,7 @@ def make_plan(
         made = Plan(facts, resolved, steps, own, digests)
         undone = made.pending() if to_run else set[str]()
         needed = weights_read([step for step in steps if step.name in undone])
-        missing = {role for role in needed if is_outline(facts.models[role].source)}
+        missing = {role for role in needed if is_headers_only(facts.models[role].source)}
         if not missing:
             return made
         weights |= missing

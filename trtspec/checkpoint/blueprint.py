@@ -9,17 +9,17 @@ from typing import Any
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster, caster, quantizer
 from trtspec.checkpoint.config import checkpoint_config
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.families import family_of
-from trtspec.checkpoint.families.family import Part, Weight
 from trtspec.checkpoint.inventory import check_tensors, check_tied_head
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.placement import Placed, place
 from trtspec.checkpoint.prequantized import Prequantized, read_prequantized
 from trtspec.checkpoint.scales import Scales, scales_of
-from trtspec.checkpoint.source import Source
-from trtspec.checkpoint.tensors import Tensor
 from trtspec.checkpoint.writer import Entry
 from trtspec.errors import ModelError
+from trtspec.models.families import family_of
+from trtspec.models.families.family import Part, Weight
+from trtspec.models.source import Source
+from trtspec.models.tensors import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.families.family import Family
-from trtspec.checkpoint.source import Source
+from trtspec.models.families.family import Family
+from trtspec.models.source import Source
 
 
 def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -> dict[str, Any]:

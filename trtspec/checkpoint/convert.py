@@ -20,15 +20,15 @@ import numpy as np
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.families import family_of
-from trtspec.checkpoint.families.family import Part, Weight
 from trtspec.checkpoint.placement import Share, place
 from trtspec.checkpoint.reader import Reader, chunks
-from trtspec.checkpoint.source import Source
-from trtspec.checkpoint.tensors import Tensor
-from trtspec.checkpoint.threads import in_threads
 from trtspec.checkpoint.writer import Entry, SafetensorsFile
 from trtspec.errors import TensorError, UnavailableError
+from trtspec.models.families import family_of
+from trtspec.models.families.family import Part, Weight
+from trtspec.models.source import Source
+from trtspec.models.tensors import Tensor
+from trtspec.threads import in_threads
 
 CHUNK = 1 << 20  # bytes; the casts of a piece this small stay in the processor's cache
 FORMAT = 3  # of what is written: raised when the same source and options give other bytes

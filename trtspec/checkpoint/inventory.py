@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from trtspec.checkpoint.cast import DTYPES, FP8
-from trtspec.checkpoint.families.family import Family, Weight, shapes
 from trtspec.checkpoint.prequantized import Prequantized
 from trtspec.checkpoint.reader import Reader, chunks
-from trtspec.checkpoint.scheme import QUANTIZE_IT
-from trtspec.checkpoint.source import Source
-from trtspec.checkpoint.tensors import DOWNLOAD_AGAIN, Tensor
 from trtspec.errors import TensorError
+from trtspec.models.families.family import Family, Weight, shapes
+from trtspec.models.scheme import QUANTIZE_IT
+from trtspec.models.source import Source
+from trtspec.models.tensors import DOWNLOAD_AGAIN, Tensor
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _CHUNK = 1 << 20  # bytes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.checkpoint.families import FAMILIES
-from trtspec.checkpoint.sizes import Sizes
 from trtspec.findings import Finding
+from trtspec.models.families import FAMILIES
+from trtspec.models.sizes import Sizes
 
 _FP8_UNIT = 16  # cuBLASLt's FP8 products want both sides of a weight in multiples of it
 

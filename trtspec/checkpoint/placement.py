@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from trtspec.checkpoint.families.family import Part, Split, Weight
 from trtspec.checkpoint.mapping import Mapping
+from trtspec.models.families.family import Part, Split, Weight
 
 EMBEDDING = "transformer.vocab_embedding.weight"
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trtspec.checkpoint.calibration import Amax, Calibration
-from trtspec.checkpoint.scheme import QUANTIZE_IT
-from trtspec.checkpoint.source import Source
-from trtspec.checkpoint.tensors import DOWNLOAD_AGAIN, Tensor
 from trtspec.errors import TensorError
+from trtspec.models.scheme import QUANTIZE_IT
+from trtspec.models.source import Source
+from trtspec.models.tensors import DOWNLOAD_AGAIN, Tensor
 
 FP8 = "F8_E4M3"
 FP8_MAX = 448.0

@@ -14,8 +14,8 @@ from types import TracebackType
 import numpy as np
 
 from trtspec.checkpoint.cast import NUMPY, Bits
-from trtspec.checkpoint.tensors import DOWNLOAD_AGAIN, ITEM_SIZE, Tensor
 from trtspec.errors import TensorError
+from trtspec.models.tensors import DOWNLOAD_AGAIN, ITEM_SIZE, Tensor
 
 
 class Reader:

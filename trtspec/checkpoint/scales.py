@@ -19,8 +19,8 @@ from typing import TypeVar
 import numpy as np
 
 from trtspec.checkpoint.calibration import Calibration
-from trtspec.checkpoint.families.family import Part, Weight
 from trtspec.errors import ModelError
+from trtspec.models.families.family import Part, Weight
 
 T = TypeVar("T")
 FP8_MAX = 448.0

@@ -17,12 +17,12 @@ import numpy as np
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.cast import Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.families.family import Part, Split, Weight
 from trtspec.checkpoint.reader import Reader, chunks
-from trtspec.checkpoint.source import Source
-from trtspec.checkpoint.tensors import Tensor, read_header, read_json
-from trtspec.checkpoint.threads import in_threads
 from trtspec.errors import TensorError
+from trtspec.models.families.family import Part, Split, Weight
+from trtspec.models.source import Source
+from trtspec.models.tensors import Tensor, read_header, read_json
+from trtspec.threads import in_threads
 
 CHUNK = 1 << 20  # bytes
 FORMAT = 1  # of what is proven: raised when it becomes more

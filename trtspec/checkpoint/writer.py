@@ -1,6 +1,6 @@
 """Writes a safetensors file at any place of it, in memory that does not grow with the file.
 
-The library's own writer wants every tensor of the file at once; `trtspec.checkpoint.tensors` has the format.
+The library's own writer wants every tensor of the file at once; `trtspec.models.tensors` has the format.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from types import TracebackType
 
-from trtspec.checkpoint.tensors import ITEM_SIZE
+from trtspec.models.tensors import ITEM_SIZE
 
 
 @dataclass(frozen=True, slots=True)

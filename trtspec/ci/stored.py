@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from trtspec.checkpoint.hub import find_commit
 from trtspec.errors import TrtspecError
+from trtspec.models.hub import find_commit
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
 from trtspec.store.entry import Entry

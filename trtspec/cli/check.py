@@ -11,8 +11,8 @@ from trtspec.terminal.output import out
 from trtspec.units import short
 
 if TYPE_CHECKING:
-    from trtspec.checkpoint.side import Side
     from trtspec.inspection.pair import PairReport
+    from trtspec.models.pair import Member
 
 EXAMPLES = ("trtspec check recipe.yaml", "trtspec check recipe.yaml --json")
 
@@ -22,8 +22,8 @@ _LABELS = {Severity.ERROR: "refused", Severity.NOTE: "differs"}
 
 def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
     """Check a recipe, and whether its models fit together."""
-    from trtspec.checkpoint.pair import refuse
     from trtspec.inspection.pair import inspect_pair
+    from trtspec.models.pair import refuse
     from trtspec.recipe.loader import load
 
     try:
@@ -59,7 +59,7 @@ def _print(report: PairReport) -> None:
         out.result("the recipe is valid" if report.unseen else "the recipe is valid, and the pair fits")
 
 
-def _facts(side: Side) -> dict[str, str]:
+def _facts(side: Member) -> dict[str, str]:
     source = side.source
     heads = f"{source.num_attention_heads} heads, {source.num_key_value_heads} of keys and values"
     return {

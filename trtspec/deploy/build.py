@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.checkpoint.tokenizer import read_tokenizer
 from trtspec.engine.directory import read_engine
 from trtspec.engine.integrity import check_unchanged
 from trtspec.engine.loading import Pair, Runtime, built_with, check_loading
 from trtspec.engine.manifest import recipe_of
 from trtspec.machine.devices import find_gpus
 from trtspec.machine.settings import settings_obstacle
+from trtspec.models.tokenizer import read_tokenizer
 from trtspec.recipe.schema import Recipe
 from trtspec.repository.placement import place
 

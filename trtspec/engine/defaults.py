@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trtspec.checkpoint.families import FAMILIES
+from trtspec.models.families import FAMILIES
 from trtspec.recipe.build_options import FIXED, Value, is_on
 from trtspec.recipe.gpus import HOPPER
 

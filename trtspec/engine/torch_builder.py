@@ -18,10 +18,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trtspec.checkpoint.families import FAMILIES
 from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, NO_DRAFTS, TORCH_VERSION, write_config
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.errors import EngineError
+from trtspec.models.families import FAMILIES
 from trtspec.recipe.build_options import is_on
 
 FORMAT = 1  # of what is written: raised when the same checkpoint and options give other bytes

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtspec.checkpoint.hub import cached_folder
-from trtspec.checkpoint.tensors import read_json
 from trtspec.errors import ModelError
 from trtspec.inspection.checkpoint import inspect_checkpoint
 from trtspec.inspection.engine import inspect_engine
 from trtspec.inspection.hugging_face import inspect_model
 from trtspec.inspection.report import Report
+from trtspec.models.hub import cached_folder
+from trtspec.models.tensors import read_json
 
 
 def inspect(place: str) -> Report:

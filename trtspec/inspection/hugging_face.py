@@ -7,15 +7,15 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from trtspec.checkpoint.families import family_of
 from trtspec.checkpoint.inventory import check_tensors
 from trtspec.checkpoint.prequantized import FP8, Prequantized, read_prequantized
-from trtspec.checkpoint.source import DTYPES, Source, read_source
-from trtspec.checkpoint.tensors import PICKLES, Tensor, read_tensors
-from trtspec.checkpoint.tokenizer import read_tokenizer
 from trtspec.errors import ModelError, TensorError
 from trtspec.findings import Finding, Severity, errors, note
 from trtspec.inspection.report import Report, finding, stored
+from trtspec.models.families import family_of
+from trtspec.models.source import DTYPES, Source, read_source
+from trtspec.models.tensors import PICKLES, Tensor, read_tensors
+from trtspec.models.tokenizer import read_tokenizer
 
 _KEYS = (
     "model_type",

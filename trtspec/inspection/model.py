@@ -7,9 +7,9 @@ from math import prod
 from typing import Any
 
 from trtspec.checkpoint import mapping as ranks
-from trtspec.checkpoint.families import FAMILIES
-from trtspec.checkpoint.families.family import shapes
-from trtspec.checkpoint.sizes import Sizes
+from trtspec.models.families import FAMILIES
+from trtspec.models.families.family import shapes
+from trtspec.models.sizes import Sizes
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 

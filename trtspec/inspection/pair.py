@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.checkpoint.hub import cached_folder
-from trtspec.checkpoint.pair import compare
-from trtspec.checkpoint.side import Side, read_side
 from trtspec.errors import ModelError
 from trtspec.findings import Finding
+from trtspec.models.hub import cached_folder
+from trtspec.models.pair import Member, compare, read_member
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.roles import Role
 
@@ -23,14 +22,14 @@ class PairReport:
     """
 
     loaded: LoadedRecipe
-    sides: Mapping[Role, Side]
+    sides: Mapping[Role, Member]
     unseen: Mapping[Role, str]
     findings: list[Finding]
 
 
 def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     """Downloads nothing; raises ModelError for a folder that is not a model."""
-    sides, unseen = dict[Role, Side](), dict[Role, str]()
+    sides, unseen = dict[Role, Member](), dict[Role, str]()
     for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)
         folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
@@ -38,7 +37,7 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
             unseen[role] = f"{location} is on the Hub and not on this machine"
             continue
         try:
-            sides[role] = read_side(folder)
+            sides[role] = read_member(folder)
         except ModelError as error:
             if folder == location:
                 raise

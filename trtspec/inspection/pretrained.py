@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import misfit
 from trtspec.findings import Finding, note
 from trtspec.inspection.model import mapping_of, parameters, section, sizes_of
+from trtspec.models.families import FAMILIES
 
 _KEYS = (
     "architecture",

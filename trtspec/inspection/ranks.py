@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.checkpoint.cast import DTYPES
-from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.placement import EMBEDDING, Placed, place
 from trtspec.checkpoint.prequantized import FP8
-from trtspec.checkpoint.tensors import Tensor, read_header
 from trtspec.errors import ModelError
 from trtspec.findings import Finding, Severity, note
 from trtspec.inspection.model import mapping_of, section, sizes_of
 from trtspec.inspection.report import finding
+from trtspec.models.families import FAMILIES
+from trtspec.models.tensors import Tensor, read_header
 
 _AGAIN = "convert the model again"
 _HEAD = "lm_head.weight"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from trtspec.checkpoint.tensors import Tensor
 from trtspec.errors import TrtspecError
 from trtspec.findings import Finding, Severity
+from trtspec.models.tensors import Tensor
 
 Kind = Literal["hugging_face", "checkpoint", "engine"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtspec.checkpoint.cast import DTYPES
-from trtspec.checkpoint.tensors import ITEM_SIZE
+from trtspec.models.tensors import ITEM_SIZE
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.serving.executors.torch.budget import TEXTS, KvNeed, kv_tokens
 from trtspec.serving.executors.torch.host import Host

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtspec.checkpoint.calibrate.dataset import Dataset
-from trtspec.checkpoint.source import Source
 from trtspec.machine.host import Host
+from trtspec.models.source import Source
 from trtspec.roles import Role
 
 TOKENIZER_FILES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from trtspec.checkpoint.families import family_of
+from trtspec.models.families import family_of
 from trtspec.plan.memory import KV_FRACTION, budget
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.repository.spec import MODELS, EngineModel, RepositorySpec, TensorRtLlm

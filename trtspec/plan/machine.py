@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from trtspec.checkpoint.hub import cached_folder, check_access, check_connection
-from trtspec.checkpoint.source import read_source
 from trtspec.docker.daemon import Daemon, find_daemon
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError
 from trtspec.machine.devices import Gpu, find_gpus
 from trtspec.machine.installed import engine_versions, installed
+from trtspec.models.hub import cached_folder, check_access, check_connection
+from trtspec.models.source import read_source
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
 from trtspec.roles import Role

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.convert import rank_sizes
-from trtspec.checkpoint.tensors import ITEM_SIZE
+from trtspec.models.tensors import ITEM_SIZE
 from trtspec.plan.resolved import EnginePlan, Resolved, placement
 from trtspec.recipe import gpus
 from trtspec.roles import Role

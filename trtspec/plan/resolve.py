@@ -12,12 +12,12 @@ from typing import Any
 
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.mapping import misfit
-from trtspec.checkpoint.source import Source
 from trtspec.engine.defaults import EngineKind, defaults
 from trtspec.engine.engine_options import BuildOptions
+from trtspec.models.families import FAMILIES
+from trtspec.models.source import Source
 from trtspec.plan.choices import Choice, Chooser
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens, verification

@@ -11,10 +11,10 @@ from typing import Any
 from trtspec.checkpoint.calibrate.calibrate import FORMAT, CalibrateOptions, calibrate
 from trtspec.checkpoint.calibration import FILE, read_calibration, write_calibration
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.outline import check_weights
-from trtspec.checkpoint.source import Source
 from trtspec.digest import digest_of
 from trtspec.errors import ModelError
+from trtspec.models.headers_only import check_weights
+from trtspec.models.source import Source
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.obstacles import calibrate_obstacle
 from trtspec.plan.resolved import CalibrationPlan, Resolved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from trtspec.checkpoint.source import Source
+from trtspec.models.source import Source
 from trtspec.plan.facts import Facts
 from trtspec.plan.resolved import Resolved
 from trtspec.roles import Role
@@ -31,7 +31,6 @@ def step(resolved: Resolved, facts: Facts) -> Step:
 
 
 def run(recipe: Path, target: Source, draft: Source, max_seq_len: int, _: Path, advance: Advance) -> None:
-    from trtspec.checkpoint.pair import compare, refuse
-    from trtspec.checkpoint.side import read_side
+    from trtspec.models.pair import compare, read_member, refuse
 
-    refuse(str(recipe), compare(read_side(target.folder), read_side(draft.folder), max_seq_len))
+    refuse(str(recipe), compare(read_member(target.folder), read_member(draft.folder), max_seq_len))

@@ -9,8 +9,8 @@ from pathlib import Path
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.convert import FORMAT, checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.outline import check_weights
-from trtspec.checkpoint.source import Source
+from trtspec.models.headers_only import check_weights
+from trtspec.models.source import Source
 from trtspec.plan.resolved import Resolved
 from trtspec.roles import Role
 from trtspec.run.step import Step

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.outline import check_weights
-from trtspec.checkpoint.source import Source
 from trtspec.checkpoint.verify import FORMAT, verify
+from trtspec.models.headers_only import check_weights
+from trtspec.models.source import Source
 from trtspec.plan.resolved import Resolved
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of

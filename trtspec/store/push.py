@@ -10,10 +10,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from trtspec.checkpoint.threads import in_threads
 from trtspec.errors import StoreError
 from trtspec.store.entry import Chunk, Entry, StoredFile, to_bytes
 from trtspec.store.store import PRUNING, PUSHING, THREADS, Store
+from trtspec.threads import in_threads
 from trtspec.watch import Advance
 
 CHUNK = 32 << 20  # eight of them are in memory at once

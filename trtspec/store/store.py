@@ -13,12 +13,12 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import PurePosixPath
 
-from trtspec.checkpoint.threads import in_threads
 from trtspec.errors import CorruptedError
 from trtspec.store.address import Address
 from trtspec.store.entry import Chunk, Entry, entries_of, from_bytes
 from trtspec.store.files import Files
 from trtspec.store.platform import Platform
+from trtspec.threads import in_threads
 
 ENTRIES, OBJECTS, PUSHING, PRUNING = "entries", "objects", "pushing", "pruning"
 THREADS = 8  # of requests, not of processors

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.checkpoint.threads import in_threads
 from trtspec.errors import CorruptedError
 from trtspec.findings import Finding
 from trtspec.store.entry import Chunk, Entry
 from trtspec.store.prune import exclusively
 from trtspec.store.store import ENTRIES, PUSHING, THREADS, Store
+from trtspec.threads import in_threads
 from trtspec.watch import Watch
 
 

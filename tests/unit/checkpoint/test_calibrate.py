@@ -19,9 +19,9 @@ from trtspec.checkpoint.calibrate.quality import measure
 from trtspec.checkpoint.calibrate.tokens import Encoder, batches
 from trtspec.checkpoint.calibrate.verdict import worries
 from trtspec.checkpoint.calibration import Calibration
-from trtspec.checkpoint.families import family_of
-from trtspec.checkpoint.source import read_source
 from trtspec.errors import DatasetError, ModelError, TensorError
+from trtspec.models.families import family_of
+from trtspec.models.source import read_source
 
 Calibrate = Callable[..., Calibration]
 OPTIONS = CalibrateOptions(

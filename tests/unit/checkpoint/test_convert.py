@@ -16,8 +16,8 @@ from transformers import LlamaForCausalLM
 from trtspec.checkpoint import convert as module
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError, TensorError, UnavailableError
+from trtspec.models.source import read_source
 
 
 def as_hugging_face(tensors: dict[str, torch.Tensor], config: dict[str, Any]) -> dict[str, torch.Tensor]:

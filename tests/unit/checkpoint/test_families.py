@@ -14,14 +14,14 @@ from transformers import AutoModelForCausalLM
 from tests.fakes.engine_dir import tiny_model
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.families import FAMILIES, family_of
-from trtspec.checkpoint.families.family import shapes
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.source import read_source
 from trtspec.checkpoint.verify import verify
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.torch_builder import build
 from trtspec.errors import ModelError
+from trtspec.models.families import FAMILIES, family_of
+from trtspec.models.families.family import shapes
+from trtspec.models.source import read_source
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder

@@ -11,9 +11,9 @@ import torch
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping, misfit
-from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError
 from trtspec.findings import Finding
+from trtspec.models.source import read_source
 
 
 @pytest.mark.parametrize("layers", [1, 2, 5, 80, 126])

@@ -22,9 +22,9 @@ from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibration import Calibration
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.families import FAMILIES, family_of
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.source import read_source
+from trtspec.models.families import FAMILIES, family_of
+from trtspec.models.source import read_source
 
 NAMES = [family.name for family in FAMILIES.values()]
 RANKS = [

@@ -18,12 +18,12 @@ from tests.fakes.engine_dir import tiny_model
 from tests.fakes.modelopt import export
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.families import FAMILIES
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.prequantized import read_prequantized
-from trtspec.checkpoint.scheme import Scheme
-from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError
+from trtspec.models.families import FAMILIES
+from trtspec.models.scheme import Scheme
+from trtspec.models.source import read_source
 
 Exported = tuple[Path, Path]
 NAMES = [family.name for family in FAMILIES.values()]

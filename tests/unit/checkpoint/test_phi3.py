@@ -15,9 +15,9 @@ from trtspec.checkpoint.calibration import Amax, Calibration
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.source import Source, read_source
 from trtspec.checkpoint.verify import verify
 from trtspec.errors import TensorError
+from trtspec.models.source import Source, read_source
 
 SIZES = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 128, "head_dim": 16}
 LAYER = "transformer.layers.1"

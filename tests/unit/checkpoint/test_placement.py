@@ -20,9 +20,9 @@ from trtspec.checkpoint.calibration import Amax, Calibration
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.source import read_source
 from trtspec.checkpoint.verify import verify
 from trtspec.errors import ModelError
+from trtspec.models.source import read_source
 
 GRID = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 96}
 LINEAR = {

@@ -16,9 +16,9 @@ from tests.unit.checkpoint.fp8_folders import ARGUMENTS, AUTO_FP8, COMPRESSED_TE
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.prequantized import read_prequantized
-from trtspec.checkpoint.scheme import Scheme, read_scheme
-from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError, TensorError
+from trtspec.models.scheme import Scheme, read_scheme
+from trtspec.models.source import read_source
 
 Q_PROJ = "model.layers.1.self_attn.q_proj"
 NVIDIA = {  # of nvidia/Llama-3.1-8B-Instruct-FP8

@@ -21,10 +21,10 @@ from trtspec.checkpoint.calibrate.verdict import cost, worries
 from trtspec.checkpoint.calibration import Calibration, Quality
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.families import family_of
-from trtspec.checkpoint.source import Source, read_source
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.torch_builder import build
+from trtspec.models.families import family_of
+from trtspec.models.source import Source, read_source
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder

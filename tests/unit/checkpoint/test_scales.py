@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from trtspec.checkpoint.calibration import Amax, Calibration
-from trtspec.checkpoint.families.family import Part, Weight
 from trtspec.checkpoint.scales import scales_of, to_scale
 from trtspec.errors import ModelError
+from trtspec.models.families.family import Part, Weight
 
 
 def test_a_scale_is_the_float32_quotient_of_torch() -> None:

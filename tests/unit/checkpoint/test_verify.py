@@ -16,9 +16,9 @@ from trtspec.checkpoint import verify as module
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.source import Source, read_source
 from trtspec.checkpoint.verify import verify
 from trtspec.errors import ModelError, TensorError
+from trtspec.models.source import Source, read_source
 
 GRID = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 128, "intermediate_size": 512}
 Change = Callable[[dict[str, torch.Tensor]], Any]

@@ -10,12 +10,12 @@ import pytest
 
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.source import read_source
 from trtspec.engine import torch_builder
 from trtspec.engine.directory import check_engine
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.torch_builder import build, build_config
 from trtspec.errors import EngineError
+from trtspec.models.source import read_source
 
 # The keys that TensorRT-LLM 1.2 writes into an engine's build_config.
 # fmt: off

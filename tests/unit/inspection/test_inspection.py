@@ -19,13 +19,13 @@ from tests.unit.inspection.reports import Save, edit, only, said
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.source import read_source
 from trtspec.engine.directory import write_config
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.torch_builder import build, build_config
 from trtspec.errors import ModelError
 from trtspec.findings import Severity, errors
 from trtspec.inspection.folder import inspect
+from trtspec.models.source import read_source
 
 # Checkpoints.
 

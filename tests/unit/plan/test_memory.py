@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.source import Source, read_source
 from trtspec.cli.app import app
 from trtspec.engine.engine_options import BuildOptions
+from trtspec.models.source import Source, read_source
 from trtspec.plan.facts import ModelFacts
 from trtspec.plan.memory import GIB, Budget, EngineMemory, engine_memory, fits_a_tensor
 from trtspec.plan.resolved import EnginePlan

@@ -14,8 +14,8 @@ import pytest
 
 from tests.fakes.hub import COMMIT, Hub
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError
+from trtspec.models.source import read_source
 from trtspec.steps import convert
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

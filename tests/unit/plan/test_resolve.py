@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from trtspec.checkpoint.mapping import Mapping as RankMapping
-from trtspec.checkpoint.source import read_source
 from trtspec.errors import RecipeError
 from trtspec.machine.host import Host
+from trtspec.models.source import read_source
 from trtspec.plan.choices import Choice
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.resolve import resolve

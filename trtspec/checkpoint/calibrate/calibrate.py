@@ -15,10 +15,10 @@ from trtspec.checkpoint.calibrate.quality import measure
 from trtspec.checkpoint.calibrate.texts import choose, read_texts
 from trtspec.checkpoint.calibrate.tokens import Encoder, batches, encode
 from trtspec.checkpoint.calibration import Calibration, check_amax
-from trtspec.checkpoint.families import family_of
 from trtspec.checkpoint.inventory import check_tensors, check_tied_head
-from trtspec.checkpoint.source import Source
 from trtspec.errors import DatasetError, ModelError
+from trtspec.models.families import family_of
+from trtspec.models.source import Source
 from trtspec.watch import Advance
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from trtspec.checkpoint.calibrate.texts import is_text_file
 from trtspec.checkpoint.calibration import FILE
-from trtspec.checkpoint.hub_errors import DATASET, explained
 from trtspec.errors import DatasetError
+from trtspec.models.hub_errors import DATASET, explained
 
 _ON_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<path>.+))?")
 _SHOWN = 5

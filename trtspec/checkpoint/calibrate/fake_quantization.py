@@ -9,8 +9,8 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from trtspec.checkpoint.calibration import Amax, Calibration
-from trtspec.checkpoint.families.family import Weight
 from trtspec.checkpoint.scales import FP8_MAX, QKV, scales_of
+from trtspec.models.families.family import Weight
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

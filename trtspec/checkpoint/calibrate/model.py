@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trtspec.checkpoint.source import Source
+from trtspec.models.source import Source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

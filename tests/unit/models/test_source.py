@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from trtspec.checkpoint.families import family_of
-from trtspec.checkpoint.source import read_source
 from trtspec.errors import ModelError
+from trtspec.models.families import family_of
+from trtspec.models.source import read_source
 
 LLAMA3 = {
     "rope_type": "llama3",

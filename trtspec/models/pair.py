@@ -8,17 +8,38 @@ embedding, another end, a target beyond its trained length.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from trtspec.checkpoint.families import family_of
-from trtspec.checkpoint.side import Side
-from trtspec.checkpoint.tokenizer import Tokenizer
 from trtspec.errors import PairError
 from trtspec.findings import Finding, Severity, errors, note
+from trtspec.models.families import family_of
+from trtspec.models.source import Source, read_source
+from trtspec.models.tokenizer import Tokenizer, read_tokenizer
 
 _SHOWN = 3
 
 
-def compare(target: Side, draft: Side, max_seq_len: int | None = None) -> list[Finding]:
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a pair is compared by; `family` is TensorRT-LLM's name."""
+
+    source: Source
+    tokenizer: Tokenizer
+    family: str
+
+    @property
+    def max_position(self) -> int:
+        return self.source.max_position
+
+
+def read_member(folder: Path) -> Member:
+    """Reads a Hugging Face folder, without its weights' data; raises ModelError or TensorError."""
+    source = read_source(folder)
+    return Member(source, read_tokenizer(folder), family_of(source).name)
+
+
+def compare(target: Member, draft: Member, max_seq_len: int | None = None) -> list[Finding]:
     """Every difference with its effect; an error, which must not be built with, before those that may stay.
 
     `max_seq_len` is the recipe's: prompt and answer, in tokens.
@@ -49,7 +70,7 @@ _SAME_FAMILY = "take a draft of the target's own model family, with the same tok
 _LESS_ACCEPTED = "fewer drafts are accepted where they occur; the text stays right"
 
 
-def _ids(target: Side, draft: Side) -> Iterator[Finding]:
+def _ids(target: Member, draft: Member) -> Iterator[Finding]:
     ours, theirs = target.tokenizer, draft.tokenizer
     common = [token_id for token_id in ours.tokens if token_id in theirs.tokens]
     other = sorted(token_id for token_id in common if ours.tokens[token_id] != theirs.tokens[token_id])
@@ -76,7 +97,7 @@ def _ids(target: Side, draft: Side) -> Iterator[Finding]:
         yield note("added tokens", difference, effect="none: the target's tokenizer reads the prompts")
 
 
-def _reach(target: Side, draft: Side) -> Iterator[Finding]:
+def _reach(target: Member, draft: Member) -> Iterator[Finding]:
     """Ids that one tokenizer has and the other has not, or that no embedding has."""
     ours, theirs = target.tokenizer, draft.tokenizer
     vocabulary = target.source.vocab_size
@@ -107,7 +128,7 @@ def _reach(target: Side, draft: Side) -> Iterator[Finding]:
             yield note("token ids", difference, effect=_LESS_ACCEPTED)
 
 
-def _ends(target: Side, draft: Side) -> Iterator[Finding]:
+def _ends(target: Member, draft: Member) -> Iterator[Finding]:
     ours, theirs = target.source.end_ids, draft.source.end_ids
     eos = target.tokenizer.named["eos_token"]
     if not ours:
@@ -128,7 +149,7 @@ def _ends(target: Side, draft: Side) -> Iterator[Finding]:
         )
 
 
-def _named(target: Side, draft: Side) -> Iterator[Finding]:
+def _named(target: Member, draft: Member) -> Iterator[Finding]:
     """Tokens that have a role but end nothing."""
     if target.source.bos_id != draft.source.bos_id:
         difference = (
@@ -161,7 +182,7 @@ def _cutting(target: Tokenizer, draft: Tokenizer) -> Iterator[Finding]:
         yield note("chat template", difference, effect="the target's is used")
 
 
-def _sizes(target: Side, draft: Side) -> Iterator[Finding]:
+def _sizes(target: Member, draft: Member) -> Iterator[Finding]:
     ours, theirs = target.source, draft.source
     if ours.vocab_size != theirs.vocab_size:
         difference = f"{ours.vocab_size} rows in the target's embedding, {theirs.vocab_size} in the draft's"
@@ -178,7 +199,7 @@ def _sizes(target: Side, draft: Side) -> Iterator[Finding]:
         yield note("size", difference, effect="a draft costs what it may save: no gain in speed")
 
 
-def _lengths(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Finding]:
+def _lengths(target: Member, draft: Member, max_seq_len: int | None) -> Iterator[Finding]:
     needed = max_seq_len or target.max_position
     if needed > target.max_position:
         difference = (
@@ -192,7 +213,7 @@ def _lengths(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Fin
         yield note("context length", difference, effect="few drafts are accepted beyond them")
 
 
-def _windows(target: Side, draft: Side, max_seq_len: int | None) -> Iterator[Finding]:
+def _windows(target: Member, draft: Member, max_seq_len: int | None) -> Iterator[Finding]:
     """TensorRT-LLM 1.0 reuses no KV blocks of longer texts (`KVCacheManager::addSequence`)."""
     needed = max_seq_len or target.max_position
     for who, side in (("target", target), ("draft", draft)):
@@ -210,7 +231,7 @@ def _is_special(tokenizer: Tokenizer, token_id: int) -> bool:
     return added is not None and added.special
 
 
-def _examples(ids: list[int], target: Side, draft: Side) -> str:
+def _examples(ids: list[int], target: Member, draft: Member) -> str:
     examples = "; ".join(
         f"{token_id} is {target.tokenizer.tokens[token_id]!r} and {draft.tokenizer.tokens[token_id]!r}"
         for token_id in ids[:_SHOWN]

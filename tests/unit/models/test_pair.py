@@ -6,27 +6,26 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
-from trtspec.checkpoint.pair import compare, refuse
-from trtspec.checkpoint.side import Side, read_side
 from trtspec.errors import ModelError, PairError
 from trtspec.findings import Finding, Severity, errors, note
+from trtspec.models.pair import Member, compare, read_member, refuse
 
 SPECIALS = ("<|begin|>", "<|end|>", "<|pad|>")
 
 
 @pytest.fixture
-def sides(model_folder: Callable[..., Path]) -> Callable[..., tuple[Side, Side]]:
+def sides(model_folder: Callable[..., Path]) -> Callable[..., tuple[Member, Member]]:
     """A target and a draft, read from folders; keywords `target` and `draft` change one of them."""
 
     def build(
         target: dict[str, object] | None = None, draft: dict[str, object] | None = None
-    ) -> tuple[Side, Side]:
+    ) -> tuple[Member, Member]:
         sizes = {"target": 32, "draft": 16}
         changes = {"target": target or {}, "draft": draft or {}}
         folders = {
             role: model_folder(role, **{"hidden_size": sizes[role], **changes[role]}) for role in sizes
         }
-        return read_side(folders["target"]), read_side(folders["draft"])
+        return read_member(folders["target"]), read_member(folders["draft"])
 
     return build
 
@@ -40,11 +39,11 @@ def refused(findings: list[Finding]) -> list[str]:
     return [finding.subject for finding in errors(findings)]
 
 
-def test_a_pair_that_fits_has_no_findings(sides: Callable[..., tuple[Side, Side]]) -> None:
+def test_a_pair_that_fits_has_no_findings(sides: Callable[..., tuple[Member, Member]]) -> None:
     assert compare(*sides(), max_seq_len=256) == []
 
 
-def test_facts_of_a_side(sides: Callable[..., tuple[Side, Side]]) -> None:
+def test_facts_of_a_side(sides: Callable[..., tuple[Member, Member]]) -> None:
     target, draft = sides()
     assert (target.family, target.source.parameters, draft.source.parameters) == ("llama", 320 * 32, 320 * 16)
 
@@ -68,12 +67,12 @@ def test_facts_of_a_side(sides: Callable[..., tuple[Side, Side]]) -> None:
     ],
 )
 def test_longest_text_of_a_model(model_folder: Callable[..., Path], scaling: object, length: int) -> None:
-    assert read_side(model_folder("model", rope_scaling=scaling)).max_position == length
+    assert read_member(model_folder("model", rope_scaling=scaling)).max_position == length
 
 
 class TestIds:
     def test_an_id_that_means_other_bytes_is_refused(
-        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+        self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         other = byte_level(text=["while True:\n    pass\n", "zzzz zzzz"])
         target, draft = sides(draft={"tokenizer": other})
@@ -88,7 +87,7 @@ class TestIds:
         assert "same tokenizer" in str(error.value.repair)
 
     def test_same_bytes_written_otherwise_are_the_same_token(
-        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+        self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         trained, added = byte_level(size=260, text=["Ω" * 9]), byte_level(size=259)
         added.add_tokens(["Ω"])
@@ -99,7 +98,7 @@ class TestIds:
         assert refused(findings) == []
 
     def test_a_renamed_special_token_costs_acceptance_alone(
-        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+        self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         other = byte_level(specials=("<|begin|>", "<|end|>", "<|reserved|>"))
         finding = the_one(compare(*sides(draft={"tokenizer": other})))
@@ -107,13 +106,13 @@ class TestIds:
         assert "2 is b'<|pad|>' and b'<|reserved|>'" in finding.problem
 
     def test_an_end_token_with_another_meaning_is_refused(
-        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+        self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         other = byte_level(specials=("<|begin|>", "<|turn|>", "<|pad|>"))
         assert refused(compare(*sides(draft={"tokenizer": other}))) == ["end tokens"]
 
     def test_flags_of_an_added_token(
-        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+        self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         plain, stripped = byte_level(), byte_level()
         plain.add_tokens([AddedToken("<x>")])
@@ -125,20 +124,20 @@ class TestIds:
 
 
 class TestVocabulary:
-    def test_padding_is_listed_as_harmless(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+    def test_padding_is_listed_as_harmless(self, sides: Callable[..., tuple[Member, Member]]) -> None:
         finding = the_one(compare(*sides(target={"vocab_size": 384})))
         assert (finding.subject, finding.severity) == ("padded vocabulary", Severity.NOTE)
         assert finding.problem == "384 rows in the target's embedding, 320 in the draft's"
         assert finding.effect.startswith("none for token matching")
 
     def test_padding_of_the_draft_beyond_the_target_cuts_drafts(
-        self, sides: Callable[..., tuple[Side, Side]]
+        self, sides: Callable[..., tuple[Member, Member]]
     ) -> None:
         finding = the_one(compare(*sides(draft={"vocab_size": 384})))
         assert finding.effect == "a draft is cut where it has an id that the target lacks"
 
     def test_more_tokens_in_the_target_than_the_draft_has_rows(
-        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+        self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         more = byte_level()
         more.add_special_tokens([AddedToken(f"<extra {n}>", special=True) for n in range(30)])
@@ -148,7 +147,7 @@ class TestVocabulary:
         assert f"{size + 30 - 320} ids of the target's tokenizer, such as 320" in findings[0].problem
 
     def test_more_tokens_in_the_draft_than_the_target_has_rows(
-        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+        self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         more = byte_level()
         more.add_special_tokens([AddedToken(f"<extra {n}>", special=True) for n in range(30)])
@@ -157,7 +156,7 @@ class TestVocabulary:
         assert findings[0].effect == "the target cannot verify them"
 
     def test_tokens_that_one_has_and_the_other_could_learn(
-        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+        self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         more = byte_level()
         more.add_special_tokens([AddedToken("<new>", special=True)])
@@ -167,7 +166,7 @@ class TestVocabulary:
         assert finding.severity is Severity.NOTE
 
     def test_a_tokenizer_with_more_ids_than_its_own_model(
-        self, sides: Callable[..., tuple[Side, Side]]
+        self, sides: Callable[..., tuple[Member, Member]]
     ) -> None:
         findings = compare(*sides(target={"vocab_size": 270}))
         assert "vocabulary" in refused(findings)
@@ -177,19 +176,19 @@ class TestVocabulary:
 
 
 class TestEnds:
-    def test_a_further_end_of_one_of_them(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+    def test_a_further_end_of_one_of_them(self, sides: Callable[..., tuple[Member, Member]]) -> None:
         finding = the_one(compare(*sides(target={"eos_token_id": [1, 2]})))
         assert (finding.problem, finding.severity) == ("1, 2 in the target, 1 in the draft", Severity.NOTE)
 
-    def test_no_end_at_all(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+    def test_no_end_at_all(self, sides: Callable[..., tuple[Member, Member]]) -> None:
         findings = compare(*sides(target={"eos_token_id": None}, draft={"eos_token_id": None}))
         assert the_one(findings).effect == "only max_tokens and stop words end a text"
 
-    def test_configuration_and_tokenizer_disagree(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+    def test_configuration_and_tokenizer_disagree(self, sides: Callable[..., tuple[Member, Member]]) -> None:
         findings = compare(*sides(target={"eos_token_id": 2}, draft={"eos_token_id": 2}))
         assert the_one(findings).problem == "the target's configuration says 2, its tokenizer 1"
 
-    def test_bos_and_pad(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+    def test_bos_and_pad(self, sides: Callable[..., tuple[Member, Member]]) -> None:
         findings = compare(*sides(draft={"bos_token_id": None, "pad_token_id": 1}))
         assert [(finding.subject, finding.severity) for finding in findings] == [
             ("bos token", Severity.NOTE),
@@ -199,7 +198,7 @@ class TestEnds:
 
 class TestCutting:
     def test_stages_are_compared_one_by_one(
-        self, sides: Callable[..., tuple[Side, Side]], byte_level: Callable[..., Tokenizer]
+        self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:
         other = byte_level()
         other.normalizer = normalizers.NFC()
@@ -208,24 +207,28 @@ class TestCutting:
         assert [finding.subject for finding in findings] == ["normalizer", "pre_tokenizer"]
         assert not refused(findings)
 
-    def test_chat_template(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+    def test_chat_template(self, sides: Callable[..., tuple[Member, Member]]) -> None:
         finding = the_one(compare(*sides(target={"settings": {"chat_template": "{{ messages }}"}})))
         assert finding == note("chat template", "the draft has none", effect="the target's is used")
 
 
 class TestSizes:
-    def test_a_draft_larger_than_the_target_is_refused(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+    def test_a_draft_larger_than_the_target_is_refused(
+        self, sides: Callable[..., tuple[Member, Member]]
+    ) -> None:
         findings = compare(*sides(target={"hidden_size": 8}))
         assert refused(findings) == ["size"]
         with pytest.raises(PairError) as error:
             refuse("recipe.yaml", findings)
         assert error.value.repair == "exchange target and draft"
 
-    def test_a_draft_of_the_same_size_is_listed(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+    def test_a_draft_of_the_same_size_is_listed(self, sides: Callable[..., tuple[Member, Member]]) -> None:
         finding = the_one(compare(*sides(draft={"hidden_size": 32})))
         assert (finding.subject, finding.severity) == ("size", Severity.NOTE)
 
-    def test_texts_longer_than_the_target_was_made_for(self, sides: Callable[..., tuple[Side, Side]]) -> None:
+    def test_texts_longer_than_the_target_was_made_for(
+        self, sides: Callable[..., tuple[Member, Member]]
+    ) -> None:
         target, draft = sides(draft={"max_position_embeddings": 128})
         assert refused(compare(target, draft, max_seq_len=257)) == ["context length"]
         assert compare(target, draft, max_seq_len=128) == []
@@ -234,7 +237,7 @@ class TestSizes:
 
     @pytest.mark.parametrize(("window", "told"), [(None, False), (128, True), (256, False)])
     def test_texts_longer_than_a_sliding_window(
-        self, sides: Callable[..., tuple[Side, Side]], window: int | None, told: bool
+        self, sides: Callable[..., tuple[Member, Member]], window: int | None, told: bool
     ) -> None:
         mistral = {
             "architectures": ["MistralForCausalLM"],
@@ -247,7 +250,7 @@ class TestSizes:
         assert all("may reuse no KV cache" in effect for effect in said)
 
 
-def test_refuse_counts_what_else_is_wrong(sides: Callable[..., tuple[Side, Side]]) -> None:
+def test_refuse_counts_what_else_is_wrong(sides: Callable[..., tuple[Member, Member]]) -> None:
     findings = compare(*sides(target={"hidden_size": 8}), max_seq_len=1000)
     assert [finding.severity.value for finding in findings] == ["error", "error", "note"]
     with pytest.raises(PairError, match=r"\(and 1 more\)"):
@@ -256,4 +259,4 @@ def test_refuse_counts_what_else_is_wrong(sides: Callable[..., tuple[Side, Side]
 
 def test_an_unknown_family_is_a_model_error(model_folder: Callable[..., Path]) -> None:
     with pytest.raises(ModelError, match="MambaForCausalLM"):
-        read_side(model_folder("model", architectures=["MambaForCausalLM"]))
+        read_member(model_folder("model", architectures=["MambaForCausalLM"]))

@@ -15,19 +15,19 @@ from tempfile import TemporaryDirectory
 
 from trtspec.atomic import publish
 from trtspec.cache import cache_folder
-from trtspec.checkpoint.download import begin, published
-from trtspec.checkpoint.hub import fetch, whole
-from trtspec.checkpoint.hub_errors import explained
-from trtspec.checkpoint.source import Source
-from trtspec.checkpoint.threads import in_threads
 from trtspec.errors import ModelError, TensorError
+from trtspec.models.download import begin, published
+from trtspec.models.hub import fetch, whole
+from trtspec.models.hub_errors import explained
+from trtspec.models.source import Source
+from trtspec.threads import in_threads
 from trtspec.watch import Watch
 
 _DIGESTS = ".sha256.json"
 _THREADS = 8  # what a request takes is waiting
 
 
-def outline(repo_id: str, revision: str | None, watch: Watch) -> Path:
+def fetch_headers(repo_id: str, revision: str | None, watch: Watch) -> Path:
     """The snapshot, in a folder named after its commit, without downloading the weights.
 
     Where this machine has the weights that is the snapshot itself; else its files of weights end after their
@@ -60,19 +60,19 @@ def outline(repo_id: str, revision: str | None, watch: Watch) -> Path:
 
 
 def digests_of_weights(folder: Path) -> Mapping[str, str]:
-    """The SHA-256 of the weights that an outline stands for, by file; empty for a folder that has them."""
+    """The SHA-256 of the weights that were not downloaded, by file; empty for a folder that has them."""
     file = folder / _DIGESTS
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
-def is_outline(source: Source) -> bool:
+def is_headers_only(source: Source) -> bool:
     """Whether the weights of this model are not on this machine."""
     return (source.folder / _DIGESTS).is_file()
 
 
 def check_weights(source: Source) -> None:
-    """Raises ModelError for an outline: what is about to be read is not there."""
-    if is_outline(source):
+    """Raises ModelError for such a model: what is about to be read is not there."""
+    if is_headers_only(source):
         problem = "is the outline of a model, and what was built of it has changed meanwhile"
         raise ModelError(source.folder, problem, "run the command again")
 

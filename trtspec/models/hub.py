@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trtspec.checkpoint.download import download
-from trtspec.checkpoint.hub_errors import explained
-from trtspec.checkpoint.tensors import read_tensors
 from trtspec.errors import ModelError, UnavailableError
+from trtspec.models.download import download
+from trtspec.models.hub_errors import explained
+from trtspec.models.tensors import read_tensors
 from trtspec.watch import Watch, unwatched
 
 _COMMIT = re.compile("[0-9a-f]{40}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trtspec.checkpoint.families import llama, mistral, phi3, qwen2, qwen3
-from trtspec.checkpoint.families.family import Family
-from trtspec.checkpoint.source import Source
 from trtspec.errors import ModelError
+from trtspec.models.families import llama, mistral, phi3, qwen2, qwen3
+from trtspec.models.families.family import Family
+from trtspec.models.source import Source
 
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": llama.FAMILY,

@@ -12,11 +12,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from trtspec.checkpoint.families import decoder
-from trtspec.checkpoint.families.family import Family, Key
-from trtspec.checkpoint.families.window import of_all_layers
-from trtspec.checkpoint.source import Source
 from trtspec.errors import ModelError
+from trtspec.models.families import decoder
+from trtspec.models.families.family import Family, Key
+from trtspec.models.families.window import of_all_layers
+from trtspec.models.source import Source
 
 _REPAIR = "take one without it, as microsoft/phi-4 and microsoft/Phi-3-mini-4k-instruct are"
 KEYS = (

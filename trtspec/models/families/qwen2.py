@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from trtspec.checkpoint.families import decoder
-from trtspec.checkpoint.families.family import Family, Key
-from trtspec.checkpoint.families.window import check_none
-from trtspec.checkpoint.source import Source
+from trtspec.models.families import decoder
+from trtspec.models.families.family import Family, Key
+from trtspec.models.families.window import check_none
+from trtspec.models.source import Source
 
 
 def check(source: Source) -> None:

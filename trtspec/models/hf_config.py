@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trtspec.checkpoint.tensors import read_json
 from trtspec.errors import ModelError
+from trtspec.models.tensors import read_json
 
 T = TypeVar("T")
 REQUIRED: Any = object()

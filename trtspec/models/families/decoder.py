@@ -8,10 +8,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from trtspec.checkpoint.families.family import Part, Split, Weight
-from trtspec.checkpoint.sizes import Sizes
-from trtspec.checkpoint.source import Source
 from trtspec.errors import ModelError
+from trtspec.models.families.family import Part, Split, Weight
+from trtspec.models.sizes import Sizes
+from trtspec.models.source import Source
 
 # Rope types that TensorRT-LLM computes as transformers does (`create_attention_const_params` of its
 # layers/attention.py), and their numbers, for which the two have other defaults. `dynamic` multiplies the

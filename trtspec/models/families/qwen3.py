@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from trtspec.checkpoint.families import decoder, qwen2
-from trtspec.checkpoint.families.family import Family, Key
+from trtspec.models.families import decoder, qwen2
+from trtspec.models.families.family import Family, Key
 
 FAMILY = Family(
     name="qwen3",

@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 from typing import Any
 
-from trtspec.checkpoint.sizes import Sizes
-from trtspec.checkpoint.source import Source
+from trtspec.models.sizes import Sizes
+from trtspec.models.source import Source
 
 
 class Split(Enum):

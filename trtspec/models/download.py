@@ -9,9 +9,9 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from trtspec.checkpoint.hub_errors import explained
-from trtspec.checkpoint.tensors import INDEX, SINGLE, read_index, refuse_pickles
 from trtspec.errors import ModelError, UnavailableError
+from trtspec.models.hub_errors import explained
+from trtspec.models.tensors import INDEX, SINGLE, read_index, refuse_pickles
 from trtspec.watch import Advance, Watch
 
 _CONFIGS = ("*.json", "*.jinja")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtspec.checkpoint.tensors import read_json
 from trtspec.errors import ModelError
+from trtspec.models.tensors import read_json
 
 _STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _NAMED = ("bos_token", "eos_token", "pad_token")

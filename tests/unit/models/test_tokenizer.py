@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from trtspec.checkpoint.tokenizer import read_tokenizer
 from trtspec.errors import ModelError
+from trtspec.models.tokenizer import read_tokenizer
 
 
 def save(folder: Path, tokenizer: Tokenizer) -> Path:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trtspec.checkpoint.threads import in_threads
+from trtspec.threads import in_threads
 
 
 def test_every_item_once_and_no_advance_lost() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trtspec.checkpoint.hf_config import HfConfig, read_hf_config
-from trtspec.checkpoint.scheme import Scheme, read_scheme
-from trtspec.checkpoint.sizes import Sizes
-from trtspec.checkpoint.tensors import Tensor, read_json, read_tensors
 from trtspec.errors import ModelError
+from trtspec.models.hf_config import HfConfig, read_hf_config
+from trtspec.models.scheme import Scheme, read_scheme
+from trtspec.models.sizes import Sizes
+from trtspec.models.tensors import Tensor, read_json, read_tensors
 
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 STRETCHED = ("linear",)  # rope scalings that add to max_position_embeddings

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trtspec.checkpoint.source import Source
 from trtspec.errors import ModelError
+from trtspec.models.source import Source
 
 _SLIDING = "sliding_attention"
 

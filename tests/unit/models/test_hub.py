@@ -15,7 +15,7 @@ from tests.fakes.hub import COMMIT, Hub
 FETCH = """
 import sys
 from contextlib import contextmanager
-from trtspec.checkpoint.hub import fetch
+from trtspec.models.hub import fetch
 from trtspec.errors import TrtspecError
 
 @contextmanager

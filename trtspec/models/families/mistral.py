@@ -11,10 +11,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from trtspec.checkpoint.families import decoder, llama
-from trtspec.checkpoint.families.family import Family
-from trtspec.checkpoint.families.window import of_all_layers
-from trtspec.checkpoint.source import Source
+from trtspec.models.families import decoder, llama
+from trtspec.models.families.family import Family
+from trtspec.models.families.window import of_all_layers
+from trtspec.models.source import Source
 
 window = partial(of_all_layers, default=4096)
 

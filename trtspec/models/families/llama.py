@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtspec.checkpoint.families import decoder
-from trtspec.checkpoint.families.family import Family, Key
-from trtspec.checkpoint.source import Source
+from trtspec.models.families import decoder
+from trtspec.models.families.family import Family, Key
+from trtspec.models.source import Source
 
 KEYS = (
     Key(

@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from trtspec.checkpoint.tensors import read_header, read_tensors
 from trtspec.errors import ModelError, TensorError
+from trtspec.models.tensors import read_header, read_tensors
 
 
 @pytest.fixture
