@@ -131,7 +131,7 @@ def test_a_recipe_without_a_draft_model_reaches_its_repository(
     pair_recipe.write_text(alone)
     monkeypatch.setattr("trtspec.recipe.loader.contradictions", lambda recipe: [])
 
-    made = make_plan(pair_recipe, {"output": str(pair_recipe.parent / "out")}, True, unwatched)
+    made = make_plan(pair_recipe, {"output": str(pair_recipe.parent / "out")}, unwatched, to_run=True)
     run(made.steps, made.output, made.digests, unwatched)
 
     assert [step.role for step in made.steps if step.role] == [Role.TARGET] * 3
