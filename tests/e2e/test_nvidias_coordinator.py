@@ -23,8 +23,8 @@ from trtspec.deploy.local import serve
 from trtspec.deploy.ports import Ports
 from trtspec.deploy.wheel import find_wheel
 from trtspec.plan.layout import repository_spec
+from trtspec.progress import no_progress
 from trtspec.repository.writer import write_repository
-from trtspec.watch import unwatched
 
 MODELS = os.environ.get("NVIDIA_MODELS", "")
 PROMPTS = [f"def function_{i}(value, other_{i}):\n    " for i in range(12)]
@@ -49,7 +49,7 @@ def nvidias(tiny_build: Path, tiny_recipe: Path, tmp_path_factory) -> Iterator[D
     if "bls" not in tiny_recipe.read_text().rpartition("layout")[2]:
         pytest.skip("the engines are no models of their own")
     folder = tmp_path_factory.mktemp("nvidia")
-    spec = repository_spec(make_plan(tiny_recipe, {}, unwatched, to_run=False).resolved)
+    spec = repository_spec(make_plan(tiny_recipe, {}, no_progress, to_run=False).resolved)
     engines = tuple(
         replace(engine, engine_dir=str(tiny_build / engine.engine_dir.removeprefix("../../")))
         for engine in spec.engines

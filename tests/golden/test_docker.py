@@ -26,9 +26,9 @@ from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_docker import container
 from trtspec.docker.daemon import Daemon, container_user
 from trtspec.machine.devices import Gpu, container_gpus
+from trtspec.progress import no_progress
 from trtspec.recipe.releases import RELEASES
 from trtspec.steps.steps import make_steps
-from trtspec.watch import unwatched
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 GOLDEN = Path(__file__).with_name("docker")
@@ -40,7 +40,7 @@ def lines(name: str, release: str, folder: Path) -> dict[str, tuple[str, ...]]:
     text = (RECIPES / f"{name}.yaml").read_text()
     recipe = folder / f"{name}.yaml"
     recipe.write_text(text.replace("\nengine:\n", f"\nengine:\n  release: {release}\n"))
-    plan = make_plan(recipe, {"output": f"/builds/{name}"}, unwatched, to_run=False, container=True)
+    plan = make_plan(recipe, {"output": f"/builds/{name}"}, no_progress, to_run=False, container=True)
     loaded = plan.resolved.loaded.recipe
     gpus = tuple(
         Gpu(index, f"GPU-{index}", "NVIDIA H100", 90, "590", "Default", False, 80 << 30, 80 << 30)

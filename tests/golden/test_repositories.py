@@ -17,9 +17,9 @@ from tests.releases import each_release
 from trtspec.build.plan import make_plan
 from trtspec.deploy.launch import SERVER, launch
 from trtspec.plan.layout import repository_spec
+from trtspec.progress import no_progress
 from trtspec.repository.engine_config import engine_config_text
 from trtspec.repository.writer import write_repository
-from trtspec.watch import unwatched
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 GOLDEN = Path(__file__).with_name("repository")
@@ -38,7 +38,7 @@ def planned(path: Path, folder: Path, release: str):
     )
     recipe = folder / path.name
     recipe.write_text(text)
-    return make_plan(recipe, {}, unwatched, to_run=False).resolved
+    return make_plan(recipe, {}, no_progress, to_run=False).resolved
 
 
 @each_release(RECIPES)

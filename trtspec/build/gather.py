@@ -15,17 +15,17 @@ from trtspec.models.headers_only import digests_of_weights, fetch_headers
 from trtspec.models.hub import fetch
 from trtspec.models.source import read_source
 from trtspec.plan.facts import TOKENIZER_FILES, DatasetFacts, Facts, ModelFacts
+from trtspec.progress import Progress
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
 from trtspec.roles import Role
 from trtspec.run.digests import FileDigests
-from trtspec.watch import Watch
 
-Bring = Callable[["str", "str | None", Watch], Path]
+Bring = Callable[["str", "str | None", Progress], Path]
 
 
 def gather(
-    loaded: LoadedRecipe, host: Host, digests: FileDigests | None, weights: Collection[Role], watch: Watch
+    loaded: LoadedRecipe, host: Host, digests: FileDigests | None, weights: Collection[Role], watch: Progress
 ) -> Facts:
     """Looks at the models, and at what repositories carry.
 
@@ -40,7 +40,7 @@ def gather(
 
 
 def _model(
-    loaded: LoadedRecipe, model: Model, digests: FileDigests | None, bring: Bring, watch: Watch
+    loaded: LoadedRecipe, model: Model, digests: FileDigests | None, bring: Bring, watch: Progress
 ) -> ModelFacts:
     location = loaded.model_location(model)
     folder = location if isinstance(location, Path) else bring(location, model.revision, watch)

@@ -16,6 +16,7 @@ from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import recipe_obstacle
 from trtspec.plan.resolve import backend_of, build_folder, resolve
 from trtspec.plan.resolved import Resolved
+from trtspec.progress import Progress
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe, load
 from trtspec.recipe.releases import release_of
@@ -26,7 +27,6 @@ from trtspec.run.runner import pending
 from trtspec.run.step import Step
 from trtspec.steps.steps import make_steps, weights_read
 from trtspec.store.store import Store
-from trtspec.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Plan:
 def make_plan(
     recipe: Path,
     flags: Mapping[str, str | None],
-    watch: Watch,
+    watch: Progress,
     *,
     to_run: bool,
     container: bool = False,

@@ -10,6 +10,7 @@ from typing import Any
 
 from trtspec.digest import digest_of
 from trtspec.plan.resolved import Resolved
+from trtspec.progress import Progress
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
 from trtspec.steps import build, copy_tokenizer, write_manifest, write_repository
@@ -18,7 +19,6 @@ from trtspec.store import push as store_push
 from trtspec.store.entry import Content, Entry
 from trtspec.store.platform import Platform, platform_of
 from trtspec.store.store import Store
-from trtspec.watch import Watch
 
 
 def look(
@@ -36,7 +36,7 @@ def look(
     return found
 
 
-def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: Watch) -> list[Entry]:
+def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: Progress) -> list[Entry]:
     """Pushes each engine, and the pair that is ready to be served, unless the store has it; gives the new.
 
     `steps` are those without a store. Raises StoreError.

@@ -67,9 +67,9 @@ def deploy(
     from trtspec.deploy import foreground
     from trtspec.deploy.build import Build
     from trtspec.deploy.deployment import Deployment, patience
-    from trtspec.deploy.place import Here, InDocker, Place
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
+    from trtspec.deploy.site import Here, InDocker, Site
     from trtspec.plan.resolve import build_folder
     from trtspec.recipe.loader import load
 
@@ -93,19 +93,19 @@ def deploy(
     )
     if not build.is_current:
         out.warning(f"{recipe} has changed since {build.folder} was built from it, which is served as it is")
-    place: Place = InDocker(deployment, build, detach=detach) if docker else Here(deployment, build)
+    site: Site = InDocker(deployment, build, detach=detach) if docker else Here(deployment, build)
     if dry_run:
-        out.result(place.command_line())
+        out.result(site.command_line())
         return
-    place.prepare(out.watch)
-    if place.warning:
-        out.warning(place.warning)
-    restarts, listener = Restarts(is_wanted=restart), _Listener(deployment, place.left)
+    site.prepare(out.watch)
+    if site.warning:
+        out.warning(site.warning)
+    restarts, listener = Restarts(is_wanted=restart), _Listener(deployment, site.left)
     try:
-        foreground.serve(place.serve(), deployment.log, restarts, listener, leave=bool(place.left))
+        foreground.serve(site.serve(), deployment.log, restarts, listener, leave=bool(site.left))
     except foreground.Interrupted:
         raise typer.Exit(_INTERRUPTED) from None
-    if not place.left:
+    if not site.left:
         out.status("stopped")
 
 

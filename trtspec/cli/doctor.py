@@ -28,8 +28,8 @@ def doctor(
 
     The exit status is 1 if something that the recipe needs is missing.
     """
-    from trtspec.plan.doctor import examine
-    from trtspec.plan.machine import look
+    from trtspec.machine.doctor import examine
+    from trtspec.machine.survey import look
     from trtspec.plan.resolve import build_folder
     from trtspec.recipe.loader import load
 

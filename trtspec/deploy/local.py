@@ -100,7 +100,7 @@ class _Local:
         environment = {**self._triton.environment(), **started.environment, STOPPING: str(self._stopping)}
         with inside.log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "trtspec.deploy.leash", str(os.getpid()), *started.argv],
+                [sys.executable, "-m", "trtspec.deploy.die_with_parent", str(os.getpid()), *started.argv],
                 cwd=inside.build,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from trtspec.docker.command import lines, run_if_there
 from trtspec.errors import UnavailableError
-from trtspec.watch import Watch
+from trtspec.progress import Progress
 
 
-def ensure_image(image: str, watch: Watch) -> None:
+def ensure_image(image: str, watch: Progress) -> None:
     """Pulls what is not here; raises `UnavailableError` when that fails."""
     if run_if_there("image", "inspect", "--format", "{{.Id}}", image) is not None:
         return

@@ -8,9 +8,9 @@ from trtspec.engine.diagnosis import diagnose
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.launcher import Launcher
 from trtspec.engine.timing_cache import TimingCache
+from trtspec.progress import Advance
 from trtspec.recipe.build_options import Value, to_argv
 from trtspec.tail import Tail
-from trtspec.watch import Advance
 
 COMMAND = "trtllm-build"
 

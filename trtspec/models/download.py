@@ -12,14 +12,14 @@ from typing import Any
 from trtspec.errors import ModelError, UnavailableError
 from trtspec.models.hub_errors import explained
 from trtspec.models.tensors import INDEX, SINGLE, read_index, refuse_pickles
-from trtspec.watch import Advance, Watch
+from trtspec.progress import Advance, Progress
 
 _CONFIGS = ("*.json", "*.jinja")
 _ELSEWHERE = "*/*"  # folders hold other formats of the same model: original/, onnx/, gguf/
 _INTERVAL_S = 0.5
 
 
-def download(repo_id: str, revision: str | None, watch: Watch) -> Path:
+def download(repo_id: str, revision: str | None, watch: Progress) -> Path:
     """Brings into the cache what it lacks of a snapshot; raises ModelError or UnavailableError."""
     from huggingface_hub import snapshot_download
 

@@ -20,14 +20,14 @@ from trtspec.models.download import begin, published
 from trtspec.models.hub import fetch, whole
 from trtspec.models.hub_errors import explained
 from trtspec.models.source import Source
+from trtspec.progress import Progress
 from trtspec.threads import in_threads
-from trtspec.watch import Watch
 
 _DIGESTS = ".sha256.json"
 _THREADS = 8  # what a request takes is waiting
 
 
-def fetch_headers(repo_id: str, revision: str | None, watch: Watch) -> Path:
+def fetch_headers(repo_id: str, revision: str | None, watch: Progress) -> Path:
     """The snapshot, in a folder named after its commit, without downloading the weights.
 
     Where this machine has the weights that is the snapshot itself; else its files of weights end after their

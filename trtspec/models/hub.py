@@ -15,7 +15,7 @@ from trtspec.errors import ModelError, UnavailableError
 from trtspec.models.download import download
 from trtspec.models.hub_errors import explained
 from trtspec.models.tensors import read_tensors
-from trtspec.watch import Watch, unwatched
+from trtspec.progress import Progress, no_progress
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 
@@ -32,7 +32,7 @@ def cached_folder(repo_id: str, revision: str | None = None) -> Path | None:
     return Path(config).parent if isinstance(config, str) else None
 
 
-def fetch(repo_id: str, revision: str | None = None, watch: Watch = unwatched) -> Path:
+def fetch(repo_id: str, revision: str | None = None, watch: Progress = no_progress) -> Path:
     """The snapshot, downloaded if need be, in a folder named after its commit.
 
     Raises ModelError, or UnavailableError where the disk has no room for it.

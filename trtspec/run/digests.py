@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from trtspec.atomic import write_atomically
-from trtspec.watch import Advance, Watch, unwatched
+from trtspec.progress import Advance, Progress, no_progress
 
 CHUNK = 4 << 20
 LARGE = 1 << 30
@@ -16,7 +16,7 @@ LARGE = 1 << 30
 class FileDigests:
     """Digests by device, inode, size and modification time, in a small file; two hard links are one file."""
 
-    def __init__(self, store: Path, watch: Watch) -> None:
+    def __init__(self, store: Path, watch: Progress) -> None:
         self._store, self._watch = store, watch
         self._known: dict[str, str] = _read(store)
 
@@ -25,7 +25,7 @@ class FileDigests:
         stat = file.stat()
         key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
         if key not in self._known:
-            watch = self._watch if stat.st_size >= LARGE else unwatched
+            watch = self._watch if stat.st_size >= LARGE else no_progress
             with watch(f"read {file.name}", stat.st_size) as advance:
                 self._known[key] = _sha256(file, advance)
         return self._known[key]

@@ -11,17 +11,17 @@ from pathlib import Path, PurePosixPath
 from trtspec.atomic import publish, remove, remove_leftovers, temporary
 from trtspec.digest import digest_of
 from trtspec.errors import TrtspecError, UnavailableError
+from trtspec.progress import Advance, Progress
 from trtspec.run.digests import FileDigests
 from trtspec.run.lock import locked
 from trtspec.run.records import FOLDER, Record, read_records, write_records
 from trtspec.run.side_by_side import groups, run_together
 from trtspec.run.step import Step
-from trtspec.watch import Advance, Watch
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Watch) -> list[str]:
+def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progress) -> list[str]:
     """Does what is not done yet and returns the names of it; a run that broke off can be run again.
 
     Raises whatever a step raises, after its traces are removed, and UnavailableError for a full disk.
@@ -68,7 +68,7 @@ def _check_ours(steps: Sequence[Step], build: Path) -> None:
         raise UnavailableError(build, problem, "choose another --output")
 
 
-def _prepare(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Watch) -> None:
+def _prepare(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progress) -> None:
     """What cannot be run here is said before an hour of conversion, not after it."""
     names = pending(steps, build, digests)
     undone = [step for step in steps if step.name in names]

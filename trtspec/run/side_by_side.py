@@ -8,8 +8,8 @@ from functools import partial
 from threading import Event
 from time import monotonic
 
+from trtspec.progress import Advance
 from trtspec.run.step import Step
-from trtspec.watch import Advance
 
 Job = Callable[[Advance], None]
 

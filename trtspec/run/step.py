@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtspec.errors import TrtspecError
+from trtspec.progress import Advance, Progress
 from trtspec.roles import Role
-from trtspec.watch import Advance, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Step:
     size: int | None = None
     gpus: tuple[str, ...] = ()
     obstacle: TrtspecError | None = None
-    prepare: Callable[[Watch], None] | None = field(default=None, repr=False)
+    prepare: Callable[[Progress], None] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

@@ -19,12 +19,12 @@ from trtspec.machine.host import Host
 from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import build_obstacle
 from trtspec.plan.resolved import EnginePlan, Resolved
+from trtspec.progress import Advance
 from trtspec.recipe.releases import Release
 from trtspec.roles import Role
 from trtspec.run.records import FOLDER
 from trtspec.run.step import Step, name_of
 from trtspec.steps import convert
-from trtspec.watch import Advance
 
 KIND = "build"
 LOGS = f"{FOLDER}/logs"

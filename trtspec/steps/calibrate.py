@@ -18,11 +18,11 @@ from trtspec.models.source import Source
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.obstacles import calibrate_obstacle
 from trtspec.plan.resolved import CalibrationPlan, Resolved
+from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
 from trtspec.steps.portable import portable_name
 from trtspec.steps.reads import digest_of_files, is_safetensors, is_weight_or_tokenizer
-from trtspec.watch import Advance
 
 KIND = "calibrate"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from trtspec.models.source import Source
 from trtspec.plan.facts import Facts
 from trtspec.plan.resolved import Resolved
+from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.step import Step
 from trtspec.steps.reads import digest_of_files, is_config
-from trtspec.watch import Advance
 
 KIND = "check pair"
 

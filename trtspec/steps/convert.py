@@ -12,11 +12,11 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
 from trtspec.plan.resolved import Resolved
+from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.step import Step
 from trtspec.steps.calibrate import scales, with_scales
 from trtspec.steps.reads import digest_of_files, is_weight
-from trtspec.watch import Advance
 
 KIND = "convert"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from trtspec.models.source import Source
 from trtspec.models.tensors import read_json
 from trtspec.plan.facts import TOKENIZER_FILES, ModelFacts
+from trtspec.progress import Advance
 from trtspec.run.step import Step
 from trtspec.steps.reads import digest_of_files, is_tokenizer
-from trtspec.watch import Advance
 
 KIND = "copy tokenizer"
 OUTPUT = "tokenizer"

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.digest import digest_of
+from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
 from trtspec.steps import build, calibrate, convert, verify
 from trtspec.store import pull
 from trtspec.store.entry import Entry
 from trtspec.store.store import Store
-from trtspec.watch import Advance
 
 KIND = "pull"
 _MAKERS = (calibrate.KIND, convert.KIND, verify.KIND, build.KIND)

@@ -12,12 +12,12 @@ from trtspec.checkpoint.verify import FORMAT, verify
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
 from trtspec.plan.resolved import Resolved
+from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
 from trtspec.steps import convert
 from trtspec.steps.calibrate import scales, with_scales
 from trtspec.steps.reads import digest_of_files, is_weight
-from trtspec.watch import Advance
 
 KIND = "verify"
 

@@ -14,6 +14,7 @@ from trtspec.engine import manifest
 from trtspec.machine.installed import all_packages
 from trtspec.plan.facts import Facts
 from trtspec.plan.resolved import Resolved
+from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.records import read_records
 from trtspec.run.step import Step
@@ -21,7 +22,6 @@ from trtspec.steps import build
 from trtspec.steps.calibrate import scales
 from trtspec.steps.portable import portable_command, portable_name, portable_value
 from trtspec.steps.pull import Stored, provenance, recorded
-from trtspec.watch import Advance
 
 KIND = "write manifest"
 OUTPUT = "manifest.json"

@@ -10,10 +10,10 @@ from trtspec.digest import digest_of
 from trtspec.plan.facts import Facts
 from trtspec.plan.layout import repository_spec
 from trtspec.plan.resolved import Resolved
+from trtspec.progress import Advance
 from trtspec.repository.spec import RepositorySpec
 from trtspec.run.step import Step
 from trtspec.steps import build, copy_tokenizer
-from trtspec.watch import Advance
 
 KIND = "write repository"
 OUTPUT = "model_repository"

@@ -11,12 +11,12 @@ from functools import partial
 from time import monotonic
 
 from trtspec.errors import StoreError
+from trtspec.progress import Advance
 from trtspec.store.entry import Entry
 from trtspec.store.files import TEMPORARY, Stat
 from trtspec.store.push import PRUNE_LIMIT
 from trtspec.store.store import OBJECTS, PRUNING, PUSHING, THREADS, Store
 from trtspec.threads import in_threads
-from trtspec.watch import Advance
 
 _BATCH = 500
 Remove = Callable[[Sequence[str], Advance], None]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from trtspec.progress import Advance
 from trtspec.store.entry import Chunk, Entry
 from trtspec.store.store import THREADS, Store
 from trtspec.threads import in_threads
-from trtspec.watch import Advance
 
 
 class _Piece(NamedTuple):

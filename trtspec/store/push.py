@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trtspec.errors import StoreError
+from trtspec.progress import Advance
 from trtspec.store.entry import Chunk, Entry, StoredFile, to_bytes
 from trtspec.store.store import PRUNING, PUSHING, THREADS, Store
 from trtspec.threads import in_threads
-from trtspec.watch import Advance
 
 CHUNK = 32 << 20  # eight of them are in memory at once
 PRUNE_LIMIT = timedelta(hours=1)  # a prune that shows no life for so long was killed

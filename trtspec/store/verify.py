@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from trtspec.errors import CorruptedError
 from trtspec.findings import Finding
+from trtspec.progress import Progress
 from trtspec.store.entry import Chunk, Entry
 from trtspec.store.prune import exclusively
 from trtspec.store.store import ENTRIES, PUSHING, THREADS, Store
 from trtspec.threads import in_threads
-from trtspec.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Verified:
         return [entry for entry in self.entries if any(chunk.name in names for chunk in entry.chunks)]
 
 
-def verify(store: Store, watch: Watch) -> Verified:
+def verify(store: Store, watch: Progress) -> Verified:
     """Raises StoreError where the store cannot be read at all."""
     findings: list[Finding] = []
     entries = []

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, TextIO
 
+from trtspec.progress import Advance
 from trtspec.terminal.progress import BarProgress, PlainProgress, Progress
-from trtspec.watch import Advance
 
 _ASCII = str.maketrans({"✓": "ok", "✗": "x", "…": "...", "→": "->", "≥": ">=", "≤": "<="})
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from trtspec.cli.app import app
 from trtspec.digest import digest_of
+from trtspec.progress import no_progress
 from trtspec.run import digests
-from trtspec.watch import unwatched
 
 RUN = CliRunner()
 
@@ -69,7 +69,7 @@ def test_a_build_knows_its_digests(llama_folder: Callable[..., Path], tmp_path: 
     """The record that a build keeps is believed, as a build believes it."""
     folder = llama_folder()
     store = tmp_path / ".trtspec" / "digests.json"
-    known = digests.FileDigests(store, unwatched)
+    known = digests.FileDigests(store, no_progress)
     sums = {name: known.of(folder / name) for name in ("config.json", "model.safetensors")}
     known.save()
     store.write_text(store.read_text().replace(sums["model.safetensors"], "0" * 64))

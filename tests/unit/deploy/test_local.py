@@ -62,8 +62,8 @@ def test_metrics_of_gpus_are_not_asked_for_where_there_are_none(gpus, given):
     assert ("--allow-gpu-metrics=false" in started.argv) == given
 
 
-def test_the_leash_finds_a_command_on_path(tmp_path):
+def test_it_finds_a_command_on_path(tmp_path):
     """As it must find mpirun."""
-    code = "import os, sys; from trtspec.deploy.leash import main; main(os.getppid(), sys.argv[1:])"
+    code = "import os, sys; from trtspec.deploy.die_with_parent import main; main(os.getppid(), sys.argv[1:])"
     said = subprocess.check_output([sys.executable, "-c", code, "echo", "a b"], text=True)
     assert said == "a b\n"

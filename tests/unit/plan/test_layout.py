@@ -13,10 +13,10 @@ from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
 from trtspec.build.plan import make_plan
 from trtspec.plan.layout import repository_spec
+from trtspec.progress import no_progress
 from trtspec.repository.spec import RepositorySpec
 from trtspec.roles import Role
 from trtspec.run.runner import run
-from trtspec.watch import unwatched
 
 ON_GPUS = {"engine: {backend: torch}": "engine: {}", "float32": "float16"}
 
@@ -27,7 +27,7 @@ def spec(recipe: Path, changes: dict[str, str]) -> RepositorySpec:
         assert old in text
         text = text.replace(old, new)
     recipe.write_text(text)
-    return repository_spec(make_plan(recipe, {}, unwatched, to_run=False).resolved)
+    return repository_spec(make_plan(recipe, {}, no_progress, to_run=False).resolved)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_a_recipe_without_a_draft_model_reaches_its_repository(
     pair_recipe.write_text(alone)
     monkeypatch.setattr("trtspec.recipe.loader.contradictions", lambda recipe: [])
 
-    made = make_plan(pair_recipe, {"output": str(pair_recipe.parent / "out")}, unwatched, to_run=True)
-    run(made.steps, made.output, made.digests, unwatched)
+    made = make_plan(pair_recipe, {"output": str(pair_recipe.parent / "out")}, no_progress, to_run=True)
+    run(made.steps, made.output, made.digests, no_progress)
 
     assert [step.role for step in made.steps if step.role] == [Role.TARGET] * 3
     assert not (made.output / "draft").exists()

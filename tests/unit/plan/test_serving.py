@@ -10,8 +10,8 @@ from trtspec.build.plan import make_plan
 from trtspec.plan.choices import Choice
 from trtspec.plan.layout import repository_spec
 from trtspec.plan.resolved import Resolved
+from trtspec.progress import no_progress
 from trtspec.repository.spec import Admission
-from trtspec.watch import unwatched
 
 SECOND = 10**6
 
@@ -23,7 +23,7 @@ def resolved(recipe: Path, serving: str = "{}", engine: str = "backend: torch") 
         .replace("engine: {backend: torch}", f"engine: {{{engine}}}")
     )
     recipe.write_text(f"{text}\nserving: {serving}\n")
-    return make_plan(recipe, {}, unwatched, to_run=False).resolved
+    return make_plan(recipe, {}, no_progress, to_run=False).resolved
 
 
 def choice(found: Resolved, key: str) -> Choice:

@@ -16,8 +16,8 @@ from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.processes import naming
 from trtspec.build.plan import make_plan
 from trtspec.errors import StepError
+from trtspec.progress import no_progress
 from trtspec.run.runner import run
-from trtspec.watch import unwatched
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
 
@@ -239,10 +239,10 @@ class TestTwoRanks:
 
     def build(self, engine: Path) -> None:
         plan = make_plan(
-            engine.parents[2] / "pair.yaml", {"output": str(engine.parents[1])}, unwatched, to_run=True
+            engine.parents[2] / "pair.yaml", {"output": str(engine.parents[1])}, no_progress, to_run=True
         )
         wanted = ("convert target", "build target")
-        run([step for step in plan.steps if step.name in wanted], plan.output, plan.digests, unwatched)
+        run([step for step in plan.steps if step.name in wanted], plan.output, plan.digests, no_progress)
 
     def test_every_rank_has_a_worker(self, engine: Path) -> None:
         self.build(engine)

@@ -16,12 +16,12 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.build.plan import make_plan
 from trtspec.plan.layout import repository_spec
+from trtspec.progress import no_progress
 from trtspec.repository import RepositorySpec, write_repository
 from trtspec.repository.config import config_text
 from trtspec.repository.placement import place
 from trtspec.repository.spec import Admission, TensorRtLlm
 from trtspec.roles import Role
-from trtspec.watch import unwatched
 
 ROOT = Path(__file__).parents[3]
 CHECKED_IN = ROOT / "model_repository" / "speculative_llm"
@@ -120,7 +120,9 @@ def test_tensors_are_nvidias():
 
 def test_the_checked_in_repository_is_in_step(tmp_path: Path) -> None:
     """It is what the tiny recipe generates; UPDATE_GOLDEN=1 writes it anew."""
-    spec = repository_spec(make_plan(ROOT / "recipes/tiny/recipe.yaml", {}, unwatched, to_run=False).resolved)
+    spec = repository_spec(
+        make_plan(ROOT / "recipes/tiny/recipe.yaml", {}, no_progress, to_run=False).resolved
+    )
     write_repository(tmp_path / "repository", spec)
     model = tmp_path / "repository" / spec.model_name
     if os.environ.get("UPDATE_GOLDEN"):

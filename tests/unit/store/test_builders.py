@@ -12,11 +12,11 @@ import pytest
 
 from tests.unit.store import pusher
 from tests.unit.store.conftest import H200, entry_of, tree
+from trtspec.progress import no_progress
 from trtspec.store.prune import Rules, prune
 from trtspec.store.pull import pull
 from trtspec.store.store import Store
 from trtspec.store.verify import verify
-from trtspec.watch import unwatched
 
 START = "2026-01-01T00:00:00+00:00"
 
@@ -69,7 +69,7 @@ def test_a_push_that_is_killed_at_any_write_goes_on(
     assert process.returncode == 0
     entry = store.find(H200, "1" * 64)
     assert entry is not None
-    assert not verify(store, unwatched).findings
+    assert not verify(store, no_progress).findings
     pull(store, entry, tmp_path / "pulled", lambda *_: None)
     assert tree(tmp_path / "pulled") == tree(small_engine)
 
@@ -93,7 +93,7 @@ def test_two_builders_and_a_prune_at_once(shared_url: str, small_engine: Path, t
     for builder in builders:
         builder.communicate()
     assert len(store.entries()) == 2
-    assert not verify(store, unwatched).findings
+    assert not verify(store, no_progress).findings
     found = store.find(H200, "1" * 64)
     assert found is not None
     assert found.created == START
@@ -113,4 +113,4 @@ def test_the_same_engine_pushed_twice_at_once(shared_url: str, small_engine: Pat
         builder.communicate()
     store = Store(shared_url)
     assert store.entries() == [entry_of(small_engine, created=START)]
-    assert not verify(store, unwatched).findings
+    assert not verify(store, no_progress).findings

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.store.conftest import H200, entry_of
 from trtspec.errors import StoreError
+from trtspec.progress import no_progress
 from trtspec.store import prune as room
 from trtspec.store.entry import Entry, to_bytes
 from trtspec.store.files import Files, Stat
@@ -18,7 +19,6 @@ from trtspec.store.prune import Prune, Rules, choose, exclusively, prune
 from trtspec.store.push import push
 from trtspec.store.store import Store
 from trtspec.store.verify import verify
-from trtspec.watch import unwatched
 
 DAY = timedelta(days=1)
 NOTHING = Rules(None, None, DAY)
@@ -76,7 +76,7 @@ def test_a_store_that_is_needed_stays(store: Store, engine: Path, monkeypatch: p
     push(store, entry_of(engine), engine, silent)
     later(monkeypatch, 100 * DAY)
     assert prune(store, NOTHING, silent, dry_run=False) == Prune((), (), 0)
-    assert not verify(store, unwatched).findings
+    assert not verify(store, no_progress).findings
 
 
 def test_an_entry_goes_with_what_only_it_needs(store: Store, engine: Path) -> None:
@@ -95,7 +95,7 @@ def test_an_entry_goes_with_what_only_it_needs(store: Store, engine: Path) -> No
     assert told == prune(store, rules, silent, dry_run=False) == Prune((old,), (gone.name,), gone.size)
     assert before.keys() - store.files.find("").keys() == {old.document, gone.name}
     assert store.entries() == [new]
-    assert not verify(store, unwatched).findings
+    assert not verify(store, no_progress).findings
 
 
 def test_what_a_killed_push_left_stays_for_a_while(
@@ -133,7 +133,7 @@ def test_a_push_that_uses_an_object_nobody_else_needs(
     monkeypatch.setattr(Files, "size", size_then_prune)
     push(store, entry, engine, silent)
     assert pruned
-    assert not verify(store, unwatched).findings
+    assert not verify(store, no_progress).findings
 
 
 def test_a_push_waits_for_a_prune(store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_push_waits_for_a_prune(store: Store, engine: Path, monkeypatch: pytes
         remove(doomed, silent)
     pushing.join(20)
     assert notes[0] == "waits for the end of a prune"
-    assert not verify(store, unwatched).findings
+    assert not verify(store, no_progress).findings
     assert store.entries() == [entry]
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from tests.unit.store.conftest import H200, entry_of, tree
 from trtspec.errors import CorruptedError, StoreError
+from trtspec.progress import no_progress
 from trtspec.store.entry import from_bytes, to_bytes
 from trtspec.store.platform import Platform
 from trtspec.store.pull import pull
 from trtspec.store.push import push
 from trtspec.store.store import Store
 from trtspec.store.verify import drop, verify
-from trtspec.watch import unwatched
 
 
 def silent(*_: object) -> None: ...
@@ -102,7 +102,7 @@ def test_two_that_made_the_same_engine_both_stay_and_all_see_the_first(store: St
     push(store, first, engine, silent)
     assert store.find(H200, first.key) == first
     assert store.entries() == [second, first]
-    assert not verify(store, unwatched).findings
+    assert not verify(store, no_progress).findings
 
 
 def test_a_file_that_changes_while_it_is_pushed_is_refused(store: Store, engine: Path) -> None:
@@ -130,13 +130,13 @@ class TestCorruption:
         with pytest.raises(CorruptedError, match=chunk.sha256) as failure:
             pull(pushed, entry, tmp_path / "pulled", silent)
         assert "verify" in str(failure.value.repair)
-        found = verify(pushed, unwatched)
+        found = verify(pushed, no_progress)
         assert [finding.subject for finding in found.findings] == [chunk.name]
         assert found.damaged() == [entry]
         drop(pushed, found)
         assert pushed.entries() == []
         push(pushed, entry, engine, silent)
-        assert not verify(pushed, unwatched).findings
+        assert not verify(pushed, no_progress).findings
         pull(pushed, entry, tmp_path / "again", silent)
         assert tree(tmp_path / "again") == tree(engine)
 
@@ -145,7 +145,7 @@ class TestCorruption:
         pushed.files.write(entry.document, to_bytes(replace(entry, name="other")))
         with pytest.raises(CorruptedError, match="its content is not what its name says"):
             pushed.find(H200, entry.key)
-        found = verify(pushed, unwatched)
+        found = verify(pushed, no_progress)
         assert [finding.subject for finding in found.findings] == [entry.document]
         drop(pushed, found)
         assert pushed.entries() == []
@@ -154,7 +154,7 @@ class TestCorruption:
         entry = pushed.entries()[0]
         pushed.files.write(next(iter(entry.chunks)).name, b"")
         push(pushed, entry, engine, silent)
-        assert not verify(pushed, unwatched).findings
+        assert not verify(pushed, no_progress).findings
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a//b", "a/../b", "", "a/."])

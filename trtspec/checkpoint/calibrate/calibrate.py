@@ -19,7 +19,7 @@ from trtspec.checkpoint.inventory import check_tensors, check_tied_head
 from trtspec.errors import DatasetError, ModelError
 from trtspec.models.families import family_of
 from trtspec.models.source import Source
-from trtspec.watch import Advance
+from trtspec.progress import Advance
 
 if TYPE_CHECKING:
     import torch

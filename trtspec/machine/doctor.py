@@ -8,7 +8,7 @@ from trtspec.engine.compatibility import fits_sm
 from trtspec.errors import UnavailableError
 from trtspec.findings import Finding, Severity, note, ok
 from trtspec.machine.settings import settings
-from trtspec.plan.machine import Machine, ModelState
+from trtspec.machine.survey import Machine, ModelState
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.schema import Recipe
 from trtspec.repository.placement import place

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.progress import Advance
 from trtspec.run.side_by_side import groups, run_together
 from trtspec.run.step import Step
-from trtspec.watch import Advance
 
 
 def step(name: str, *gpus: str, after: tuple[str, ...] = ()) -> Step:

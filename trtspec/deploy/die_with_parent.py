@@ -1,4 +1,4 @@
-"""`python -m trtspec.deploy.leash PARENT COMMAND…`: becomes COMMAND, which is told to end when PARENT dies.
+"""`python -m trtspec.deploy.die_with_parent PARENT COMMAND…`: becomes COMMAND, which ends when PARENT dies.
 
 A server in a session of its own would outlive a deploy that was killed hard. The kernel remembers the signal
 over the exec.

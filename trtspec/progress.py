@@ -8,17 +8,17 @@ from typing import Protocol
 
 
 class Advance(Protocol):
-    """Hears of progress."""
+    """Is told how far a piece of work is."""
 
     def __call__(self, amount: int, note: str = "", /) -> None:
         """So many bytes more are done; `note` says what is being done now, if that is known."""
         ...
 
 
-# Entered, with a label and a size in bytes, around work that takes a while; what it yields hears of bytes
-# done.
-Watch = Callable[[str, int | None], AbstractContextManager[Advance]]
+# Called with a label and a size in bytes; entered around work that takes a while, it yields what is to be
+# told of the bytes that are done.
+Progress = Callable[[str, int | None], AbstractContextManager[Advance]]
 
 
-def unwatched(label: str, size: int | None) -> AbstractContextManager[Advance]:
+def no_progress(label: str, size: int | None) -> AbstractContextManager[Advance]:
     return nullcontext(lambda *_: None)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trtspec.digest import digest_of
+from trtspec.progress import Advance
 from trtspec.run import digests as module
 from trtspec.run.digests import FileDigests
-from trtspec.watch import Advance
 
 
 class Reads(list[int]):

@@ -17,14 +17,14 @@ from trtspec.docker.daemon import container_user, find_daemon, obstacle
 from trtspec.docker.image import ensure_image
 from trtspec.machine.devices import container_gpus, find_gpus
 from trtspec.machine.runtime import image_runtime, this_runtime
+from trtspec.progress import Progress
 from trtspec.recipe.releases import release_of
-from trtspec.watch import Watch
 
 # In place of the key, in what is shown.
 _HIDDEN = "$KEY"
 
 
-class Place(Protocol):
+class Site(Protocol):
     """`warning` is what one should know who serves there; `left` names what stays when `serve` has ended."""
 
     warning: str | None
@@ -34,7 +34,7 @@ class Place(Protocol):
         """What starts the server, for a shell."""
         ...
 
-    def prepare(self, watch: Watch) -> None:
+    def prepare(self, watch: Progress) -> None:
         """Raises what keeps the build from being served there, and fetches what is missing."""
         ...
 
@@ -60,7 +60,7 @@ class Here:
         command = " ".join([*variables, shlex.join(shown.argv)])
         return f"cd {shlex.quote(str(hidden.build))} && {command}"
 
-    def prepare(self, watch: Watch) -> None:
+    def prepare(self, watch: Progress) -> None:
         self._build.check(this_runtime())
 
     def serve(self) -> AbstractContextManager[Callable[[], Server]]:
@@ -83,7 +83,7 @@ class InDocker:
     def command_line(self) -> str:
         return shlex.join(self._made_for(replace(self._deployment, key=_HIDDEN)).run("--detach"))
 
-    def prepare(self, watch: Watch) -> None:
+    def prepare(self, watch: Progress) -> None:
         self._build.check(image_runtime(self._release))
         if problem := obstacle(self._daemon, needs_gpus=bool(self._gpus)):
             raise problem

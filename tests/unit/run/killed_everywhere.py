@@ -18,8 +18,8 @@ from pathlib import Path
 
 from trtspec.build.plan import make_plan
 from trtspec.checkpoint import convert
+from trtspec.progress import Advance
 from trtspec.run.runner import run
-from trtspec.watch import Advance
 
 MOMENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "shutil.rmtree")
 

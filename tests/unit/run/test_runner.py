@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from trtspec.errors import EngineError, UnavailableError
+from trtspec.progress import Advance
 from trtspec.run.digests import FileDigests
 from trtspec.run.runner import pending, run
 from trtspec.run.step import Step
-from trtspec.watch import Advance
 
 
 class Kitchen:
