@@ -13,12 +13,12 @@ from trtspec.serving.errors import Busy, TimedOut
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _Wait:
     """The wait of one completion; times are on the loop's clock."""
 
     since: float
     until: float
-    has_come: asyncio.Future[None]
+    admitted: asyncio.Future[None]
 
 
 class AdmissionQueue:
@@ -30,7 +30,7 @@ class AdmissionQueue:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._admission = Admission(bounds.max_places, bounds.kv_tokens, bounds.max_queue_size)
-        self._waiting: dict[Ticket, _Turn] = {}
+        self._waiting: dict[Ticket, _Wait] = {}
         self._closed: str | None = None
 
     @property
@@ -66,36 +66,36 @@ class AdmissionQueue:
             yield
         finally:
             for other in self._admission.leave(ticket):
-                turn = self._waiting.pop(other)
-                if not turn.has_come.done():
-                    turn.has_come.set_result(None)
+                wait = self._waiting.pop(other)
+                if not wait.admitted.done():
+                    wait.admitted.set_result(None)
 
     def close(self, why: str) -> None:
         """Refuses all completions from now on, and those that wait, with `Busy` and `why`."""
         self._closed = why
-        for turn in self._waiting.values():
-            if not turn.has_come.done():
-                turn.has_come.set_exception(Busy(why))
+        for wait in self._waiting.values():
+            if not wait.admitted.done():
+                wait.admitted.set_exception(Busy(why))
 
     def longest_wait(self, now: float) -> float:
         """Returns the longest time in seconds that a completion in the queue has waited."""
-        return max((now - turn.since for turn in self._waiting.values()), default=0.0)
+        return max((now - wait.since for wait in self._waiting.values()), default=0.0)
 
     def reap(self, now: float) -> None:
         """Ends the wait of those whose time is over."""
-        for turn in self._waiting.values():
-            if turn.until <= now and not turn.has_come.done():
-                turn.has_come.set_exception(TimeoutError())
+        for wait in self._waiting.values():
+            if wait.until <= now and not wait.admitted.done():
+                wait.admitted.set_exception(TimeoutError())
 
     async def _wait(self, ticket: Ticket, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         now, delay = loop.time(), self._bounds.max_queue_delay_s
-        turn = _Turn(now, min(deadline, now + delay), loop.create_future())
-        self._waiting[ticket] = turn
+        wait = _Wait(now, min(deadline, now + delay), loop.create_future())
+        self._waiting[ticket] = wait
         try:
-            await turn.has_come
+            await wait.admitted
         except TimeoutError:
-            if turn.until == deadline:
+            if wait.until == deadline:
                 raise TimedOut("in the queue") from None
             raise Busy(f"no place became free in {delay:g} s") from None
         finally:

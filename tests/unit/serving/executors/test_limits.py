@@ -20,7 +20,9 @@ def engine(tmp_path: Path) -> Path:
 
 
 def test_are_those_of_the_loaded_engine(engine: Path):
-    assert read_limits(engine) == TorchExecutor(engine).limits
+    executor = TorchExecutor(engine)
+    executor.shutdown()
+    assert read_limits(engine) == executor.limits
     assert isinstance(read_limits(engine), Limits)
 
 
