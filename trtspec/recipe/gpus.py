@@ -46,11 +46,6 @@ GPUS = {
 NAMES = (*GPUS, NONE)
 
 
-def identify(label: str) -> Gpu | None:
-    """The kind of GPU with the name that `nvidia-smi` gives; None for one that no recipe can name."""
-    return next((gpu for gpu in GPUS.values() if gpu.label == label), None)
-
-
 def check(name: str) -> str:
     """The name itself if it may stand in a recipe; raises ValueError(problem, repair)."""
     if name in NAMES:
