@@ -7,13 +7,14 @@ from pathlib import Path
 
 from trtspec.engine.directory import read_engine
 from trtspec.engine.integrity import check_unchanged
-from trtspec.engine.loading import Pair, Runtime, built_with, check_loading
+from trtspec.engine.loading import PlacedEngine, Runtime, built_with, check_loading
 from trtspec.engine.manifest import recipe_of
 from trtspec.machine.devices import find_gpus
 from trtspec.machine.settings import settings_obstacle
 from trtspec.models.tokenizer import read_tokenizer
 from trtspec.recipe.schema import Recipe
 from trtspec.repository.placement import place
+from trtspec.roles import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,14 @@ class Build:
         """What would fail after minutes of loading is refused at once."""
         recipe, folder = self.recipe, self.folder.resolve()
         gpus = place(recipe.ranks, recipe.hardware.count)
-        pair = Pair(folder / "target/engine", folder / "draft/engine", gpus.target, gpus.draft)
         check_unchanged(folder)
-        built = (built_with(self._manifest, "target"), built_with(self._manifest, "draft"))
+        engines = {
+            role: PlacedEngine(folder / f"{role}/engine", gpus.of(role), built_with(self._manifest, role))
+            for role in recipe.models
+        }
         size = read_tokenizer(folder / "tokenizer").size
-        check_loading(pair, recipe.speculation.num_draft_tokens or 1, size, built, runtime)
-        if read_engine(pair.target).backend == "tensorrt_llm":
+        check_loading(engines, recipe.speculation.num_draft_tokens or 1, size, runtime)
+        if read_engine(engines[Role.TARGET].folder).backend == "tensorrt_llm":
             visible = find_gpus()
             if problem := settings_obstacle([visible[gpu] for gpu in sorted({*gpus.target, *gpus.draft})]):
                 raise problem

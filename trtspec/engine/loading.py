@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from trtspec.engine.compatibility import fits_sm, fits_tensorrt
 from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, EngineConfig, check_engine, read_engine
 from trtspec.errors import EngineError
 from trtspec.recipe.releases import RELEASES
+from trtspec.roles import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class BuiltWith:
     sm: int | None = None
 
 
-def built_with(manifest: Path, role: str) -> BuiltWith:
+def built_with(manifest: Path, role: Role) -> BuiltWith:
     """From a build's manifest; one that is missing or of another schema says nothing.
 
     An engine that was pulled was made elsewhere, and the manifest says with what.
@@ -48,38 +50,33 @@ def built_with(manifest: Path, role: str) -> BuiltWith:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two engine directories, and the GPU of each rank, by CUDA's numbers."""
+class PlacedEngine:
+    """An engine directory, the GPU of each rank by CUDA's numbers, and what made it."""
 
-    target: Path
-    draft: Path
-    target_gpus: tuple[int, ...]
-    draft_gpus: tuple[int, ...]
+    folder: Path
+    gpus: tuple[int, ...]
+    built: BuiltWith
 
 
 def check_loading(
-    pair: Pair,
-    num_draft_tokens: int,
-    tokenizer_size: int,
-    built: tuple[BuiltWith, BuiltWith],
-    runtime: Runtime,
+    engines: Mapping[Role, PlacedEngine], num_draft_tokens: int, tokenizer_size: int, runtime: Runtime
 ) -> None:
     """Raises EngineError for the first thing that would fail, with the image or the rebuild that mends it.
 
-    `num_draft_tokens` is the longest draft that will be sent, `tokenizer_size` one more than the highest id;
-    `built` is of target and draft.
+    `num_draft_tokens` is the longest draft that will be sent, `tokenizer_size` one more than the highest id.
     """
-    target, draft = pair.target, pair.draft
-    configs = {target: read_engine(target), draft: read_engine(draft)}
-    gpus = (pair.target_gpus, pair.draft_gpus)
-    for (folder, config), its_gpus, its_build in zip(configs.items(), gpus, built, strict=True):
-        if config.backend == "tensorrt_llm":
-            _check_versions(folder, config, its_build, runtime)
-            _check_gpus(folder, config, its_gpus, its_build, runtime)
-    _check_mode(target, configs[target], num_draft_tokens)
-    check_engine(target, configs[target].max_draft_len)
-    check_engine(draft, 0)
-    _check_sizes(target, draft, configs[target], configs[draft], tokenizer_size)
+    configs = {role: read_engine(engine.folder) for role, engine in engines.items()}
+    for role, engine in engines.items():
+        if configs[role].backend == "tensorrt_llm":
+            _check_versions(engine.folder, configs[role], engine.built, runtime)
+            _check_gpus(engine.folder, configs[role], engine.gpus, engine.built, runtime)
+    target = configs[Role.TARGET]
+    _check_mode(engines[Role.TARGET].folder, target, num_draft_tokens)
+    for role, engine in engines.items():
+        check_engine(engine.folder, target.max_draft_len if role is Role.TARGET else 0)
+        _check_vocabulary(engine.folder, configs[role], tokenizer_size)
+    for role, engine in engines.items():
+        _check_length(engine.folder, configs[role], target)
 
 
 def _check_versions(folder: Path, config: EngineConfig, built: BuiltWith, runtime: Runtime) -> None:
@@ -135,16 +132,15 @@ def _check_mode(folder: Path, config: EngineConfig, num_draft_tokens: int) -> No
         raise EngineError(folder, problem, repair)
 
 
-def _check_sizes(
-    target: Path, draft: Path, ours: EngineConfig, theirs: EngineConfig, tokenizer_size: int
-) -> None:
-    for folder, config in ((target, ours), (draft, theirs)):
-        if tokenizer_size > config.vocab_size:
-            problem = (
-                f"has a vocabulary of {config.vocab_size}, and the tokenizer ids up to {tokenizer_size - 1}"
-            )
-            raise EngineError(folder, problem, "build both engines and the tokenizer from one recipe")
-    longest = ours.max_seq_len - ours.max_draft_len
-    if theirs.max_seq_len < longest:
-        problem = f"reads texts of {theirs.max_seq_len} tokens, the target of {longest}; it gets them whole"
-        raise EngineError(draft, problem, "build both engines from one recipe")
+def _check_vocabulary(folder: Path, config: EngineConfig, tokenizer_size: int) -> None:
+    if tokenizer_size > config.vocab_size:
+        problem = f"has a vocabulary of {config.vocab_size}, and the tokenizer ids up to {tokenizer_size - 1}"
+        raise EngineError(folder, problem, "build both engines and the tokenizer from one recipe")
+
+
+def _check_length(folder: Path, config: EngineConfig, target: EngineConfig) -> None:
+    """Every engine gets the whole text."""
+    longest = target.max_seq_len - target.max_draft_len
+    if config.max_seq_len < longest:
+        problem = f"reads texts of {config.max_seq_len} tokens, the target of {longest}; it gets them whole"
+        raise EngineError(folder, problem, "build both engines from one recipe")

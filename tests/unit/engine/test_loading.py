@@ -8,9 +8,10 @@ import pytest
 
 from trtspec.engine.directory import write_config
 from trtspec.engine.engine_options import BuildOptions
-from trtspec.engine.loading import BuiltWith, Pair, Runtime, built_with, check_loading
+from trtspec.engine.loading import BuiltWith, PlacedEngine, Runtime, built_with, check_loading
 from trtspec.engine.torch_builder import build_config
 from trtspec.errors import EngineError
+from trtspec.roles import Role
 
 HERE = Runtime("1.2.1", "10.14.1.48", (90,))
 BUILT = BuiltWith("10.14.1.48", 90)
@@ -50,12 +51,13 @@ def check(
     target_gpus: tuple[int, ...] = (0,),
     draft_gpus: tuple[int, ...] = (0,),
 ) -> None:
-    both = (built, draft_built or built)
-    folders = (
-        write(tmp_path / "target", **{"drafts": 8, **(target or {})}),
-        write(tmp_path / "draft", **{"drafts": 0, **(draft or {})}),
-    )
-    check_loading(Pair(*folders, target_gpus, draft_gpus), num_draft_tokens, tokenizer_size, both, runtime)
+    ours = write(tmp_path / "target", **{"drafts": 8, **(target or {})})
+    theirs = write(tmp_path / "draft", **{"drafts": 0, **(draft or {})})
+    engines = {
+        Role.TARGET: PlacedEngine(ours, target_gpus, built),
+        Role.DRAFT: PlacedEngine(theirs, draft_gpus, draft_built or built),
+    }
+    check_loading(engines, num_draft_tokens, tokenizer_size, runtime)
 
 
 def test_a_pair_that_loads(tmp_path: Path) -> None:
@@ -170,12 +172,12 @@ def test_what_would_fail(tmp_path: Path, changes: dict[str, Any], problem: str, 
 
 def test_what_a_manifest_says(tmp_path: Path) -> None:
     file = tmp_path / "manifest.json"
-    assert built_with(file, "target") == BuiltWith()
+    assert built_with(file, Role.TARGET) == BuiltWith()
     file.write_text(json.dumps({"tools": {"tensorrt": "10.14.1.48"}, "gpu": {"sm": 90, "name": "x"}}))
-    assert built_with(file, "target") == BUILT
+    assert built_with(file, Role.TARGET) == BUILT
     for other in ("{}", "[]", "half", '{"tools": null, "gpu": null}', '{"pulled": []}'):
         file.write_text(other)
-        assert built_with(file, "target") == BuiltWith()
+        assert built_with(file, Role.TARGET) == BuiltWith()
 
 
 def test_what_a_manifest_says_of_an_engine_that_was_pulled(tmp_path: Path) -> None:
@@ -185,5 +187,5 @@ def test_what_a_manifest_says_of_an_engine_that_was_pulled(tmp_path: Path) -> No
     file.write_text(
         json.dumps({"tools": {"tensorrt": "10.13.3.9"}, "gpu": {"sm": 80}, "pulled": {"target": made}})
     )
-    assert built_with(file, "target") == BUILT
-    assert built_with(file, "draft") == BuiltWith("10.13.3.9", 80)
+    assert built_with(file, Role.TARGET) == BUILT
+    assert built_with(file, Role.DRAFT) == BuiltWith("10.13.3.9", 80)
