@@ -22,7 +22,7 @@ def test_generate_answers_once_and_the_same_with_and_without_drafts(server):
 def test_a_stream_comes_in_pieces_that_are_the_text(server):
     events = server.stream(PROMPT, max_tokens=40, return_perf_metrics=True, return_num_output_tokens=True)
 
-    assert len(events) > 3
+    assert len(events) > 1  # what a client has not yet taken is joined
     assert "".join(event["text_output"] for event in events) == server.generate(PROMPT, max_tokens=40)
     *before, last = events
     assert last["num_output_tokens"] == 40
@@ -53,7 +53,7 @@ def test_grpc_streams_the_same_text(server):
     responses = list(client.generate({"text_input": PROMPT, "max_tokens": 40, "stream": True}))
     client.close()
 
-    assert len(responses) > 3
+    assert len(responses) > 1
     assert "".join(each["text_output"] for each in responses) == server.generate(PROMPT, max_tokens=40)
 
 
