@@ -44,6 +44,7 @@ _MOST_CONNECTIONS = 4096
 _IDLE_S = 75.0
 # What a client may take for the head of its first request; later ones have the time of an idle connection.
 _HEAD_S = 30.0
+_UNUSED_S = 1.0
 # What takes no time to look through, in bytes.
 _SHORT = 1 << 16
 # A client that has left may have overtaken its own request.
@@ -92,7 +93,8 @@ class Front:
 
     async def _start(self) -> None:
         self._session = ClientSession(
-            connector=TCPConnector(limit=0),
+            # Triton that is told to end waits ten seconds for connections that nobody uses.
+            connector=TCPConnector(limit=0, keepalive_timeout=_UNUSED_S),
             timeout=ClientTimeout(total=None, sock_connect=5),
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
