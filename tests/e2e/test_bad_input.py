@@ -143,7 +143,8 @@ def test_many_large_bodies_at_once_take_no_memory(server):
         heads = pool.map(lambda _: post_zeros(server, 1024 * MIB, "x/y", True)[0], range(32))
         assert {head[:12] for head in heads} == {b"HTTP/1.1 413"}
 
-    assert memory(deploy) - before < 400 * MIB
+    # Bodies of 512 MiB may be held at once, and 32 GiB were sent.
+    assert memory(deploy) - before < 600 * MIB
     assert server.generate(PROMPT, max_tokens=2)
 
 
