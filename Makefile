@@ -40,7 +40,7 @@ test-sweep: .venv/.dev ## Every case of what the suite tries in a few: layouts, 
 test-pythons: ## The demo and the tests of deploy with each Python that the README names, as far as PATH has it
 	tests/pythons.sh $(PYTHONS)
 
-test-chaos: .venv/.dev ## 20,000 requests while everything breaks; about 15 minutes on 2 cores
+test-chaos: .venv/.dev ## 20,000 requests while everything breaks; about 9 minutes on 2 cores
 	$(BIN)/python -m pytest -m chaos
 
 test-gpu: .venv/.dev ## What needs an NVIDIA GPU

@@ -158,6 +158,11 @@ def test_the_torch_backend_needs_nothing_of_nvidia(tmp_path: Path, runtime: Runt
             "one recipe",
         ),
         ({"target": {"vocab_size": 64}}, "has a vocabulary of 64", "one recipe"),
+        (
+            {"draft": {"vocab_size": 99}},
+            "has a vocabulary of 99, and the tokenizer ids up to 99",
+            "one recipe",
+        ),
         ({"draft": {"max_seq_len": 128}}, "reads texts of 128 tokens, the target of 256", "one recipe"),
     ],
 )

@@ -99,6 +99,7 @@ def test_dtype_without_one_in_the_config_is_that_of_the_weights(llama_folder: Ca
         ({"vocab_size": True}, "vocab_size must be int, not True"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be token ids"),
         ({"architectures": []}, "architectures must name one class"),
+        ({"architectures": ["LlamaForCausalLM", "Other"]}, "architectures must name one class"),
         ({"rope_theta": -1.0}, "rope_theta must be a positive number, not -1.0"),
         ({"rope_theta": float("nan")}, "rope_theta must be a positive number, not nan"),
         ({"rope_theta": 10**400}, "rope_theta must be a positive number, not 1000"),
