@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from trtspec.digest import digest_of
-from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
 from trtspec.steps import build, calibrate, convert, verify
@@ -39,7 +37,7 @@ def step(role: Role, stored: Stored) -> Step:
         output=output,
         command=("trtspec", "store", "pull", str(store), entry.digest[:12], "--output", output),
         digest=digest_of(["pull", entry.digest]),
-        action=partial(run, store, entry),
+        action=partial(pull.pull, store, entry),
         size=entry.size,
     )
 
@@ -79,7 +77,3 @@ def _made(role: Role, entry: Entry) -> dict[str, Any]:
         by_step = entry.manifest.get(key) or {}
         kept[key] = {step: value for step, value in by_step.items() if step in makers}
     return {"entry": entry.digest, "created": entry.created, **kept}
-
-
-def run(store: Store, entry: Entry, output: Path, advance: Advance) -> None:
-    pull.pull(store, entry, output, advance)
