@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,13 @@ class Client:
         self._triton.start_stream(lambda result, error: heard.put((result, error)))
         is_over = False
         try:
-            self._triton.async_stream_infer(
-                self._model_name,
-                [_tensor(name, value) for name, value in values.items()],
-                enable_empty_final_response=True,
-            )
+            # A stream that has broken by now takes no request; its reason has been heard.
+            with suppress(InferenceServerException):
+                self._triton.async_stream_infer(
+                    self._model_name,
+                    [_tensor(name, value) for name, value in values.items()],
+                    enable_empty_final_response=True,
+                )
             while not is_over:
                 result, error = heard.get()
                 if error is not None:

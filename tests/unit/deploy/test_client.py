@@ -1,0 +1,41 @@
+"""The gRPC client when nothing answers at the address."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from trtspec.deploy.client import Client
+from trtspec.errors import ServerError
+
+
+class AfterTheStreamBroke(dict):
+    """Values that are read when the thread that listens to the stream has ended."""
+
+    def items(self):
+        before = self.pop("threads")
+        listener = (set(threading.enumerate()) - before).pop()
+        listener.join(60)
+        assert not listener.is_alive()
+        return super().items()
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_stream_that_cannot_begin_is_a_server_error(closed_port: int, is_late: bool) -> None:
+    client = Client(f"127.0.0.1:{closed_port}", "speculative_llm")
+    values: dict = {"text_input": "hello"}
+    if is_late:
+        values = AfterTheStreamBroke(values, threads=set(threading.enumerate()))
+    with pytest.raises(ServerError, match="failed to connect"):
+        next(client.generate(values))
+    client.close()
