@@ -29,6 +29,7 @@ from trtspec.models.families.family import Part, Weight
 from trtspec.models.source import Source
 from trtspec.models.tensors import Tensor
 from trtspec.threads import in_threads
+from trtspec.units import mb_or_gb
 
 CHUNK = 1 << 20  # bytes; the casts of a piece this small stay in the processor's cache
 FORMAT = 3  # of what is written: raised when the same source and options give other bytes
@@ -98,7 +99,7 @@ def rank_sizes(source: Source, options: ConvertOptions) -> list[int]:
 def _check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
-        problem = f"the disk is full: {needed / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB free"
+        problem = f"the disk is full: {mb_or_gb(needed)} are needed and {mb_or_gb(free)} free"
         raise UnavailableError(folder.parent, problem, "free some space, or choose another --output")
 
 

@@ -13,6 +13,7 @@ from trtspec.errors import ModelError, UnavailableError
 from trtspec.models.hub_errors import explained
 from trtspec.models.tensors import INDEX, SINGLE, read_index, refuse_pickles
 from trtspec.progress import Advance, Progress
+from trtspec.units import mb_or_gb
 
 _CONFIGS = ("*.json", "*.jinja")
 _ELSEWHERE = "*/*"  # folders hold other formats of the same model: original/, onnx/, gguf/
@@ -88,7 +89,7 @@ def _present(blobs: Mapping[Path, int]) -> int:
 def _check_space(repo_id: str, folder: Path, blobs: Mapping[Path, int]) -> None:
     needed, free = sum(blobs.values()) - _present(blobs), shutil.disk_usage(folder).free
     if needed > free:
-        problem = f"{repo_id} needs {needed / 1e9:.2f} GB more, and {free / 1e9:.2f} GB are free"
+        problem = f"{repo_id} needs {mb_or_gb(needed)} more, and {mb_or_gb(free)} are free"
         raise UnavailableError(folder, problem, "free some space, or set HF_HOME to a folder that has it")
 
 

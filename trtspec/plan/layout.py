@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from trtspec.models.families import family_of
 from trtspec.plan.memory import KV_FRACTION, budget
 from trtspec.plan.resolved import EnginePlan, Resolved
-from trtspec.repository.spec import MODELS, EngineModel, RepositorySpec, TensorRtLlm
+from trtspec.recipe.schema import BLS_MODELS
+from trtspec.repository.spec import EngineModel, RepositorySpec, TensorRtLlm
 from trtspec.roles import Role
 
 
@@ -18,7 +19,7 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
     admission = resolved.admission
     if resolved.layout == "bls":
         engines = tuple(
-            _engine(resolved, MODELS[role], f"{role}/engine", engine, resolved.placement.of(role))
+            _engine(resolved, BLS_MODELS[role], f"{role}/engine", engine, resolved.placement.of(role))
             for role, engine in resolved.engines.items()
         )
         admission = replace(admission, kv_tokens=_kv_tokens(resolved))

@@ -17,8 +17,8 @@ from trtspec.models.tensors import ITEM_SIZE
 from trtspec.plan.resolved import EnginePlan, Resolved, placement
 from trtspec.recipe import gpus
 from trtspec.roles import Role
+from trtspec.units import GIB, gib
 
-GIB = 1 << 30
 KV_FRACTION = 0.9
 _RUNTIME = 3 * GIB // 2  # CUDA context and libraries, TensorRT's own, NCCL; for each engine
 _LOGIT_COPIES = 3  # the engine's output, the decoder's copy of it, the probabilities of a verification
@@ -83,8 +83,8 @@ class Budget:
     def problem(self) -> str | None:
         """Why this cannot work, if so."""
         if self.left < 0:
-            needed = (self.weights + self.workspace) / GIB
-            return f"the engines take {needed:.1f} GiB of a GPU, and {self.gpu} has {self.total / GIB:.1f}"
+            needed = gib(self.weights + self.workspace)
+            return f"the engines take {needed} of a GPU, and {self.gpu} has {gib(self.total)}"
         if self.requests == 0:
             longest = self.tokens_per_request
             return f"the KV cache holds {self.tokens} tokens, less than one request of {longest}"

@@ -9,11 +9,10 @@ from trtspec.findings import Finding
 from trtspec.recipe import gpus
 from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import option_problem
-from trtspec.recipe.schema import Model, Recipe
+from trtspec.recipe.schema import BLS_MODELS, Model, Recipe
 from trtspec.roles import Role
 
 _TOKENS_PER_BLOCK = 32
-_ENGINE_MODELS = ("tensorrt_llm", "tensorrt_llm_draft")
 
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
@@ -73,7 +72,7 @@ def _lengths(recipe: Recipe) -> Iterator[Finding]:
 
 def _serving(recipe: Recipe) -> Iterator[Finding]:
     layout, name = recipe.serving.layout, recipe.serving.model_name
-    if layout != "in_process" and name in _ENGINE_MODELS:
+    if layout != "in_process" and name in BLS_MODELS.values():
         yield Finding(
             "serving.model_name",
             f"{name} is the name of an engine's model in the bls layout",

@@ -155,6 +155,10 @@ class Hardware(Section):
     count: Positive = Field(default=1, description="GPUs of one server; ignored for gpu: none.")
 
 
+BLS_MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
+"""The Triton models of the engines in the bls layout, as NVIDIA's own are called."""
+
+
 class Serving(Section):
     """The Triton model in front of the pair."""
 

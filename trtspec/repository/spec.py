@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtspec.repository.placement import Placement
-from trtspec.roles import Role
-
-MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
-"""The Triton models of the bls layout, as NVIDIA's own are called."""
 
 
 @dataclass(frozen=True, slots=True)

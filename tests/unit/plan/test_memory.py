@@ -90,7 +90,7 @@ def test_what_is_left_is_for_keys_and_values() -> None:
 
 def test_what_cannot_work() -> None:
     problem = budget(80 * GIB, 41 * GIB, 1000).problem
-    assert problem == "the engines take 84.0 GiB of a GPU, and NVIDIA H100 has 80.0"
+    assert problem == "the engines take 84.0 GiB of a GPU, and NVIDIA H100 has 80.0 GiB"
     assert (budget(80 * GIB, 41 * GIB, 1000).tokens, budget(80 * GIB, 39 * GIB, 1000).requests) == (0, 0)
     problem = budget(80 * GIB, 38 * GIB, GIB // 1000, length=2000).problem
     assert problem == "the KV cache holds 900 tokens, less than one request of 2000"

@@ -37,6 +37,7 @@ def found(build: dict[str, Any], **changes: Any) -> dict[str, tuple[str, str | N
         ({"gemm_swiglu_plugin": "fp8", "low_latency_gemm_swiglu_plugin": "disable"}, {"quantization": FP8}),
         ({"reduce_fusion": True, "user_buffer": True}, {"parallel": {"tensor": 2}}),
         ({"workers": 1, "reduce_fusion": "disable"}, {"parallel": {"tensor": 2}}),
+        ({"opt_num_tokens": 9000, "max_num_tokens": 16384}, {"engine": {"max_num_tokens": 8192}}),
         ({"opt_num_tokens": 128, "multiple_profiles": False}, {"engine": {"max_num_tokens": 4096}}),
         ({"lora_plugin": "auto", "lora_dir": "./lora", "max_lora_rank": 8, "dora_plugin": True}, {}),
         ({"tokens_per_block": 64}, {"engine": {"max_num_tokens": 4096}}),
@@ -116,6 +117,13 @@ def test_what_holds_together(build: dict[str, Any], changes: dict[str, Any]) -> 
             "opt_num_tokens",
             "max_num_tokens is 8192",
             "at most 8192",
+        ),
+        (
+            {"opt_num_tokens": 9000, "max_num_tokens": 4096},
+            {"engine": {"max_num_tokens": 16384}},
+            "opt_num_tokens",
+            "max_num_tokens is 4096",
+            "at most 4096",
         ),
         (
             {"tokens_per_block": 128},
