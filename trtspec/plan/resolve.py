@@ -16,7 +16,7 @@ from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.checkpoint.mapping import misfit
 from trtspec.engine.defaults import EngineKind, defaults
 from trtspec.engine.engine_options import BuildOptions
-from trtspec.models.families import FAMILIES
+from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import Source
 from trtspec.plan.choices import Choice, Chooser
 from trtspec.plan.facts import Facts, ModelFacts
@@ -39,7 +39,8 @@ _PRICE = 0.1  # of the KV cache, at most, for iterations that hold more texts
 def resolve(
     loaded: LoadedRecipe, facts: Facts, flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Resolved:
-    """Pure; raises RecipeError for what the recipe asks and this pair, or trtspec, cannot give."""
+    """Pure; raises RecipeError for what the recipe asks and this pair, or trtspec, cannot give, and ModelError
+    for a model that trtspec does not convert."""
     choose = Chooser(loaded, flags, environment)
     recipe = loaded.recipe
     output = _choose_output(choose)
@@ -167,6 +168,8 @@ def _iterations(
 def _engine(
     choose: Chooser, role: Role, backend: str, facts: ModelFacts, options: BuildOptions
 ) -> EnginePlan:
+    # Raises for a model that trtspec does not convert, before anything asks for facts of its family.
+    family_of(facts.source)
     dtype = choose(f"{role}.dtype", facts.source.dtype, "what the model is stored in", "model")
     if dtype == "auto":
         dtype = facts.source.dtype

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from trtspec.checkpoint.mapping import Mapping as RankMapping
-from trtspec.errors import RecipeError
+from trtspec.errors import ModelError, RecipeError
 from trtspec.machine.host import Host
+from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
 from trtspec.plan.choices import Choice
 from trtspec.plan.facts import Facts, ModelFacts
@@ -36,8 +37,9 @@ def resolved(llama_folder: Callable[..., Path], tmp_path: Path) -> Resolve:
             read_source(llama_folder(name, max_position_embeddings=length))
             for name, length in zip(("target", "draft"), longest, strict=True)
         ]
+        family = FAMILIES.get(architecture, FAMILIES["LlamaForCausalLM"])
         models = [
-            ModelFacts(name, None, replace(source, architecture=architecture), None)
+            ModelFacts(name, None, replace(source, architecture=architecture, model_type=family.name), None)
             for name, source in zip(("target", "draft"), sources, strict=True)
         ]
         facts = Facts(dict(zip(Role, models, strict=True)), Host({}), serving_code="")
