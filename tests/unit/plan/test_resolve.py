@@ -83,6 +83,11 @@ def test_defaults_for_a_laptop(resolved: Resolve) -> None:
     )
 
 
+def test_an_architecture_that_trtspec_does_not_convert_is_refused(resolved: Resolve) -> None:
+    with pytest.raises(ModelError, match="architecture MixtralForCausalLM is not supported; known: Llama"):
+        resolved(architecture="MixtralForCausalLM")
+
+
 def test_flag_before_environment_before_recipe_before_default(resolved: Resolve) -> None:
     recipe, environment = "engine: {backend: tensorrt_llm}", {"TRTSPEC_BACKEND": "torch"}
     assert choice(resolved(), "engine.backend").origin == "default"
