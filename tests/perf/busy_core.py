@@ -25,7 +25,7 @@ from tests.perf.pair import built, heldout
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.host import look
-from trtspec.serving.executors.torch.pair import load_pair
+from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 
 TOKENS = 64
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 async def measure(build: Path, rounds: int, seconds: float) -> dict[str, object]:
-    target, draft = load_pair(build / "target" / "engine", build / "draft" / "engine")
+    target, draft = load_engines([build / "target" / "engine", build / "draft" / "engine"])
     tokenizer = Tokenizer.load(build / "tokenizer")
     coordinator = Coordinator(target, draft, tokenizer)
     prompts = [tokenizer.encode(text) for text in heldout(12)]

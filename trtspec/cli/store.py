@@ -39,7 +39,7 @@ def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) 
     from trtspec.build.stored import push_build
     from trtspec.store.store import Store
 
-    store, made = Store(url), make_plan(recipe, {"output": output}, out.watch)
+    store, made = Store(url), make_plan(recipe, {"output": output}, out.watch, to_run=False)
     if undone := made.pending():
         problem = f"is not a finished build of {recipe}: {sorted(undone)[0]} is to be done"
         raise UnavailableError(made.output, problem, f"trtspec build {recipe} --store URL")

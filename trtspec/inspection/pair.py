@@ -43,6 +43,6 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
                 raise
             unseen[role] = f"{location} is not whole in this machine's Hub cache: {error.problem}"
     findings = []
-    if not unseen:
+    if not unseen and Role.DRAFT in sides:
         findings = compare(sides[Role.TARGET], sides[Role.DRAFT], loaded.recipe.engine.max_seq_len)
     return PairReport(loaded, sides, unseen, findings)

@@ -23,7 +23,7 @@ from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens, verification
 from trtspec.plan.memory import budget_of, fits_a_tensor
 from trtspec.plan.resolved import CalibrationPlan, EnginePlan, Resolved
-from trtspec.plan.serving import choose_admission, choose_layout, choose_num_draft_tokens
+from trtspec.plan.serving import choose_admission, choose_drafting, choose_layout, choose_num_draft_tokens
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
 from trtspec.recipe.loader import LoadedRecipe
@@ -39,8 +39,10 @@ _PRICE = 0.1  # of the KV cache, at most, for iterations that hold more texts
 def resolve(
     loaded: LoadedRecipe, facts: Facts, flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Resolved:
-    """Pure; raises RecipeError for what the recipe asks and this pair, or trtspec, cannot give, and ModelError
-    for a model that trtspec does not convert."""
+    """Pure; raises RecipeError for what the recipe asks and this pair, or trtspec, cannot give.
+
+    Raises ModelError for a model that trtspec does not convert.
+    """
     choose = Chooser(loaded, flags, environment)
     recipe = loaded.recipe
     output = _choose_output(choose)
@@ -63,6 +65,7 @@ def resolve(
     }
     engines = _iterations(choose, engines, on_tensorrt=release is not None)
     num_draft_tokens = choose_num_draft_tokens(choose, options.max_draft_len)
+    drafting = choose_drafting(choose)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     layout = choose_layout(choose, engines.values())
     admission = choose_admission(choose, engines.values())
@@ -74,6 +77,7 @@ def resolve(
         model_name,
         layout,
         num_draft_tokens,
+        drafting,
         engines,
         admission,
         tuple(choose.choices),

@@ -15,7 +15,7 @@ from trtspec.plan.facts import DatasetFacts, ModelFacts
 from trtspec.recipe import releases
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.repository.placement import Placement, place
-from trtspec.repository.spec import Admission
+from trtspec.repository.spec import Admission, Drafting
 from trtspec.roles import Role
 
 Layout = Literal["in_process", "bls"]
@@ -58,6 +58,7 @@ class Resolved:
     model_name: str
     layout: Layout
     num_draft_tokens: int
+    drafting: Drafting | None
     engines: Mapping[Role, EnginePlan]
     admission: Admission
     choices: tuple[Choice, ...]

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from trtspec.plan.choices import Chooser
 from trtspec.plan.resolved import EnginePlan, Layout
-from trtspec.repository.spec import Admission
+from trtspec.repository.spec import Admission, Drafting
 
 _QUEUED_FOR_A_PLACE, _LEAST_QUEUE = 16, 256
 _SECOND = 10**6
@@ -19,6 +19,18 @@ def choose_num_draft_tokens(choose: Chooser, longest: int) -> int:
         problem = f"{asked} is more than the target verifies: max_draft_len is {longest}"
         raise choose.error("speculation.num_draft_tokens", problem, f"at most {longest}")
     return asked
+
+
+def choose_drafting(choose: Chooser) -> Drafting | None:
+    """None where an engine proposes."""
+    method = choose.loaded.recipe.speculation.method
+    if method.has_model:
+        return None
+    options = {
+        name: choose(f"speculation.method.{name}", value, "what is usual")
+        for name, value in method.options.items()
+    }
+    return Drafting(method.kind, options)
 
 
 def choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:

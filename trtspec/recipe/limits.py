@@ -17,8 +17,7 @@ _TOKENS_PER_BLOCK = 32
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Everything in the recipe that cannot hold at once, by the key that is to change."""
-    if recipe.speculation.method == "draft_model" and recipe.draft is None:
-        yield Finding("draft", "is missing: the small model that proposes tokens")
+    yield from _draft(recipe)
     yield from _hardware(recipe)
     yield from _lengths(recipe)
     yield from _serving(recipe)
@@ -28,6 +27,18 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
         yield from _build_options(role, model, recipe)
+
+
+def _draft(recipe: Recipe) -> Iterator[Finding]:
+    method = recipe.speculation.method
+    if method.has_model and recipe.draft is None:
+        yield Finding("draft", "is missing: the small model that proposes tokens")
+    if not method.has_model and recipe.draft is not None:
+        problem = f"proposes nothing: speculation.method is {method.kind}"
+        yield Finding("draft", problem, "remove this section, or write method: draft_model")
+    if not method.has_model and recipe.backend == "tensorrt_llm":
+        problem = f"{method.kind} is for the torch backend so far"
+        yield Finding("speculation.method", problem, "write method: draft_model, or backend: torch")
 
 
 def _build_options(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:

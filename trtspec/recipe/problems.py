@@ -32,7 +32,7 @@ def problems_of(error: ValidationError, document: Document) -> list[Finding]:
     """One for each key, even where a key may hold several types and is none of them."""
     found: dict[str, Finding] = {}
     for entry in error.errors(include_url=False):
-        path = [str(part) for part in entry["loc"]]
+        path = _path(entry["loc"])
         if "build" in path[:-1]:
             path = path[: path.index("build") + 2]
         key = ".".join(path)
@@ -44,6 +44,18 @@ def problems_of(error: ValidationError, document: Document) -> list[Finding]:
             problem, repair = _explain(entry, key, path, document)
         found[key] = Finding(key, problem, repair, line=line_of(key, document.lines))
     return list(found.values())
+
+
+def _path(loc: tuple[int | str, ...]) -> list[str]:
+    """The keys alone: behind a key of several kinds pydantic names the kind that it took."""
+    path: list[str] = []
+    parts = iter(map(str, loc))
+    for part in parts:
+        section = _section(path)
+        path.append(part)
+        if section and part in section.model_fields and section.model_fields[part].discriminator:
+            next(parts, None)
+    return path
 
 
 def _explain(
@@ -60,8 +72,10 @@ def _explain(
     if kind in _WANTED:
         problem = "has no value" if value is None else f"found {_found(value)}"
         return f"{problem}, but {_WANTED[kind]} is wanted", _retype(kind, value, document.written.get(key))
-    if kind == "literal_error":
-        allowed = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
+    if kind in ("literal_error", "union_tag_invalid"):
+        expected = context.get("expected") or context["expected_tags"]
+        value = context.get("tag", value)
+        allowed = re.findall(r"'([^']*)'", expected) or [expected]
         near = get_close_matches(str(value).lower(), allowed, n=1)
         return (
             f"found {_found(value)}; allowed: {', '.join(allowed)}",

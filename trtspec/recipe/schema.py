@@ -7,9 +7,9 @@ fills it in. What contradicts something else in the recipe is found by `limits.p
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from trtspec.digest import digest_of
 from trtspec.recipe import gpus, releases
@@ -101,10 +101,40 @@ class Model(Section):
     )
 
 
-class DraftModel(Section):
-    """A small model proposes what the target verifies: the first member of a union by `method`."""
+class DraftMethod(Section):
+    """A place where drafts come from: what a method has beside its `kind`, its drafter is made with."""
 
-    method: Literal["draft_model"] = Field(default="draft_model", description="Where drafts come from.")
+    has_model: ClassVar[bool] = False
+    kind: str
+
+    @property
+    def options(self) -> dict[str, int]:
+        return self.model_dump(exclude={"kind"})
+
+
+class DraftModel(DraftMethod):
+    """A small model, the recipe's draft, proposes what the target verifies."""
+
+    has_model = True
+    kind: Literal["draft_model"] = Field(default="draft_model", description="The name of this method.")
+
+
+def _named(method: object) -> object:
+    """A method by its name alone is that method with its defaults."""
+    return {"kind": method} if isinstance(method, str) else method
+
+
+Method = Annotated[
+    DraftModel, BeforeValidator(_named, json_schema_input_type=Literal["draft_model"] | DraftModel)
+]
+
+
+class Speculation(Section):
+    """Where drafts come from, and how long they are."""
+
+    method: Method = Field(
+        default=DraftModel(), description="Where drafts come from: the name of a method, or its section."
+    )
     mode: Literal["draft_tokens_external"] = Field(
         default="draft_tokens_external", description="TensorRT-LLM's speculative_decoding_mode of the target."
     )
@@ -116,9 +146,6 @@ class DraftModel(Section):
     num_draft_tokens: Positive | None = Field(
         default=None, description="K of a request that names none; max_draft_len if left out."
     )
-
-
-Speculation = DraftModel
 
 
 class Engine(Section):
@@ -195,9 +222,6 @@ class Serving(Section):
 class Recipe(Section):
     """One pair, from two Hugging Face models to a Triton model repository."""
 
-    # The one method that there is needs a draft, which editors are told and pydantic is not.
-    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].insert(2, "draft"))
-
     version: Literal[1] = Field(default=1, description="Version of this schema.")
     name: Annotated[str, Field(max_length=100, pattern=r"^[a-z0-9][a-z0-9._-]*$")] = Field(
         description="Name of the build; its folder is build/<name>."
@@ -228,7 +252,7 @@ class Recipe(Section):
         Keys that are younger than these are left out where they say what was so before them.
         """
         values = self.model_dump(mode="json")
-        if values["speculation"]["method"] == "draft_model":
+        if values["speculation"]["method"] == DraftModel().model_dump():
             del values["speculation"]["method"]
         return digest_of(values)
 

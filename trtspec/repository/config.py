@@ -45,12 +45,15 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
         parameters["draft_engine_dir"] = spec.draft_engine_dir
     if spec.num_draft_tokens is not None:
         parameters["num_draft_tokens"] = str(spec.num_draft_tokens)
+    if spec.drafting is not None:
+        parameters["draft_method"] = spec.drafting.kind
+        parameters |= {f"draft_method.{name}": str(value) for name, value in spec.drafting.options.items()}
     if spec.admission is not None:
         known = asdict(spec.admission).items()
         parameters |= {name: str(value) for name, value in known if value is not None}
     if spec.engines:
         names = ("tensorrt_llm_model_name", "tensorrt_llm_draft_model_name")
-        parameters |= dict(zip(names, (engine.name for engine in spec.engines), strict=True))
+        parameters |= dict(zip(names, (engine.name for engine in spec.engines), strict=False))
     elif engines:
         (target,), (draft,) = engines.placement.target, engines.placement.draft
         parameters |= {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtspec.repository.placement import Placement
@@ -67,16 +68,25 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafting:
+    """What proposes where no engine does: the name of a drafter of `trtspec.serving.drafter`, and what it is
+    made with."""
+
+    kind: str
+    options: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class RepositorySpec:
     """The facts that `config.pbtxt` is made from.
 
     The folders are POSIX paths relative to the model's folder (the one that holds `config.pbtxt`), so that a
     build directory can be mounted anywhere; the defaults are the layout of a build directory. The engines'
     limits are not here: each engine's own `config.json` holds them. `draft_engine_dir` is None where no model
-    proposes. `num_draft_tokens` is the K of a request
-    that names none; None stands for the target's `max_draft_len`. `tensorrt_llm` is None for engines of the
-    `torch` backend. `admission` is None where the serving side's own defaults hold. `engines` are the models
-    of the bls layout, and empty where the coordinator runs both engines in its own
+    proposes. `num_draft_tokens` is the K of a request that names none; None stands for the target's
+    `max_draft_len`. `drafting` is None where the draft engine proposes, or nothing does. `tensorrt_llm` is
+    None for engines of the `torch` backend. `admission` is None where the serving side's own defaults hold.
+    `engines` are the models of the bls layout, and empty where the coordinator runs both engines in its own
     process.
     """
 
@@ -85,6 +95,7 @@ class RepositorySpec:
     draft_engine_dir: str | None = "../../draft/engine"
     tokenizer_dir: str = "../../tokenizer"
     num_draft_tokens: int | None = None
+    drafting: Drafting | None = None
     tensorrt_llm: TensorRtLlm | None = None
     admission: Admission | None = None
     engines: tuple[EngineModel, ...] = ()

@@ -12,7 +12,8 @@ from trtspec.serving.admission_queue import AdmissionQueue
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
-from trtspec.serving.drafter import EngineDrafter
+from trtspec.serving.drafters.source import Drafter, Drafting, DraftSource
+from trtspec.serving.drafters.sources import DRAFT_MODEL, Surroundings, make_source
 from trtspec.serving.errors import Busy, Cancelled, EngineFailure, Overdue, TimedOut
 from trtspec.serving.executor import Executor, FinishReason, Request, Response
 from trtspec.serving.intake import begin, is_long
@@ -30,11 +31,12 @@ CHECK_S = 0.05
 
 
 class Coordinator:
-    """Completes text with a target engine and, where there is one, a draft engine.
+    """Completes text with a target engine and a source of drafts.
 
-    `num_draft_tokens` is the K of a request that names none; None stands for the target's `max_draft_len`.
-    With `bounds` None as many completions run as the target's batch holds. All methods are called on the
-    thread of one asyncio loop. `stats` and `failure` may be read from any thread.
+    The source is the `draft` engine, if `drafting` names no other method; without either the target decodes
+    alone. `num_draft_tokens` is the K of a request that names none; None stands for the target's
+    `max_draft_len`. With `bounds` None as many completions run as the target's batch holds. All methods are
+    called on the thread of one asyncio loop. `stats` and `failure` may be read from any thread.
     """
 
     def __init__(
@@ -44,16 +46,17 @@ class Coordinator:
         tokenizer: Tokenizer,
         num_draft_tokens: int | None = None,
         bounds: Bounds | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         self.stats = Stats()
         self._bounds = bounds or Bounds(target.limits.max_batch_size)
         self._queue = AdmissionQueue(self._bounds)
         self._target, self._liveness = AsyncExecutor(target), Liveness(target, self._bounds.target_timeout_s)
-        self._draft = AsyncExecutor(draft) if draft is not None else None
-        self._drafter: EngineDrafter | None = None
-        if self._draft is not None:
+        self._source: DraftSource | None = None
+        if draft is not None or drafting is not None:
             vocab_size, timeout_s = target.limits.vocab_size, self._bounds.draft_timeout_s
-            self._drafter = EngineDrafter(self._draft, vocab_size, timeout_s, self.stats)
+            around = Surroundings(draft, vocab_size, timeout_s, self.stats)
+            self._source = make_source(drafting or DRAFT_MODEL, around)
         self._tokenizer = tokenizer
         self._num_draft_tokens = num_draft_tokens
         self._num_present = 0
@@ -120,9 +123,9 @@ class Coordinator:
 
     async def _rounds(self, state: CompletionState, deadline: float) -> AsyncGenerator[Delta, None]:
         """Runs rounds where a draft can help, and the target alone elsewhere and before the text may end."""
-        drafter, limits = self._drafter, self._target.limits
+        drafter = self._source.drafter(state.text) if self._source else None
         while state.end_reason is None:
-            length = draft_length(state, limits, drafter.limits) if drafter else 0
+            length = draft_length(state, self._target.limits, drafter.room()) if drafter else 0
             if (endless := state.num_endless) > 0:
                 alone = state.endless_request(endless)
             elif not length:
@@ -141,12 +144,10 @@ class Coordinator:
             if len(state.text) == before:
                 yield state.take((), EndReason.END_ID)
 
-    async def _round(
-        self, drafter: EngineDrafter, state: CompletionState, length: int, deadline: float
-    ) -> Delta:
-        """Asks the draft for a proposal, and lets the target verify it.
+    async def _round(self, drafter: Drafter, state: CompletionState, length: int, deadline: float) -> Delta:
+        """Asks the drafter for a proposal, and lets the target verify it.
 
-        Without a proposal (the draft expects the end, or failed) the target decodes one token.
+        Without a proposal (a draft expects the end, or failed) the target decodes one token.
         """
         request = state.request(length)
         draft = await drafter.propose(request, deadline)
@@ -192,8 +193,9 @@ class Coordinator:
         if self.failure is not None:
             self._queue.close(self.failure)
             self._target.fail(self.failure)
-        for engine in filter(None, (self._target, self._draft)):
-            engine.reap(now)
+        self._target.reap(now)
+        if self._source:
+            self._source.reap(now)
         self._queue.reap(now)
         self.stats.longest_wait_s = self._queue.longest_wait(now)
         if self._num_present or self._probe:

@@ -22,22 +22,14 @@ def may_split(sampling: SamplingConfig) -> bool:
     )
 
 
-def draft_length(state: CompletionState, target: Limits, draft: Limits) -> int:
+def draft_length(state: CompletionState, target: Limits, room: int) -> int:
     """Returns K of the next round; 0 means that the target decodes the rest of the completion alone.
 
-    A round must fit three things: what is still wanted, of which one token is the target's own; the draft
-    engine; and the target engine, for which all K + 1 tokens may be part of the next round's prompt. K is 0
-    for a text with a token that the draft does not have, as a padded vocabulary may bring.
+    A round must fit three things: what is still wanted, of which one token is the target's own; the
+    `room` of the drafter; and the target engine, for which all K + 1 tokens may be part of the next round's
+    prompt.
     """
-    length = len(state.text)
-    if state.end_reason is not None or length > draft.max_input_len or state.text.largest >= draft.vocab_size:
+    if state.end_reason is not None:
         return 0
-    return max(
-        0,
-        min(
-            state.num_draft_tokens,
-            state.num_remaining - 1,
-            draft.max_seq_len - draft.max_draft_len - length,
-            target.max_input_len - length - 1,
-        ),
-    )
+    behind = target.max_input_len - len(state.text) - 1
+    return max(0, min(state.num_draft_tokens, state.num_remaining - 1, behind, room))

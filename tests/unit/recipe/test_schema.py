@@ -53,8 +53,8 @@ def test_every_key_is_described_and_no_other_is_allowed(name: str, section: dict
         assert value.get("description") or resolve(value).get("description"), f"{name}.{key}"
 
 
-def test_only_four_keys_are_required() -> None:
-    assert set(SCHEMA["required"]) == {"name", "target", "draft", "hardware"}
+def test_only_three_keys_are_required() -> None:
+    assert set(SCHEMA["required"]) == {"name", "target", "hardware"}
     assert SCHEMA["$defs"]["Model"]["required"] == ["model"]
     assert SCHEMA["$defs"]["Hardware"]["required"] == ["gpu"]
 
@@ -69,7 +69,6 @@ def test_the_starter_has_no_key_that_the_schema_lacks() -> None:
     assert list(unknown(yaml.safe_load(STARTER), SCHEMA)) == []
     assert list(unknown({"nmae": 1, "target": {"x": 1}}, SCHEMA)) == [
         "name is missing",
-        "draft is missing",
         "hardware is missing",
         "nmae",
         "target.model is missing",

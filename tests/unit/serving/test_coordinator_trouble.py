@@ -15,9 +15,9 @@ from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
 from trtspec.serving.bounds import Bounds
-from trtspec.serving.circuit_breaker import FIRST_REST_S
 from trtspec.serving.completion import CompletionRequest, EndReason
 from trtspec.serving.coordinator import CHECK_S, MAX_FAILURES, Coordinator
+from trtspec.serving.drafters.circuit_breaker import FIRST_REST_S
 from trtspec.serving.errors import Busy, Cancelled, EngineFailure
 from trtspec.serving.executor import FinishReason, Request, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer

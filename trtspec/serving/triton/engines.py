@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.serving.bounds import Bounds
 from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.limits import read_limits
@@ -17,7 +18,7 @@ from trtspec.serving.triton.parameters import Parameters
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The parts of a coordinator; with `draft` None the target decodes alone.
+    """The parts of a coordinator; without `draft` and `drafting` the target decodes alone.
 
     Engines that are not `in_process` are models of their own, which need not be loaded yet.
     """
@@ -28,9 +29,12 @@ class Pair:
     num_draft_tokens: int | None = None
     in_process: bool = True
     bounds: Bounds | None = None
+    drafting: Drafting | None = None
 
     def coordinator(self) -> Coordinator:
-        return Coordinator(self.target, self.draft, self.tokenizer, self.num_draft_tokens, self.bounds)
+        return Coordinator(
+            self.target, self.draft, self.tokenizer, self.num_draft_tokens, self.bounds, self.drafting
+        )
 
     def shutdown(self) -> None:
         for executor in (self.draft, self.target):
@@ -39,7 +43,7 @@ class Pair:
 
 
 def load(values: Mapping[str, str], folder: Path) -> Pair:
-    """Loads both engines, or connects to the models that run them.
+    """Loads the engines, or connects to the models that run them.
 
     Paths in `values` are relative to `folder`, the model's. It is called on the loop that the executors will
     use. Raises `EngineLoadError` or `TokenizerError`.
@@ -50,14 +54,25 @@ def load(values: Mapping[str, str], folder: Path) -> Pair:
         raise EngineLoadError("engine_backend", f"{backend!r} is none of {', '.join(_LOADERS)}")
     longest = parameters.number("num_draft_tokens") if "num_draft_tokens" in values else None
     tokenizer = Tokenizer.load(parameters.path("tokenizer_dir"))
-    target, draft = _LOADERS[backend](parameters)
-    bounds = _bounds(parameters, target, draft)
-    return Pair(target, draft, tokenizer, longest, backend != "bls", bounds)
+    roles = ["target", "draft"] if "draft_engine_dir" in values else ["target"]
+    engines = _LOADERS[backend](parameters, roles)
+    bounds = _bounds(parameters, engines)
+    target, draft = engines[0], engines[1] if len(engines) > 1 else None
+    return Pair(target, draft, tokenizer, longest, backend != "bls", bounds, _drafting(parameters))
 
 
-def _bounds(parameters: Parameters, target: Executor, draft: Executor) -> Bounds:
+def _drafting(parameters: Parameters) -> Drafting | None:
+    """Returns the method that is not the usual one, with its options."""
+    if "draft_method" not in parameters.values:
+        return None
+    prefix = "draft_method."
+    own = [key for key in parameters.values if key.startswith(prefix)]
+    options = {key.removeprefix(prefix): parameters.number(key) for key in own}
+    return Drafting(parameters.text("draft_method"), options)
+
+
+def _bounds(parameters: Parameters, engines: Sequence[Executor]) -> Bounds:
     """Returns the bounds that the plan has chosen, with the KV cache size of the loaded engines."""
-    engines = (target, draft)
     caches = [executor.kv_tokens for executor in engines if executor.kv_tokens is not None]
     usual = Bounds(min(executor.limits.max_batch_size for executor in engines))
     has, number = parameters.values.keys(), parameters.number
@@ -72,46 +87,48 @@ def _bounds(parameters: Parameters, target: Executor, draft: Executor) -> Bounds
     )
 
 
-def _bls(parameters: Parameters) -> tuple[Executor, Executor]:
-    """Connects to both models; limits come from the engine directories, the cache size from the plan."""
+def _bls(parameters: Parameters, roles: Sequence[str]) -> Sequence[Executor]:
+    """Connects to the models; limits come from the engine directories, the cache size from the plan."""
     from trtspec.serving.executors.bls.bls_executor import BlsExecutor
     from trtspec.serving.triton.bls import TritonModel
 
+    names = {"target": "tensorrt_llm_model_name", "draft": "tensorrt_llm_draft_model_name"}
     kv_tokens = parameters.number("kv_tokens") if "kv_tokens" in parameters.values else None
-    target, draft = (
-        BlsExecutor(TritonModel(parameters.text(name)), read_limits(parameters.path(folder)), kv_tokens)
-        for name, folder in (
-            ("tensorrt_llm_model_name", "target_engine_dir"),
-            ("tensorrt_llm_draft_model_name", "draft_engine_dir"),
+    return [
+        BlsExecutor(
+            TritonModel(parameters.text(names[role])),
+            read_limits(parameters.path(f"{role}_engine_dir")),
+            kv_tokens,
         )
-    )
-    return target, draft
+        for role in roles
+    ]
 
 
-def _tensorrt_llm(parameters: Parameters) -> tuple[Executor, Executor]:
+def _tensorrt_llm(parameters: Parameters, roles: Sequence[str]) -> Sequence[Executor]:
     from trtspec.serving.executors.tensorrt_llm.bindings import load_bindings
-    from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_pair
+    from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
 
-    target, draft = (
+    locations = [
         EngineLocation(
             parameters.path(f"{role}_engine_dir"),
             parameters.number(f"{role}_gpu_device_id"),
             parameters.flag(f"{role}_enable_chunked_context"),
         )
-        for role in ("target", "draft")
-    )
+        for role in roles
+    ]
     fraction = parameters.fraction("kv_cache_free_gpu_mem_fraction")
-    return load_pair(load_bindings(parameters.text("image")), target, draft, fraction)
+    return load_engines(load_bindings(parameters.text("image")), locations, fraction)
 
 
-def _torch(parameters: Parameters) -> tuple[Executor, Executor]:
-    from trtspec.serving.executors.torch.pair import load_pair
+def _torch(parameters: Parameters, roles: Sequence[str]) -> Sequence[Executor]:
+    from trtspec.serving.executors.torch.pair import load_engines
 
-    return load_pair(parameters.path("target_engine_dir"), parameters.path("draft_engine_dir"))
+    return load_engines([parameters.path(f"{role}_engine_dir") for role in roles])
 
 
-_LOADERS: Mapping[str, Callable[[Parameters], tuple[Executor, Executor]]] = {
+_LOADERS: Mapping[str, Callable[[Parameters, Sequence[str]], Sequence[Executor]]] = {
     "bls": _bls,
     "tensorrt_llm": _tensorrt_llm,
     "torch": _torch,
 }
+"""Each loads the engines of the roles, of which the target is the first, and returns them in this order."""

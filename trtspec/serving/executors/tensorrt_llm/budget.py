@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine
@@ -20,16 +21,16 @@ class KvBudget:
     max_tokens: int | None = None
 
 
-def tokens_of_both(free: int, fraction: float, target: TrtLlmEngine, draft: TrtLlmEngine) -> int:
-    """Returns how many tokens each KV cache holds when both hold equally many.
+def tokens_of_each(free: int, fraction: float, engines: Sequence[TrtLlmEngine]) -> int:
+    """Returns how many tokens each KV cache holds when all hold equally many.
 
-    `free` is in bytes, before either engine is loaded; both caches take `fraction` of what the weights
+    `free` is in bytes, before any engine is loaded; the caches together take `fraction` of what the weights
     leave. Draft and target keep the same sequences, so a larger cache of one of them would be of no use.
 
     TensorRT-LLM takes its fraction of what is free at the time. The draft is loaded first, with this number
     as its limit: without one it would take nearly all memory, and the target would not fit. The target then
     takes the same fraction of what is left, so that activations and buffers need not be estimated here.
     """
-    left = free - target.weight_bytes - draft.weight_bytes
-    tokens = int(max(0, left) * fraction) // (target.kv_bytes + draft.kv_bytes)
+    left = free - sum(engine.weight_bytes for engine in engines)
+    tokens = int(max(0, left) * fraction) // sum(engine.kv_bytes for engine in engines)
     return min(tokens, _MOST_TOKENS)

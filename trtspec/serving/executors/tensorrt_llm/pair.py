@@ -1,14 +1,15 @@
-"""The loading of a target and its draft into this process."""
+"""The loading of a target and its draft, if it has one, into this process."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory
-from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_both
+from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_each
 from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine, read_engine
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 
@@ -27,37 +28,41 @@ class EngineLocation:
     enable_chunked_context: bool = True
 
 
-def load_pair(
-    trtllm: Any, target: EngineLocation, draft: EngineLocation, fraction: float
-) -> tuple[TrtLlmExecutor, TrtLlmExecutor]:
-    """Returns target and draft; their KV caches take `fraction` of the memory that the weights leave free.
+def load_engines(trtllm: Any, locations: Sequence[EngineLocation], fraction: float) -> list[TrtLlmExecutor]:
+    """Returns the executors of a target and, behind it, of a draft if there is one.
 
-    `trtllm` is `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, where possible before anything is
-    loaded.
+    Their KV caches take `fraction` of the memory that the weights leave free. `trtllm` is
+    `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, where possible before anything is loaded.
     """
-    ours, theirs = (
+    engines = [
         read_engine(location.folder, trtllm.__version__, location.enable_chunked_context)
-        for location in (target, draft)
-    )
-    if not ours.limits.max_draft_len:
+        for location in locations
+    ]
+    target, device_id = locations[0], locations[0].device_id
+    if not engines[0].limits.max_draft_len:
         problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
         raise EngineLoadError(target.folder, problem)
-    is_shared = target.device_id == draft.device_id
-    tokens = _tokens_of_both(target.device_id, fraction, ours, theirs) if is_shared else None
-    draft_executor = TrtLlmExecutor(trtllm, theirs, draft.device_id, KvBudget(fraction, tokens))
+    is_shared = [location.device_id for location in locations[1:]] == [device_id]
+    tokens = _tokens_of_each(device_id, fraction, engines) if is_shared else None
+    loaded: list[TrtLlmExecutor] = []
     try:
-        return TrtLlmExecutor(trtllm, ours, target.device_id, KvBudget(fraction)), draft_executor
+        # The target last: it takes what the draft, which is told how much it may have, leaves.
+        for location, engine in reversed(list(zip(locations, engines, strict=True))):
+            budget = KvBudget(fraction, None if location is target else tokens)
+            loaded.insert(0, TrtLlmExecutor(trtllm, engine, location.device_id, budget))
     except EngineLoadError:
-        draft_executor.shutdown()
+        for executor in loaded:
+            executor.shutdown()
         raise
+    return loaded
 
 
-def _tokens_of_both(device_id: int, fraction: float, target: TrtLlmEngine, draft: TrtLlmEngine) -> int:
-    free = free_memory(device_id)
-    tokens, needed = tokens_of_both(free, fraction, target, draft), target.limits.max_seq_len
+def _tokens_of_each(device_id: int, fraction: float, engines: Sequence[TrtLlmEngine]) -> int:
+    free, needed = free_memory(device_id), engines[0].limits.max_seq_len
+    tokens = tokens_of_each(free, fraction, engines)
     if tokens < needed:
-        weights = (target.weight_bytes + draft.weight_bytes) / _GIB
-        cache = needed * (target.kv_bytes + draft.kv_bytes) / fraction / _GIB
+        weights = sum(engine.weight_bytes for engine in engines) / _GIB
+        cache = needed * sum(engine.kv_bytes for engine in engines) / fraction / _GIB
         problem = (
             f"has {free / _GIB:.1f} GiB free, and the engines need {weights:.1f} GiB for weights and"
             f" {cache:.1f} GiB for the KV caches of one text of {needed} tokens"

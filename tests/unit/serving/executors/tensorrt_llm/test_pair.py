@@ -12,9 +12,9 @@ from tests.fakes.engine_dir import tiny_llama
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory, load_bindings
-from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_both
+from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_each
 from trtspec.serving.executors.tensorrt_llm.engine import read_engine
-from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_pair
+from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 
 MIB = 2**20
@@ -43,7 +43,7 @@ def caches(trtllm: Any) -> list[Any]:
 
 def test_on_one_gpu_both_caches_hold_about_the_same_texts(trtllm: Any, gpus: Any, folders: Any) -> None:
     free = free_memory(0)
-    target, draft = load_pair(trtllm, EngineLocation(folders[0], 0), EngineLocation(folders[1], 0), 0.9)
+    target, draft = load_engines(trtllm, [EngineLocation(folders[0], 0), EngineLocation(folders[1], 0)], 0.9)
 
     theirs, ours = caches(trtllm)
     weights = sum((folder / "rank0.engine").stat().st_size for folder in folders)
@@ -69,7 +69,7 @@ def test_without_a_plan_the_second_would_not_fit(trtllm: Any, gpus: Any, folders
 
 
 def test_on_two_gpus_each_has_its_fraction(trtllm: Any, gpus: Any, folders: Any) -> None:
-    load_pair(trtllm, EngineLocation(folders[0], 0), EngineLocation(folders[1], 1), 0.8)
+    load_engines(trtllm, [EngineLocation(folders[0], 0), EngineLocation(folders[1], 1)], 0.8)
 
     assert [cache.max_tokens for cache in caches(trtllm)] == [None, None]
     assert [executor.config.parallel_config.device_ids for executor in trtllm.Executor.MADE] == [[1], [0]]
@@ -81,7 +81,7 @@ def test_on_two_gpus_each_has_its_fraction(trtllm: Any, gpus: Any, folders: Any)
 def test_too_little_memory_is_said_before_anything_is_loaded(trtllm: Any, gpus: Any, folders: Any) -> None:
     gpus[0].total = 200_000
     with pytest.raises(EngineLoadError) as caught:
-        load_pair(trtllm, EngineLocation(folders[0], 0), EngineLocation(folders[1], 0), 0.9)
+        load_engines(trtllm, [EngineLocation(folders[0], 0), EngineLocation(folders[1], 0)], 0.9)
     assert str(caught.value) == (
         "GPU 0: has 0.0 GiB free, and the engines need 0.0 GiB for weights and 0.0 GiB for the KV caches of"
         " one text of 128 tokens"
@@ -91,12 +91,12 @@ def test_too_little_memory_is_said_before_anything_is_loaded(trtllm: Any, gpus: 
 
 def test_a_target_without_the_mode(trtllm: Any, folders: Any) -> None:
     with pytest.raises(EngineLoadError, match=r"verifies no drafts: .* draft_tokens_external"):
-        load_pair(trtllm, EngineLocation(folders[1], 0), EngineLocation(folders[1], 0), 0.9)
+        load_engines(trtllm, [EngineLocation(folders[1], 0), EngineLocation(folders[1], 0)], 0.9)
 
 
 def test_a_target_that_does_not_load_leaves_no_draft_behind(trtllm: Any, gpus: Any, folders: Any) -> None:
     with pytest.raises(EngineLoadError, match="invalid device ordinal"):
-        load_pair(trtllm, EngineLocation(folders[0], 7), EngineLocation(folders[1], 0), 0.9)
+        load_engines(trtllm, [EngineLocation(folders[0], 7), EngineLocation(folders[1], 0)], 0.9)
     [draft] = trtllm.Executor.MADE
     assert not draft.can_enqueue_requests()
     assert gpus[0].used == 0
@@ -106,7 +106,9 @@ def test_rounds_of_both(trtllm: Any, gpus: Any, folders: Any, final: Any) -> Non
     """A draft from one engine is verified by the other, and the text is the target's."""
 
     async def main() -> tuple[list[int], list[int]]:
-        target, draft = load_pair(trtllm, EngineLocation(folders[0], 0), EngineLocation(folders[1], 0), 0.9)
+        target, draft = load_engines(
+            trtllm, [EngineLocation(folders[0], 0), EngineLocation(folders[1], 0)], 0.9
+        )
         prompt, text = [5, 6, 7], []
         while len(text) < 20:
             proposed = await final(draft, Request(prompt + text, 4))
@@ -120,8 +122,8 @@ def test_rounds_of_both(trtllm: Any, gpus: Any, folders: Any, final: Any) -> Non
 
 def test_a_cache_has_no_more_tokens_than_fit_a_number(folders: Any) -> None:
     target, draft = (read_engine(folder, "1.2.1") for folder in folders)
-    assert tokens_of_both(2**60, 0.9, target, draft) == 2**31 - 1
-    assert tokens_of_both(1000, 0.9, target, draft) == 0
+    assert tokens_of_each(2**60, 0.9, [target, draft]) == 2**31 - 1
+    assert tokens_of_each(1000, 0.9, [target, draft]) == 0
 
 
 def test_a_gpu_that_cannot_be_asked() -> None:

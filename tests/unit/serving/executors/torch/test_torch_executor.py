@@ -23,7 +23,7 @@ from trtspec.serving.executors.torch import memory
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.host import Host
 from trtspec.serving.executors.torch.model import Decoder
-from trtspec.serving.executors.torch.pair import load_pair
+from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.executors.torch.runner import STRIKES
 from trtspec.serving.executors.torch.scheduler import MAX_ROWS
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
@@ -321,7 +321,7 @@ def test_a_pair_shares_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     big = write_engine(tmp_path / "big", tiny_llama(num_hidden_layers=6), max_batch_size=500)
     small = write_engine(tmp_path / "small", tiny_llama(), max_batch_size=500)
     monkeypatch.setattr(memory, "look", lambda: Host(2, None, 20_000_000))
-    target, draft = load_pair(big, small)
+    target, draft = load_engines([big, small])
     # A token takes 2 x 2 heads x 8 x 4 bytes in each of 8 layers, and half as much again; half may be taken.
     weights = sum(json_size(folder) for folder in (big, small))
     assert target.kv_tokens == draft.kv_tokens == int(0.5 * (20_000_000 - weights) / (1.5 * 8 * 128))

@@ -1,4 +1,4 @@
-"""The drafter: it proposes tokens with the draft engine, as long as that works."""
+"""Drafts from an engine: a smaller model proposes what it would generate next."""
 
 from __future__ import annotations
 
@@ -6,39 +6,40 @@ import asyncio
 import logging
 
 from trtspec.serving.async_executor import AsyncExecutor
-from trtspec.serving.circuit_breaker import CircuitBreaker
+from trtspec.serving.drafters.circuit_breaker import CircuitBreaker
 from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
-from trtspec.serving.executor import Limits, Request
+from trtspec.serving.executor import Executor, Limits, Request
 from trtspec.serving.stats import Stats
+from trtspec.serving.text import Text
 
 log = logging.getLogger(__name__)
 
 
-class EngineDrafter:
-    """Proposes the tokens that a smaller engine generates next.
+class EngineSource:
+    """The draft engine, behind the circuit breaker that all its texts share.
 
     An engine that fails, or takes longer than `timeout_s`, is left out for a while (see `CircuitBreaker`), so
     no completion fails because of it.
     """
 
-    def __init__(self, engine: AsyncExecutor, target_vocab_size: int, timeout_s: float, stats: Stats) -> None:
-        self._engine, self._vocab_size, self._timeout_s = engine, target_vocab_size, timeout_s
+    def __init__(self, engine: Executor, target_vocab_size: int, timeout_s: float, stats: Stats) -> None:
+        self.limits, self._engine = engine.limits, AsyncExecutor(engine)
+        self._vocab_size, self._timeout_s = target_vocab_size, timeout_s
         self._breaker, self._stats = CircuitBreaker(), stats
 
-    @property
-    def limits(self) -> Limits:
-        return self._engine.limits
+    def drafter(self, text: Text) -> EngineDrafter:
+        return EngineDrafter(self, text)
+
+    def reap(self, now: float) -> None:
+        self._engine.reap(now)
 
     def may_try(self) -> bool:
-        """Says whether to ask the draft in the next round; `propose` must follow."""
         return self._breaker.may_try(asyncio.get_running_loop().time())
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
-        """Returns up to `request.max_tokens` tokens, fewer where the draft expects the end of the text.
+        """Returns the proposal, which is empty where the draft fails or expects the end of the text.
 
-        The list is empty where the draft fails. A token that the target does not have ends the proposal:
-        vocabularies may be padded differently. Raises `Overdue` when the `deadline`, on the loop's clock,
-        passes.
+        A token that the target does not have ends the proposal: vocabularies may be padded differently.
         """
         loop = asyncio.get_running_loop()
         until = min(deadline, loop.time() + self._timeout_s)
@@ -72,3 +73,24 @@ class EngineDrafter:
         self._stats.draft_available = self._breaker.is_closed()
         consequence = "" if self._stats.draft_available else ", so the target goes on alone for a while"
         log.warning("the draft failed%s: %s", consequence, failure)
+
+
+class EngineDrafter:
+    """Proposes with the draft engine what follows one text."""
+
+    def __init__(self, source: EngineSource, text: Text) -> None:
+        self._text, self._limits = text, source.limits
+        self.may_try, self.propose = source.may_try, source.propose
+
+    def room(self) -> int:
+        return room(self._limits, self._text)
+
+
+def room(draft: Limits, text: Text) -> int:
+    """Returns how many tokens fit the draft engine behind `text`.
+
+    None does behind a token that the draft does not have, as a padded vocabulary may bring.
+    """
+    if len(text) > draft.max_input_len or text.largest >= draft.vocab_size:
+        return 0
+    return max(0, draft.max_seq_len - draft.max_draft_len - len(text))

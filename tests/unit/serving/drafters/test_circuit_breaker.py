@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from trtspec.serving.circuit_breaker import FIRST_REST_S, LONGEST_REST_S, MAX_FAILURES, CircuitBreaker
+from trtspec.serving.drafters.circuit_breaker import (
+    FIRST_REST_S,
+    LONGEST_REST_S,
+    MAX_FAILURES,
+    CircuitBreaker,
+)
 
 
 def broken(now: float = 0.0) -> CircuitBreaker:

@@ -1,0 +1,48 @@
+"""The sources of drafts by the names that `speculation.method` of a recipe has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from trtspec.serving.drafters.engine import EngineSource
+from trtspec.serving.drafters.source import Drafting, DraftSource
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executor import Executor
+from trtspec.serving.stats import Stats
+
+DRAFT_MODEL = Drafting("draft_model", {})
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a source is made with beside its own options.
+
+    `draft` is the engine of a method that has one; a proposal of it is waited for `timeout_s` at most.
+    """
+
+    draft: Executor | None
+    target_vocab_size: int
+    timeout_s: float
+    stats: Stats
+
+    def engine(self) -> EngineSource:
+        """Returns the source that asks the draft engine; raises `EngineLoadError` where there is none."""
+        if self.draft is None:
+            raise EngineLoadError("draft_engine_dir", "missing: this method of drafting needs an engine")
+        return EngineSource(self.draft, self.target_vocab_size, self.timeout_s, self.stats)
+
+
+def _draft_model(around: Surroundings) -> DraftSource:
+    return around.engine()
+
+
+SOURCES: Mapping[str, Callable[..., DraftSource]] = {"draft_model": _draft_model}
+
+
+def make_source(drafting: Drafting, around: Surroundings) -> DraftSource:
+    """Returns the source that the options of a method ask for; raises `EngineLoadError`."""
+    make = SOURCES.get(drafting.kind)
+    if make is None:
+        raise EngineLoadError("draft_method", f"{drafting.kind!r} is none of {', '.join(SOURCES)}")
+    return make(around, **drafting.options)
