@@ -28,7 +28,7 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
             resolved.release.image,
             resolved.placement,
             KV_FRACTION,
-            *(engine.enable_chunked_context for engine in resolved.engines.values()),
+            {role: engine.enable_chunked_context for role, engine in resolved.engines.items()},
         )
     return RepositorySpec(
         model_name=resolved.model_name,

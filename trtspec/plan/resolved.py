@@ -15,8 +15,9 @@ from trtspec.plan.facts import DatasetFacts, ModelFacts
 from trtspec.recipe import releases
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.repository.placement import Placement, place
-from trtspec.repository.spec import Admission, Drafting
+from trtspec.repository.spec import Admission
 from trtspec.roles import Role
+from trtspec.serving.drafters.source import Drafting
 
 Layout = Literal["in_process", "bls"]
 

@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from trtspec.plan.choices import Chooser
 from trtspec.plan.resolved import EnginePlan, Layout
-from trtspec.repository.spec import Admission, Drafting
+from trtspec.repository.spec import Admission
+from trtspec.serving.drafters.source import Drafting
 
 _QUEUED_FOR_A_PLACE, _LEAST_QUEUE = 16, 256
 _SECOND = 10**6

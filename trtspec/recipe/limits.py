@@ -36,9 +36,6 @@ def _draft(recipe: Recipe) -> Iterator[Finding]:
     if not method.has_model and recipe.draft is not None:
         problem = f"proposes nothing: speculation.method is {method.kind}"
         yield Finding("draft", problem, "remove this section, or write method: draft_model")
-    if not method.has_model and recipe.backend == "tensorrt_llm":
-        problem = f"{method.kind} is for the torch backend so far"
-        yield Finding("speculation.method", problem, "write method: draft_model, or backend: torch")
 
 
 def _build_options(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:

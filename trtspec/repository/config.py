@@ -55,15 +55,14 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
         names = ("tensorrt_llm_model_name", "tensorrt_llm_draft_model_name")
         parameters |= dict(zip(names, (engine.name for engine in spec.engines), strict=False))
     elif engines:
-        (target,), (draft,) = engines.placement.target, engines.placement.draft
         parameters |= {
             "image": engines.image,
             "kv_cache_free_gpu_mem_fraction": str(engines.kv_cache_free_gpu_mem_fraction),
-            "target_gpu_device_id": str(target),
-            "draft_gpu_device_id": str(draft),
-            "target_enable_chunked_context": str(engines.target_enable_chunked_context).lower(),
-            "draft_enable_chunked_context": str(engines.draft_enable_chunked_context).lower(),
         }
+        for role, enabled in engines.enable_chunked_context.items():
+            (gpu,) = engines.placement.of(role)
+            parameters[f"{role}_gpu_device_id"] = str(gpu)
+            parameters[f"{role}_enable_chunked_context"] = str(enabled).lower()
     return parameters
 
 

@@ -23,11 +23,6 @@ class Placement:
         """Whether a GPU has ranks of both."""
         return not set(self.target).isdisjoint(self.draft)
 
-    @property
-    def gpus(self) -> int:
-        """How many GPUs must be there."""
-        return 1 + max(*self.target, *self.draft)
-
 
 def place(ranks: Mapping[Role, int], gpus: int) -> Placement:
     """Of engines of so many ranks on a server with so many GPUs.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtspec.repository.placement import Placement
+from trtspec.roles import Role
+from trtspec.serving.drafters.source import Drafting
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,7 @@ class TensorRtLlm:
     image: str
     placement: Placement
     kv_cache_free_gpu_mem_fraction: float
-    target_enable_chunked_context: bool = True
-    draft_enable_chunked_context: bool = True
+    enable_chunked_context: Mapping[Role, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,6 @@ class Admission:
     draft_timeout_microseconds: int
     target_timeout_microseconds: int
     kv_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Drafting:
-    """What proposes where no engine does: the name of a drafter of `trtspec.serving.drafter`, and what it is
-    made with."""
-
-    kind: str
-    options: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,4 +24,3 @@ def test_apart_where_there_is_room(target: int, draft: int, gpus: int, expected:
     placement = place({Role.TARGET: target, Role.DRAFT: draft}, gpus)
     assert placement == expected
     assert placement.is_shared is (target + draft > gpus)
-    assert placement.gpus == (max(target, draft) if placement.is_shared else target + draft)

@@ -52,7 +52,7 @@ def test_triton_reads_the_config():
 
 def test_engines_of_tensorrt_llm_are_told_of_their_gpus_and_their_image():
     engines = TensorRtLlm(
-        "nvcr.io/image", place(dict.fromkeys(Role, 1), 2), 0.8, target_enable_chunked_context=False
+        "nvcr.io/image", place(dict.fromkeys(Role, 1), 2), 0.8, {Role.TARGET: False, Role.DRAFT: True}
     )
     config = text_format.Parse(config_text(RepositorySpec(tensorrt_llm=engines)), pb.ModelConfig())
 
