@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whenever the power goes."""
+"""Writes files and folders so that a crash or a power failure leaves them whole or absent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ PARTIAL, REPLACED = ".partial", ".replaced"
 
 
 def temporary(path: Path) -> Path:
-    """The hidden sibling in which `path` is made; always the same, so that the next run finds a leftover."""
+    """The hidden sibling in which `path` is made. Its name never varies, so the next run finds a leftover."""
     return path.with_name(f".{path.name}{PARTIAL}")
 
 
 def publish(made: Path, path: Path) -> None:
-    """Puts `made`, which is complete, in the place of `path`: on the disk first, then by its name."""
+    """Replaces `path` with `made`, which must be complete: syncs its content to the disk, then renames it."""
     for item in [made, *made.rglob("*")] if made.is_dir() else [made]:
         _sync(item)
     replaced = path.with_name(f".{path.name}{REPLACED}")
@@ -27,6 +27,7 @@ def publish(made: Path, path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
+    """Writes `text` as UTF-8, in a new folder if need be; an OSError leaves no half-written file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = temporary(path)
     try:
@@ -38,6 +39,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def remove(path: Path) -> None:
+    """Removes a file, a link or a whole folder; does nothing if there is none."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

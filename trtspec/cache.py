@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """`TRTSPEC_CACHE`, or `trtspec` in the user's cache folder; it may not be there yet."""
+    """`$TRTSPEC_CACHE`, else `trtspec` in the user's cache folder; the folder may not exist yet."""
     if own := os.environ.get("TRTSPEC_CACHE"):
         return Path(own).resolve()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trtspec"

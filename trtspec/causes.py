@@ -1,4 +1,4 @@
-"""Known ways to fail, recognised by what a command said."""
+"""Known causes of failure, recognised in the output of a command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The pattern of what is said, what is wrong, what to do; {0} is the first group of the pattern."""
+    """A regular expression for a command's output, and the problem and the repair that it stands for.
+
+    `{0}` in `problem` stands for the pattern's first group.
+    """
 
     pattern: str
     problem: str
@@ -30,7 +33,7 @@ EXCLUSIVE = Cause(
 
 
 def gpu_memory(repair: str) -> Cause:
-    """CUDA's ways to say that a GPU is full; what takes less of it depends on what was done."""
+    """The cause for all of CUDA's messages that a GPU is full; `repair` says how to need less memory."""
     said = (
         r"CUDA out of memory|OutOfMemoryError|Requested amount of GPU memory|cudaErrorMemoryAllocation"
         r"|CUDA error: out of memory|Cuda Runtime \(out of memory\)"
@@ -39,7 +42,7 @@ def gpu_memory(repair: str) -> Cause:
 
 
 def find_cause(causes: Iterable[Cause], said: str) -> tuple[str, str] | None:
-    """Problem and repair of the first cause that fits; None for an unknown one."""
+    """The problem and the repair of the first cause whose pattern `said` has; None if there is none."""
     for cause in causes:
         if found := re.search(cause.pattern, said):
             return cause.problem.format(*found.groups("")), cause.repair

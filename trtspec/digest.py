@@ -8,6 +8,6 @@ from typing import Any
 
 
 def digest_of(value: Any) -> str:
-    """The SHA-256 of plain data; equal values have equal digests, on every machine."""
+    """The SHA-256 of JSON data, in hexadecimal; equal values have equal digests on every machine."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -16,7 +16,7 @@ from trtspec.findings import Finding
 class TrtspecError(Exception):
     """A failure that the user can act on; anything else that is raised is a defect of trtspec.
 
-    `step` is the step of a plan in which it happened, where one was run.
+    `step` names the step of a plan that failed; None if no step was running.
     """
 
     subject: str
@@ -30,14 +30,14 @@ class TrtspecError(Exception):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All that is wrong."""
+        """Every problem that this error reports."""
         return (Finding(self.subject, self.problem, self.repair),)
 
 
 class RecipeError(TrtspecError):
-    """A recipe that cannot be read; carries all that was found, in the order of the file's lines.
+    """A recipe that cannot be used; `findings` has every problem, in the order of the file's lines.
 
-    The subject of each is a key.
+    The subject of each finding is a dotted key, or empty if the whole file is wrong.
     """
 
     def __init__(self, path: str | Path, findings: Sequence[Finding]) -> None:
@@ -65,7 +65,7 @@ class TensorError(ModelError):
 
 
 class DatasetError(TrtspecError):
-    """Texts to calibrate with that cannot be read; the subject says in which file, and on which line."""
+    """Calibration texts that cannot be read; the subject names the file and, if there is one, the line."""
 
 
 class EngineError(TrtspecError):
@@ -92,7 +92,7 @@ class ServerError(TrtspecError):
 
 
 class StuckError(ServerError):
-    """A start that got stuck in Triton itself; another may do."""
+    """A Triton server whose start hung in Triton itself; a second attempt may succeed."""
 
 
 class StoreError(TrtspecError):
@@ -100,7 +100,7 @@ class StoreError(TrtspecError):
 
 
 class CorruptedError(StoreError):
-    """Something in a store that is gone, or is not what its name says."""
+    """A file of a store that is missing, or whose content does not match its name."""
 
 
 class UnavailableError(TrtspecError):

@@ -12,7 +12,7 @@ from trtspec.errors import RecipeError, StepError, TrtspecError
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`lines` are printed as they are, before `summary`; `repair` follows it."""
+    """What a person is told of an error: `lines` as they are, then `summary`, then `repair`."""
 
     summary: str
     repair: str | None = None
@@ -20,7 +20,7 @@ class Explanation:
 
 
 def explain(error: BaseException) -> Explanation | None:
-    """None for an exception that no user can cause: a defect."""
+    """The explanation of an error; None for one that no user can cause, which is a defect of trtspec."""
     for kind, explanation in _EXPLANATIONS.items():
         if isinstance(error, kind):
             return explanation(error)
@@ -70,7 +70,7 @@ _OS_PROBLEMS: dict[int, tuple[str, str | None]] = {
     errno.EADDRINUSE: ("the port is in use", "Stop what listens there, or choose another port."),
 }
 
-# A subclass stands before its parent.
+# A subclass stands before its parent, since the first kind that fits is taken.
 _EXPLANATIONS: dict[type[BaseException], Callable[[Any], Explanation]] = {
     RecipeError: _recipe,
     StepError: _step,

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Severity(str, Enum):
-    """`ERROR` must not stay so, `NOTE` may and is worth knowing, `OK` is as it should be."""
+    """How bad a finding is: an `ERROR` must be mended, a `NOTE` need not be, `OK` is as it should be."""
 
     OK = "ok"
     NOTE = "note"
@@ -20,8 +20,8 @@ class Severity(str, Enum):
 class Finding:
     """One thing that was found.
 
-    `subject` is empty where the problem is with the whole of what was looked at. `effect` says what follows
-    from the problem where it does not say so itself. `line` is the 1-based line of a recipe.
+    `subject` is empty if the problem is with the whole of what was looked at. `effect` says what follows from
+    the problem, if `problem` does not. `line` is the 1-based line of a recipe.
     """
 
     subject: str
@@ -34,21 +34,21 @@ class Finding:
 
 
 def ok(subject: str, found: str) -> Finding:
-    """What is there, and as it should be."""
+    """A finding of something that is as it should be."""
     return Finding(subject, found, severity=Severity.OK)
 
 
 def note(subject: str, problem: str, repair: str | None = None, *, effect: str | None = None) -> Finding:
-    """What may stay so."""
+    """A finding that need not be mended."""
     return Finding(subject, problem, repair, severity=Severity.NOTE, effect=effect)
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that must not stay so."""
+    """The findings that must be mended."""
     return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
 def as_json(findings: Iterable[Finding]) -> dict[str, Any]:
-    """What every command with `--json` says of findings: `ok`, and all keys of each."""
+    """What commands with `--json` print of findings: `ok`, false for an error, and every field of each."""
     found = list(findings)
     return {"ok": not errors(found), "findings": [asdict(finding) for finding in found]}

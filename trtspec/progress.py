@@ -1,4 +1,4 @@
-"""Progress of long work, as functions: who works needs to know nothing of terminals."""
+"""Progress of long work as plain functions, so that the code that works knows nothing of terminals."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Protocol
 
 
 class Advance(Protocol):
-    """Is told how far a piece of work is."""
+    """A function that long work calls to report its progress."""
 
     def __call__(self, amount: int, note: str = "", /) -> None:
-        """So many bytes more are done; `note` says what is being done now, if that is known."""
+        """Reports `amount` more bytes as done; `note` says what is being done now, if that is known."""
         ...
 
 
-# Called with a label and a size in bytes; entered around work that takes a while, it yields what is to be
-# told of the bytes that are done.
+# A function of a label and a size in bytes, None if that is not known. The context that it returns is entered
+# around long work and gives the function to which the work reports.
 Progress = Callable[[str, int | None], AbstractContextManager[Advance]]
 
 
 def no_progress(label: str, size: int | None) -> AbstractContextManager[Advance]:
+    """A `Progress` that shows nothing."""
     return nullcontext(lambda *_: None)

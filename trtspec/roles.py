@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Role(str, Enum):
-    """Also the name of a recipe's section and of a build's folder, so its text is part of both formats."""
+    """The role of a model. It names a section of the recipe and a folder of the build: its text is fixed."""
 
     TARGET = "target"
     DRAFT = "draft"

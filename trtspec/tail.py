@@ -1,4 +1,4 @@
-"""What is new in a file that grows."""
+"""Reads what is new in a file that grows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 class Tail:
-    """Reads a log as it is written."""
+    """Reads a log while it is being written."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._offset = file, 0
 
     def lines(self) -> list[str]:
-        """Those that came since the last call, without the blank ones; the last may be cut short."""
+        """The lines written since the last call, without blank ones; the last may be cut short."""
         with self._file.open("rb") as stream:
             stream.seek(self._offset)
             new = stream.read()

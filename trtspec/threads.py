@@ -1,4 +1,4 @@
-"""Work of many pieces, several at once: reads, writes and numpy leave Python's lock to the others."""
+"""Runs work in threads, which helps reads, writes and numpy: they release Python's global lock."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ THREADS = min(8, os.cpu_count() or 1)
 def in_threads(
     work: Callable[[T], int], items: Iterable[T], advance: Callable[[int], None], threads: int = THREADS
 ) -> None:
-    """Calls `work` with every item, and `advance`, never twice at once, with what it returns.
+    """Calls `work` with each item, in `threads` threads, and `advance` with each result, one call at a time.
 
-    Items are asked for when a thread is free. The first exception ends all threads and is raised.
+    The next item is taken when a thread is free. The first exception stops all threads and is raised.
     """
     left, lock, stopped = iter(items), Lock(), False
 

@@ -6,7 +6,7 @@ GIB = 1 << 30
 
 
 def short(count: int) -> str:
-    """8030261248 is 8.03 B."""
+    """A count with three digits and a letter for its unit: 8030261248 is 8.03 B."""
     for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.3g} {letter}"
@@ -14,7 +14,7 @@ def short(count: int) -> str:
 
 
 def three_digits(size: int) -> str:
-    """Bytes, in units of a thousand."""
+    """Bytes with three digits, in powers of 1000: 8030261248 is 8.03 GB."""
     for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if size >= unit:
             return f"{size / unit:.3g} {name}"
@@ -22,15 +22,15 @@ def three_digits(size: int) -> str:
 
 
 def gb(size: float) -> str:
-    """Bytes as a disk counts them."""
+    """Bytes in GB (10**9 bytes), as disks are measured."""
     return f"{size / 1e9:.1f} GB"
 
 
 def mb_or_gb(size: float) -> str:
-    """The same, of files that may be small."""
+    """Bytes in GB, or in MB (10**6 bytes) if there is less than one GB."""
     return gb(size) if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def gib(size: float) -> str:
-    """Bytes as memory is counted."""
+    """Bytes in GiB (2**30 bytes), as memory is measured."""
     return f"{size / GIB:.1f} GiB"

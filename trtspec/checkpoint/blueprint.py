@@ -1,4 +1,4 @@
-"""A checkpoint as it will be, before a byte of it is written."""
+"""Plans a checkpoint: its config, tensors and scales, before a byte of it is written."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from trtspec.models.tensors import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """`config` is `config.json`; `ranks` has each rank's tensors; `scales` is empty where nothing is FP8.
+    """A checkpoint that is to be written.
 
-    `tensors` are the Hugging Face tensors of the weights by name, `stored_scales` what those that are FP8
-    are multiplied with, by the name of their module.
+    `config` is `config.json`; `ranks` has each rank's tensors; `scales` is empty if nothing is FP8. `tensors`
+    are the Hugging Face tensors of the weights, by name. `stored_scales` are the scales of those that are FP8
+    already, by module: a stored number times its scale is the real one. `dtype` is the safetensors name for
+    all weights that are not FP8.
     """
 
     config: Mapping[str, Any]
@@ -39,7 +41,7 @@ class Blueprint:
     dtype: str
 
     def entries(self, rank: int) -> list[Entry]:
-        """What the file of a rank holds, in order: each weight, and after it its scales."""
+        """What the file of a rank holds, in order: each weight, followed by its scales, F32 of shape [1]."""
         entries = []
         for placed in self.ranks[rank]:
             entries.append(Entry(placed.name, self.dtype_of(placed.weight), placed.shape))
@@ -47,18 +49,18 @@ class Blueprint:
         return entries
 
     def dtype_of(self, weight: Weight) -> str:
-        """By its safetensors name."""
+        """The dtype of a weight in the checkpoint, by its safetensors name."""
         return FP8 if weight in self.scales else self.dtype
 
     def scales_beside(self, placed: Placed) -> dict[str, float]:
-        """The tensors of one float32 number that go with a weight."""
+        """The scales that are stored beside a weight, by tensor name; empty for one that is not FP8."""
         if placed.weight not in self.scales:
             return {}
         layer = placed.name.removesuffix(placed.weight.name)
         return {layer + name: scale for name, scale in self.scales[placed.weight].tensors.items()}
 
     def caster(self, weight: Weight, part: Part) -> Caster:
-        """Makes a part's stored numbers those of the checkpoint."""
+        """The function that turns a part's stored numbers into those of the checkpoint."""
         tensor = self.tensors[part.name]
         if weight not in self.scales:
             return caster(tensor.dtype, self.dtype)
@@ -67,7 +69,10 @@ class Blueprint:
 
 
 def draw(source: Source, options: ConvertOptions) -> Blueprint:
-    """Checks presence, dtype and shape of every tensor. Raises ModelError or TensorError."""
+    """Plans the checkpoint of a model, and checks presence, dtype and shape of its tensors.
+
+    Raises ModelError or TensorError.
+    """
     family, mapping = family_of(source), options.mapping
     if found := misfit(source, mapping, fp8=options.fp8):
         raise ModelError(source.folder / "config.json", found.problem, found.repair)

@@ -1,4 +1,4 @@
-"""What a calibration found: the small file from which a model is quantized as often as one likes."""
+"""The result of a calibration, and the small file that keeps it for any number of conversions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CALIBRATE_AGAIN = "calibrate again, or take an unchanged copy of the file"
 
 @dataclass(frozen=True, slots=True)
 class Amax:
-    """The largest absolute value of a linear layer's weight and of its input."""
+    """The largest absolute values of a linear layer's weight and of its input."""
 
     weight: float
     input: float
@@ -26,7 +26,7 @@ class Amax:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What quantization cost on texts that were not calibrated with, by the next token of each of `tokens`.
+    """What quantization cost on `texts` held-out texts, which have `tokens` next tokens together.
 
     `agreement` is the share of tokens at which both models' likeliest next token is the same, `kl` the mean
     of KL(original || quantized) in nats. `perplexity` is the quantized model's.
@@ -42,12 +42,12 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """By Hugging Face's names of modules: `linears` of linear layers, `kv` of what k_proj and v_proj give.
+    """The largest absolute values of a model, by Hugging Face's names of modules.
 
-    Keys and values go by these names also where one module gives both.
-
-    Amax values are float32. `kv` is empty where the KV cache stays as it is. `provenance` says what all of it
-    was made of; `quality` is None where no text was left to measure it with.
+    `linears` has those of linear layers, and `kv` those of keys and values, under the names of `k_proj` and
+    `v_proj` even if one module computes both. Measured values are float32. `kv` is empty if the KV cache is
+    not quantized. `provenance` says what the calibration was made of; `quality` is None if it was not
+    measured.
     """
 
     linears: Mapping[str, Amax]
@@ -57,13 +57,13 @@ class Calibration:
 
 
 def write_calibration(file: Path, calibration: Calibration) -> None:
-    """Writes JSON that reads back to the same numbers."""
+    """Writes a calibration as JSON, from which exactly the same numbers are read."""
     content = json.dumps({"format": FORMAT, **asdict(calibration)}, indent=1, allow_nan=False)
     file.write_text(content + "\n", encoding="utf-8")
 
 
 def read_calibration(file: Path) -> Calibration:
-    """Raises ModelError for a file that is no calibration, or one with a number that cannot be an amax."""
+    """Reads a calibration; raises ModelError for another file, or for a number that cannot be an amax."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:

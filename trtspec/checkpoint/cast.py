@@ -1,6 +1,7 @@
-"""Floats from one dtype to another: numpy has neither bfloat16, the upper half of a float32, nor FP8.
+"""Converts floats between dtypes, bfloat16 and FP8 among them, which numpy does not have.
 
-Dtypes have their safetensors names. An array of BF16 is one of its bits as uint16, of F8_E4M3 as uint8.
+Dtypes have their safetensors names. An array of BF16, the upper half of a float32, holds its bits as uint16,
+and one of F8_E4M3 holds them as uint8.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ NUMPY: dict[str, Any] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", FP8: "u1"}
 
 
 def caster(source: str, target: str) -> Caster:
-    """Makes the same numbers in another dtype, rounded to nearest, ties to even.
+    """Returns a function that converts an array of any shape, rounding to nearest, ties to even.
 
-    What it returns raises OverflowError if a finite number is too large for the target.
+    That function raises OverflowError if a finite number is too large for the target.
     """
     if source == target:
         return lambda array: array
@@ -39,9 +40,10 @@ def caster(source: str, target: str) -> Caster:
 
 
 def quantizer(source: str, scale: float, stored_scale: float = 1.0) -> Caster:
-    """Makes E4M3 numbers of `array * stored_scale / scale`, beyond 448 the largest there is.
+    """Returns a function that makes E4M3 numbers of `array * stored_scale / scale`, as uint8 of its shape.
 
-    As in ModelOpt, float32 is divided by float32, and the quotient rounded to nearest, ties to even.
+    As in ModelOpt, float32 is divided by float32, and the quotient rounded to nearest, ties to even. Numbers
+    beyond 448, the largest of E4M3, become 448.
     """
     factor, divisor = np.float32(stored_scale), np.float32(scale)
 
@@ -51,7 +53,7 @@ def quantizer(source: str, scale: float, stored_scale: float = 1.0) -> Caster:
 
     if source == "F32":
         return quantize
-    # There are so few numbers of 8 or 16 bits that each is quantized once.
+    # There are so few numbers of 8 or 16 bits that each is quantized once, into a table.
     size = 8 * np.dtype(NUMPY[source]).itemsize
     table = quantize(np.arange(2**size, dtype=f"<u{size // 8}").view(NUMPY[source]))
     return lambda array: table.take(array.view(f"<u{size // 8}"))
@@ -74,7 +76,10 @@ def _to_bfloat16(wide: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def _to_fp8(wide: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Four bits of exponent with bias 7, three of mantissa, no infinity; all seven are set in a NaN."""
+    """Rounds to the bits of E4M3: sign, four of exponent with bias 7, three of mantissa.
+
+    There is no infinity, and a NaN has all seven of the lower bits set.
+    """
     sign: NDArray[np.uint8] = (wide.view("<u4") >> 24 & 0x80).astype(np.uint8)
     size = np.minimum(np.abs(wide), np.float32(448))
     bits = size.view("<u4")

@@ -1,4 +1,4 @@
-"""`config.json` of a checkpoint: TensorRT-LLM's `PretrainedConfig`, every default said aloud."""
+"""`config.json` of a checkpoint: TensorRT-LLM's `PretrainedConfig` with every default written out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -
         "position_embedding_type": "rope_gpt_neox",
         "max_position_embeddings": source.max_position_embeddings,
         "rotary_embedding_dim": source.head_size,
-        # The vocabulary is what the ranks share of the embedding.
+        # The ranks divide the embedding's rows, dimension 0, as `Split.VOCAB` does.
         "use_parallel_embedding": mapping.tp_size > 1,
         "embedding_sharding_dim": 0,
         "qk_layernorm": False,
@@ -43,7 +43,7 @@ def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -
 
 
 def _quantization(options: ConvertOptions) -> dict[str, Any]:
-    """Keywords of TensorRT-LLM's `QuantConfig`, which refuses any other."""
+    """The keywords of TensorRT-LLM's `QuantConfig`, which refuses any other."""
     if not options.fp8:
         return {"quant_algo": None, "kv_cache_quant_algo": None}
     return {

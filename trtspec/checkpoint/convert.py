@@ -1,7 +1,9 @@
-"""Hugging Face in, a TensorRT-LLM unified checkpoint out: `config.json` and a `rank<N>.safetensors` a rank.
+"""Converts a Hugging Face model to a TensorRT-LLM unified checkpoint.
 
-Every tensor is read once, in pieces and in the order of its file; each piece goes to wherever ranks have a
-share of it. So memory does not grow with the model, and a disk reads in one direction.
+That is a folder with `config.json`, and with `rank<N>.safetensors` for each rank.
+
+Every tensor is read once, in pieces and in the order of its file; each piece is written to every rank that
+has a share of it. So memory does not grow with the model, and a disk reads in one direction.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from trtspec.threads import in_threads
 from trtspec.units import mb_or_gb
 
 CHUNK = 1 << 20  # bytes; the casts of a piece this small stay in the processor's cache
-FORMAT = 3  # of what is written: raised when the same source and options give other bytes
+FORMAT = 3  # version of what is written: raised when the same source and options give other bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a share goes: its first number's place in the file."""
+    """Where a share is written: `start` is the byte of the file at which its tensor begins."""
 
     share: Share
     file: SafetensorsFile
@@ -46,7 +48,7 @@ class _Target:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some rows of a Hugging Face tensor, and all that is made of them."""
+    """Some rows of a Hugging Face tensor, and every place to which they are written."""
 
     tensor: Tensor
     rows: range
@@ -59,8 +61,9 @@ def convert(
 ) -> None:
     """Writes the checkpoint into `folder`, which must not exist; the same source gives the same bytes.
 
-    Nothing is written before every tensor's presence, dtype and shape has been checked. `advance` hears of
-    every bytes written. Raises ModelError, TensorError or UnavailableError.
+    Nothing is written before every tensor's presence, dtype and shape has been checked. `advance` is called
+    with the number of bytes after each piece. Raises ModelError, TensorError, or UnavailableError if the disk
+    has no room for it.
     """
     blueprint = draw(source, options)
     entries = [blueprint.entries(rank) for rank in range(options.mapping.world_size)]
@@ -79,12 +82,12 @@ def convert(
 
 
 def checkpoint_size(source: Source, options: ConvertOptions) -> int:
-    """Bytes of all weights on all ranks, which are what `advance` hears of."""
+    """Bytes of all weights on all ranks, the sum of what `convert` calls `advance` with."""
     return sum(rank_sizes(source, options))
 
 
 def rank_sizes(source: Source, options: ConvertOptions) -> list[int]:
-    """Bytes of the weights on each rank."""
+    """Bytes of the weights on each rank, without the scales of FP8."""
     weights, mapping = list(family_of(source).weights(source)), options.mapping
     dtype = DTYPES[options.dtype]
     return [
@@ -126,7 +129,10 @@ def _pieces(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> Iterator[
 
 
 def _copy(reader: Reader, dtype: str, piece: _Piece) -> int:
-    """Bytes written."""
+    """Writes a piece to its places, and returns how many bytes that were.
+
+    Raises TensorError for a number that is too large for `dtype`.
+    """
     try:
         numbers = piece.cast(reader.rows(piece.tensor, piece.rows))
     except OverflowError as error:

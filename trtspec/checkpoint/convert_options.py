@@ -1,4 +1,4 @@
-"""What a conversion is asked for, beside the model."""
+"""The options of a conversion."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from trtspec.checkpoint.mapping import Mapping
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """`dtype` (`float32`, `float16`, `bfloat16`) is that of all that stays unquantized.
+    """How a model is converted.
 
-    `fp8` quantizes weights and activations, `fp8_kv_cache` the cache too. `calibration` is None for what
-    needs none, and for an FP8 model, which has its own.
+    `dtype` (`float32`, `float16`, `bfloat16`) is that of everything that is not quantized. `fp8` quantizes
+    weights and activations, `fp8_kv_cache` the cache too. `calibration` is None if nothing is quantized, and
+    for an FP8 model, which has its own scales.
     """
 
     dtype: str

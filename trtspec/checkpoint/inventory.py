@@ -1,4 +1,4 @@
-"""Whether a model folder has every tensor that its configuration demands, and no other."""
+"""Checks that a model folder has every tensor that its configuration demands, and no other."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CHUNK = 1 << 20  # bytes
 def check_tensors(
     source: Source, family: Family, weights: Iterable[Weight], prequantized: Prequantized | None
 ) -> dict[str, Tensor]:
-    """The Hugging Face tensors that the weights are made of.
+    """The Hugging Face tensors that the weights are made of, by name.
 
-    Raises TensorError for one that is missing, not as demanded, or would be lost.
+    Raises TensorError for one that is missing, has another dtype or shape, or would be lost.
     """
     scales = prequantized.scale_tensors if prequantized else frozenset[str]()
     weights = tuple(weights)
@@ -49,7 +49,7 @@ def check_tensors(
 def check_tied_head(source: Source) -> None:
     """Raises TensorError for a head that is tied to the embedding, but stored with other numbers.
 
-    Up to its fourth version transformers takes the embedding for such a head, and from its fifth the head.
+    For such a model transformers 4 computes with the embedding, and transformers 5 with the stored head.
     """
     tensors = [source.tensors.get(name) for name in (EMBEDDING, HEAD)]
     if not source.tie_word_embeddings or None in tensors:

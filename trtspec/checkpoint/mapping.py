@@ -8,14 +8,14 @@ from trtspec.findings import Finding
 from trtspec.models.families import FAMILIES
 from trtspec.models.sizes import Sizes
 
-_FP8_UNIT = 16  # cuBLASLt's FP8 products want both sides of a weight in multiples of it
+_FP8_UNIT = 16  # cuBLASLt's FP8 products need both sides of a weight to be multiples of it
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """`tp_size` ranks share every layer; `pp_size` groups of them have consecutive layers each.
+    """How ranks share a model: `tp_size` of them share a layer, `pp_size` groups of these share the layers.
 
-    Rank `pp_rank * tp_size + tp_rank`, as in TensorRT-LLM's `mapping.py` without context parallelism.
+    The rank is `pp_rank * tp_size + tp_rank`, as in TensorRT-LLM's `mapping.py` without context parallelism.
     """
 
     tp_size: int = 1
@@ -26,16 +26,16 @@ class Mapping:
         return self.tp_size * self.pp_size
 
     def layers(self, pp_rank: int, num_layers: int) -> range:
-        """The layers of a pipeline rank; as `torch.tensor_split` cuts them, the first ranks have one more."""
+        """The layers of a pipeline rank, cut as by `torch.tensor_split`: the first may have one more each."""
         each, more = divmod(num_layers, self.pp_size)
         first = pp_rank * each + min(pp_rank, more)
         return range(first, first + each + (pp_rank < more))
 
 
 def misfit(sizes: Sizes, mapping: Mapping, *, fp8: bool) -> Finding | None:
-    """Why the model cannot be spread like this, if so, by the key of its section of the recipe.
+    """Why the model cannot be spread like this; None if it can. No weights are read.
 
-    Nothing of its weights is read.
+    The subject is the key to change, within the model's section of the recipe.
     """
     layers = sizes.num_hidden_layers
     most = layers if FAMILIES[sizes.architecture].pipelines else 1
@@ -69,7 +69,7 @@ def _flaw(sizes: Sizes, tp_size: int, *, fp8: bool) -> str | None:
         return f"intermediate_size {inner} does not divide among {tp_size} ranks"
     own, own_kv = heads // tp_size, max(kv_heads // tp_size, 1)
     if own == own_kv and FAMILIES[sizes.architecture].norms_heads:
-        # `Attention` of TensorRT-LLM's layers/attention.py takes q, k and v for interleaved then.
+        # `Attention` of TensorRT-LLM's layers/attention.py then takes q, k and v as if they were interleaved.
         alike = f"a rank has as many query heads as key-value heads, {own}"
         return f"{alike}, which TensorRT-LLM mixes up where it normalizes q and k"
     rows = {

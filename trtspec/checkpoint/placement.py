@@ -1,4 +1,4 @@
-"""What each rank has of each weight; pure."""
+"""Which share of each weight each rank has; pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EMBEDDING = "transformer.vocab_embedding.weight"
 class Share:
     """A rectangle of a Hugging Face tensor, and the row of the rank's tensor at which it begins.
 
-    Of a tensor with one dimension every number is a row of one column.
+    In a tensor with one dimension each number is a row with one column.
     """
 
     part: Part
@@ -38,9 +38,9 @@ class Placed:
 def place(
     weights: Iterable[Weight], num_layers: int, head_size: int, mapping: Mapping, rank: int
 ) -> Iterator[Placed]:
-    """The tensors of one rank, in the order of the weights.
+    """Yields the tensors of one rank, in the order of the weights.
 
-    The embedding is on the first pipeline rank, and what follows the layers on the last.
+    The embedding is on the first pipeline rank; the final norm and the head are on the last.
     """
     pp_rank, tp_rank = divmod(rank, mapping.tp_size)
     layers = mapping.layers(pp_rank, num_layers)
@@ -61,7 +61,7 @@ def _placed(weight: Weight, first_layer: int, head_size: int, tp_size: int, tp_r
 
 
 def _rectangle(part: Part, head_size: int, tp_size: int, tp_rank: int) -> tuple[range, range, int]:
-    """Rows and columns of a rank's share, and the rows that it takes there, zero ones among them."""
+    """The rows and columns of a rank's share, and the height of its place on the rank, zero rows included."""
     height, width = part.shape[0], prod(part.shape[1:])
     rows, columns = part.rows, range(width)
     match part.split:

@@ -1,11 +1,11 @@
-"""The scales that an FP8 model brings along, so that nobody calibrates or requantizes it.
+"""Reads the scales that an FP8 model has, so that it is neither calibrated nor quantized again.
 
-Per linear layer `X`, one number each, multiplied with what is stored: `X.weight_scale` and `X.input_scale`.
-Of the KV cache, per attention layer `A`: `A.k_proj.k_scale` and `A.v_proj.v_scale` (ModelOpt), `A.k_scale`
-and `A.v_scale` (compressed-tensors since 0.6, AutoFP8), `A.k_proj.output_scale` and `A.v_proj.output_scale`
-(compressed-tensors before), or one `A.kv_scale` (AutoFP8 before); ModelOpt's names are the same where one
-module makes queries, keys and values. Those of compressed-tensors have the dtype
-of the model; zero points, where they are stored, are zero.
+Each linear layer `X` has two numbers, with which stored ones are multiplied: `X.weight_scale` and
+`X.input_scale`. Each attention layer `A` has two for the KV cache: `A.k_proj.k_scale` and `A.v_proj.v_scale`
+(ModelOpt, also if one module makes queries, keys and values), `A.k_scale` and `A.v_scale` (compressed-tensors
+since 0.6, AutoFP8), `A.k_proj.output_scale` and `A.v_proj.output_scale` (older compressed-tensors), or one,
+`A.kv_scale` (older AutoFP8). Scales of compressed-tensors have the dtype of the model; zero points, if they
+are stored, are zero.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _ZERO_POINTS = tuple(f"{of}_zero_point" for of in ("weight", "input", "output", 
 
 @dataclass(frozen=True, slots=True)
 class Prequantized:
-    """What `convert` needs of an FP8 model.
+    """The scales of an FP8 model, as a conversion needs them.
 
-    `calibration` has amax = scale * 448, exact in float64. `stored_scales` says, by the module's name, what
-    the FP8 numbers of its weight are to be multiplied with. Where the model has no scales of keys and values,
-    `has_kv_scales` is False, and they are 1.0. `scale_tensors` are the tensors that all of this was read
-    from, which are no weights of the model.
+    `calibration` has amax = scale * 448, exact in float64. `stored_scales` has, by module, the number with
+    which the FP8 numbers of its weight are to be multiplied. If the model has no scales of keys and values,
+    `has_kv_scales` is False, and they are 1.0. `scale_tensors` names the tensors from which all of this was
+    read; they are no weights.
     """
 
     calibration: Calibration
@@ -47,7 +47,10 @@ class Prequantized:
 
 
 def read_prequantized(source: Source) -> Prequantized | None:
-    """None for a model that is not quantized. Raises TensorError for one that is, but not whole, as FP8."""
+    """The scales of an FP8 model; None for a model that is not quantized.
+
+    Raises TensorError for a scale that is missing or unusable, or a linear layer that is not FP8.
+    """
     if source.scheme is None:
         return None
     reader = _Reader(source.tensors)
@@ -75,7 +78,7 @@ def read_prequantized(source: Source) -> Prequantized | None:
 
 
 def _cache_scales(source: Source, reader: _Reader) -> dict[str, float | None]:
-    """The scales of keys and of values, by the module that makes them."""
+    """The scales of keys and values, by the names of `k_proj` and `v_proj`; None for one not stored."""
     scales = {}
     for match in filter(None, map(_KEYS.fullmatch, source.tensors)):
         attention = match[1]
@@ -102,7 +105,7 @@ class _Reader:
         return scale
 
     def first(self, *names: str) -> float | None:
-        """The scale under the first of these names that exists."""
+        """The scale under the first of these names that exists; None if none does."""
         name = next((name for name in names if name in self._tensors), None)
         if name is None:
             return None

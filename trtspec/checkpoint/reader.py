@@ -1,7 +1,7 @@
-"""Rows of tensors, read from files that stay open.
+"""Reads rows of tensors from files that stay open.
 
-Not through memory maps: what is mapped counts as the process's memory, and a file that another process cuts
-off ends it with a signal instead of an error.
+It does not use memory maps: what is mapped counts as the process's memory, and if another process cuts a
+mapped file off, this one ends with a signal instead of an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class Reader:
         self._descriptors = {file: os.open(file, os.O_RDONLY) for file in sorted(files)}
 
     def rows(self, tensor: Tensor, rows: range) -> Bits:
-        """[rows, columns], or [rows, 1] of one dimension; raises TensorError where the file ends."""
+        """The rows as an array [rows, columns], or [rows, 1] for a tensor of one dimension.
+
+        Its dtype is that of `cast.NUMPY`. Raises TensorError if the file ends before them.
+        """
         width = tensor.elements // tensor.shape[0]
         row_size = width * ITEM_SIZE[tensor.dtype]
         size, position = len(rows) * row_size, tensor.start + rows.start * row_size
@@ -46,7 +49,7 @@ class Reader:
 
 
 def chunks(rows: range, tensor: Tensor, size: int) -> Iterator[range]:
-    """The rows in ranges that have about so many bytes in this tensor."""
+    """Yields the rows in ranges of about `size` bytes, or of one row if that is larger."""
     step = max(size * tensor.shape[0] // (tensor.end - tensor.start), 1)
     for first in range(rows.start, rows.stop, step):
         yield range(first, min(first + step, rows.stop))

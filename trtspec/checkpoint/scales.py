@@ -1,13 +1,13 @@
-"""The FP8 scales that TensorRT-LLM reads, from what a calibration found; pure.
+"""Computes the FP8 scales that TensorRT-LLM reads from what a calibration found; pure.
 
-Numbers are multiplied with their scale to be read, so scale = amax / 448, in float32. One product has one
-scale: query, key and value share theirs, and so do `mlp.fc` and `mlp.gate`, which a fused MLP reads as one
+A stored number times its scale is the real one, so scale = amax / 448, in float32. One product has one scale:
+query, key and value share theirs, and so do `mlp.fc` and `mlp.gate`, which a fused MLP reads as one
 (TensorRT-LLM's `quantization/layers.py`, ModelOpt's `export/postprocess.py`). The scale of a KV cache that
 was calibrated here is at least 1, which leaves keys and values up to 448 as they are
 (`get_kv_cache_scaling_factor` of ModelOpt); a published one is kept as it is, as TensorRT-LLM's own
-conversion keeps it (`models/llama/convert.py`). The scales of keys and of values alone are there because
-ModelOpt writes them, and TensorRT-LLM reads them nowhere; its own conversion has
-`kv_cache_rcp_scaling_factor` in their place, which a build of an engine computes anew.
+conversion keeps it (`models/llama/convert.py`). Separate scales of keys and of values are written because
+ModelOpt writes them, and TensorRT-LLM does not read them. Its own conversion writes
+`kv_cache_rcp_scaling_factor` instead, which an engine build computes again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHARED = {"mlp.gate.weight": "mlp.fc.weight"}
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Of one linear weight; `tensors` are the scales written beside it, by their names within the layer."""
+    """The scales of one linear weight: its own, and all written beside it, by name within the layer."""
 
     weight: float
     tensors: Mapping[str, float]
@@ -43,7 +43,7 @@ def scales_of(
     kv_cache: bool,
     least_cache_scale: float = 1.0,
 ) -> dict[Weight, Scales]:
-    """The scales of every linear weight, those of a KV cache raised to the least.
+    """The scales of every linear weight; those of a KV cache are at least `least_cache_scale`.
 
     Raises ModelError for a layer that was not calibrated.
     """
@@ -75,7 +75,7 @@ def _group(weight: Weight) -> tuple[int | None, str]:
 
 
 def _cache_scales(weight: Weight, calibration: Calibration, least: float) -> dict[str, float]:
-    """TensorRT-LLM reads the shared one; ModelOpt writes those of keys and of values too."""
+    """The scales of the KV cache: the shared one, which TensorRT-LLM reads, and ModelOpt's separate ones."""
     k, v = (max(to_scale(_find(calibration.kv, name)), least) for name in weight.caches)
     names = ("kv_cache", "k_cache", "v_cache")
     return {

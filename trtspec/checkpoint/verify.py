@@ -1,7 +1,7 @@
 """Proves that a checkpoint is its model: the ranks are put together again and compared with the original.
 
-This room says how ranks are put together, and `placement` how they are taken apart; neither asks the other.
-What is FP8 must be, byte for byte, what its scale makes of the original.
+This module has its own rules for how ranks are put together, and takes none from `placement`, so that a
+mistake there is found here. What is FP8 must be, byte for byte, what its scale makes of the original.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from trtspec.models.tensors import Tensor, read_header, read_json
 from trtspec.threads import in_threads
 
 CHUNK = 1 << 20  # bytes
-FORMAT = 1  # of what is proven: raised when it becomes more
+FORMAT = 1  # version of what is proven: raised when it becomes more
 CONVERT_AGAIN = "remove the folder and convert again"
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """Rows of a rank's tensor, from `at` on, that must be a rectangle of an original; None for zeros."""
+    """A rectangle of an original that must stand in a rank's tensor, from row `at` on.
+
+    `rows` and `columns` are those of the original. If `original` is None, the rows must be zero.
+    """
 
     held: Tensor
     at: int
@@ -44,9 +47,10 @@ class _Claim:
 def verify(
     source: Source, options: ConvertOptions, folder: Path, advance: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Raises TensorError for what is missing, superfluous or not the original's; what is right says nothing.
+    """Compares a checkpoint with its model; raises TensorError for what is missing, superfluous or different.
 
-    `advance` hears of every bytes of the checkpoint compared.
+    `advance` is called with the number of bytes of the checkpoint after each piece. Raises ModelError for a
+    model that cannot be converted.
     """
     blueprint = draw(source, options)
     _check_config(blueprint, folder / "config.json")
@@ -60,7 +64,7 @@ def verify(
 
 
 class _Ranks:
-    """The tensors of all ranks that nobody has asked for yet."""
+    """The tensors of all ranks that have not been taken yet."""
 
     def __init__(self, files: list[Path], tp_size: int) -> None:
         missing = next((file for file in files if not file.is_file()), None)
@@ -70,11 +74,14 @@ class _Ranks:
         self._files = files
         stages = range(0, len(files), tp_size)
         self._stages = [range(first, first + tp_size) for first in stages]
-        # Pipeline ranks count their layers from zero, and have those of the rank before behind them.
+        # Pipeline ranks count their layers from zero, so the layers of all ranks before are to be subtracted.
         self._depths = [_depth(self._left[first]) for first in stages]
 
     def take(self, name: str, layer: int | None) -> list[Tensor]:
-        """The tensors of one weight, in the order of the tensor-parallel ranks, each given once."""
+        """Removes the tensors of one weight and returns them, in the order of the tensor-parallel ranks.
+
+        Raises TensorError if one is missing.
+        """
         if layer is None:
             found = [ranks for ranks in self._stages if name in self._left[ranks[0]]]
             ranks = found[0] if found else self._stages[-1]
@@ -89,6 +96,7 @@ class _Ranks:
         return [self._left[rank].pop(name) for rank in ranks]
 
     def check_empty(self) -> None:
+        """Raises TensorError for a tensor that was not taken: it is none of the model's."""
         for file, tensors in zip(self._files, self._left, strict=True):
             if tensors:
                 problem = f"{next(iter(tensors))}: this tensor is none of the model's"
@@ -132,7 +140,10 @@ def _claims(blueprint: Blueprint, ranks: _Ranks, held: Reader, head_size: int) -
 
 
 def _put_together(part: Part, tensors: list[Tensor], head_size: int) -> Iterator[tuple[range, range]]:
-    """The rows and columns of the original that each rank's tensor has next; rows after its last are zero."""
+    """Yields for each rank the rows and columns of the original that its tensor has next.
+
+    Rows beyond the original's last stand for zeros.
+    """
     height, width, ranks = part.shape[0], prod(part.shape[1:]), len(tensors)
     if part.split is Split.WHOLE:
         yield from [(part.rows, range(width))] * ranks
@@ -166,7 +177,7 @@ def _pieces(claims: Iterator[_Claim]) -> Iterator[_Claim]:
 
 
 def _compare(original: Reader, held: Reader, claim: _Claim) -> int:
-    """Bytes compared, which must be the same; two NaNs are."""
+    """Compares a claim bit by bit, NaNs too; returns the bytes compared, or raises TensorError."""
     found = held.rows(claim.held, range(claim.at, claim.at + len(claim.rows)))
     expected = np.zeros_like(found)
     if claim.original:

@@ -1,6 +1,7 @@
-"""Writes a safetensors file at any place of it, in memory that does not grow with the file.
+"""Writes the data of a safetensors file in any order, with memory that does not grow with the file.
 
-The library's own writer wants every tensor of the file at once; `trtspec.models.tensors` has the format.
+The library's own writer needs every tensor of the file at once. `trtspec.models.tensors` describes the
+format.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from trtspec.models.tensors import ITEM_SIZE
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor to be written: dtype by its safetensors name."""
+    """A tensor that is to be written; `dtype` is its safetensors name."""
 
     name: str
     dtype: str
@@ -30,9 +31,9 @@ class Entry:
 
 
 class SafetensorsFile:
-    """A new file of its whole length, header written; what is not written is zero. Threads may share it.
+    """A new file with its header and at its full length, which is zero until it is written.
 
-    `starts` says at which byte of the file each tensor begins.
+    `starts` says at which byte of the file each tensor begins. Threads may share it. Raises FileExistsError.
     """
 
     def __init__(self, file: Path, entries: Iterable[Entry]) -> None:
@@ -43,7 +44,7 @@ class SafetensorsFile:
         self.write(header, 0)
 
     def write(self, data: bytes | memoryview, position: int) -> None:
-        """Writes all of the data from this byte of the file on."""
+        """Writes all of `data` at byte `position` of the file."""
         left = memoryview(data).cast("B")
         while left:
             written = os.pwrite(self._descriptor, left, position)
@@ -59,7 +60,7 @@ class SafetensorsFile:
 
 
 def _header(entries: Iterable[Entry]) -> tuple[bytes, dict[str, int], int]:
-    """The header, where each tensor begins in the data, and the size of the data."""
+    """Returns the header, the offset of each tensor in the data, and the size of the data, all in bytes."""
     header, offsets, end = {}, {}, 0
     for entry in entries:
         start, end = end, end + entry.size

@@ -14,9 +14,9 @@ from trtspec.docker.state import remove
 
 @dataclass(frozen=True, slots=True)
 class ContainerLauncher:
-    """A container of `image` with the folders that a build reads and writes.
+    """Starts commands in a container of `image` with the folders that a build reads and writes.
 
-    `name` is the same each time, so that what an earlier run left behind is found and ended. `gpus` and
+    `name` is the same each time, so that a container of an earlier run is found and removed. `gpus` and
     `user` are those of `Container`.
     """
 
@@ -37,7 +37,7 @@ class ContainerLauncher:
 
 
 class _Attached:
-    """A container, and the `docker run` that hands on what it says."""
+    """A container, and the process of `docker run` that passes its output on."""
 
     def __init__(self, name: str, client: subprocess.Popen[bytes]) -> None:
         self._name, self._client = name, client

@@ -1,7 +1,7 @@
-"""What an expert adds to `trtllm-build`'s own defaults for a pair, with the reason of each.
+"""The options that a pair is built with beside `trtllm-build`'s own defaults, each with its reason.
 
-The reasons are those of TensorRT-LLM's performance tuning guide (useful-build-time-flags.md,
-fp8-quantization.md) and of `tensorrt_llm/builder.py`, releases 1.0 to 1.2.
+The reasons are from TensorRT-LLM's performance tuning guide (useful-build-time-flags.md,
+fp8-quantization.md) and from `tensorrt_llm/builder.py`, releases 1.0 to 1.2.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class Default(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """What the choice depends on; `sm` is the compute capability times ten."""
+    """What the defaults depend on.
+
+    `sm` is the compute capability times ten; `tensor` and `pipeline` are the sizes of parallelism.
+    """
 
     architecture: str
     fp8_weights: bool
@@ -36,7 +39,7 @@ class EngineKind:
 
 
 def defaults(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Default]:
-    """Every option that the command line has beside the sizes; `written` are the recipe's own."""
+    """Yields every default beside the sizes; `written` are the options that the recipe itself sets."""
     for option, (value, reason) in FIXED.items():
         yield Default(option, value, reason)
     yield from _attention(kind)
@@ -54,7 +57,7 @@ def _attention(kind: EngineKind) -> Iterator[Default]:
 
 
 def _products(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Default]:
-    """Matrix products, of which a round has few rows: one for each draft token of a request."""
+    """Yields options for matrix products, which have few rows in a round: one for each token of a draft."""
     if not kind.fp8_weights:
         yield Default("gemm_plugin", "auto", "cuBLASLt: faster in float16 and bfloat16, and less memory")
         return

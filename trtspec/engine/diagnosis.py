@@ -1,7 +1,7 @@
-"""Why a build failed, from what the builder said last.
+"""Finds out why a build failed, from the end of the builder's log.
 
-The causes are those of the issue threads of TensorRT-LLM and its Triton backend, and of the sources of
-releases 1.0 to 1.2.
+The causes are from issue threads of TensorRT-LLM and its Triton backend, and from the sources of releases 1.0
+to 1.2.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ CAUSES = (
 
 
 def diagnose(command: str, status: int, log: Path) -> StepError:
-    """The failure of a command with this status (negative: by this signal) and this log."""
+    """The error of a command that failed; a negative `status` is the signal that ended it."""
     text = _read_end(log)
     lines = tuple(line for line in text.splitlines() if line.strip())[-_SHOWN:]
     how = f"failed with status {status}"
@@ -103,7 +103,7 @@ def diagnose(command: str, status: int, log: Path) -> StepError:
 
 
 def _complaint(text: str) -> str:
-    """The exception if there is one, TensorRT's last error, or the last thing said."""
+    """The last exception of a log; without one TensorRT's last error, any other error, or the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for pattern in (r"^[\w.]*(?:Error|Exception)\b.*", r"\[E\] .+", r"error: .+"):
         for line in reversed(lines):

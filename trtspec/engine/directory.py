@@ -1,4 +1,4 @@
-"""Engine directories: `config.json` with TensorRT-LLM's keys, and one file of weights or engine a rank."""
+"""Engine directories: `config.json` with TensorRT-LLM's keys, and for each rank an engine or its weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REBUILD = "build the engine again"
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What a directory says of its engine; lengths in tokens, `max_draft_len` counted in `max_seq_len`."""
+    """What a directory says of its engine. Lengths are in tokens; `max_seq_len` includes `max_draft_len`."""
 
     version: str
     architecture: str
@@ -53,7 +53,10 @@ def write_config(folder: Path, version: str, pretrained: Mapping[str, Any], buil
 
 
 def read_engine(folder: Path) -> EngineConfig:
-    """Reads a directory that either builder made; keys that trtspec has no use for may come and go."""
+    """Reads a directory that either builder made; raises EngineError for one that is not whole.
+
+    Keys that trtspec does not use may be there or not.
+    """
     file = folder / "config.json"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -87,9 +90,10 @@ def read_engine(folder: Path) -> EngineConfig:
 
 
 def check_engine(folder: Path, max_draft_len: int, release: str | None = None) -> EngineConfig:
-    """What the runtime asserts only at load time, and what KV blocks need to be reused from round to round.
+    """Reads an engine, and raises EngineError for one that would fail to load or could not reuse KV blocks.
 
-    `max_draft_len` is 0 for an engine that proposes. `release` is the TensorRT-LLM that should have built it.
+    `max_draft_len` is 0 for an engine that proposes. `release` is the TensorRT-LLM that should have built it;
+    None allows any.
     """
     config = read_engine(folder)
     if release and config.version != release:

@@ -10,7 +10,7 @@ from trtspec.recipe.build_options import Value
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """All in tokens, except `max_batch_size` in requests.
+    """The sizes of an engine, in tokens except `max_batch_size`, which is in requests.
 
     `max_seq_len` is the longest prompt and answer; the builders add `max_draft_len` to it. `max_draft_len` is
     0 for an engine that verifies no drafts. `extra` holds further options of `trtllm-build`, named and valued

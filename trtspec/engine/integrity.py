@@ -1,4 +1,4 @@
-"""Whether what is to be served is what was built, as far as reading little tells."""
+"""Checks that what is to be served is what was built, as far as small files tell."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SMALL = ("tokenizer/tokenizer.json", "target/engine/config.json", "draft/engine
 
 
 def check_unchanged(build: Path) -> None:
-    """Raises EngineError for a tokenizer or an engine that is not the one of the build's manifest.
+    """Raises EngineError for a tokenizer or an engine's config that is not the one of the build's manifest.
 
-    Another tokenizer of the same size loads, and says something else. Engines themselves are too large to be
-    read twice; TensorRT refuses one that is damaged. A missing manifest says nothing.
+    Another tokenizer of the same size would load and give wrong text. Engines themselves are too large to be
+    read twice, and TensorRT refuses one that is damaged. Without a manifest nothing is checked.
     """
     try:
         outputs = json.loads((build / "manifest.json").read_text(encoding="utf-8"))["outputs"]

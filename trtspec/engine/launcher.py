@@ -1,4 +1,7 @@
-"""Starts the commands of TensorRT-LLM on this machine, or in a container: all that differs between them."""
+"""Starts the commands of TensorRT-LLM: what a launcher must do, and the launcher for this machine.
+
+The launcher for a container is in `container_launcher.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ class Running(Protocol):
     """A command that was started."""
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit status, negative for a signal; None if it has not ended after so long."""
+        """Returns its exit status, negative for a signal, or None if it has not ended after `seconds`."""
         ...
 
     def kill(self) -> None:
-        """Ends it at once, with every process that it has started; harmless when it has ended."""
+        """Ends it at once, with every process that it has started; harmless if it has ended already."""
         ...
 
 
@@ -27,7 +30,7 @@ class Launcher(Protocol):
     """What can start a command of TensorRT-LLM; `argv[0]` is the command's plain name."""
 
     def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
-        """What a shell on this machine does the same with."""
+        """The command line with which a shell on this machine would do the same."""
         ...
 
     def start(self, argv: tuple[str, ...], output: IO[bytes], folder: Path) -> Running:
@@ -37,7 +40,10 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalLauncher:
-    """This machine: where the command is, and the UUIDs of the GPUs that it may use; empty for all."""
+    """Starts commands on this machine.
+
+    `executable` is the path of the command, `gpus` are the UUIDs of the GPUs that it may use, empty for all.
+    """
 
     executable: str
     gpus: tuple[str, ...] = ()
@@ -72,7 +78,7 @@ class _Process:
             return None
 
     def kill(self) -> None:
-        # Its workers are in its group also when it has ended before them.
+        # Its workers may outlive it, and are still in its process group then.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -1,4 +1,4 @@
-"""Whether two engines will load and work together where they are to be served, before that is tried."""
+"""Checks, before it is tried, that engines will load and work together where they are to be served."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trtspec.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What is to load the engines: versions, and the SM of each GPU in their order.
+    """What is to load the engines: versions, and the SM of each GPU, in the order of CUDA's numbers.
 
-    `tensorrt_llm` is None where there is none, `tensorrt` where its version is not known.
+    `tensorrt_llm` is None if it is not installed, `tensorrt` if its version is not known.
     """
 
     tensorrt_llm: str | None
@@ -29,16 +29,16 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class BuiltWith:
-    """What an engine directory does not say of itself; None where no manifest says it either."""
+    """What only the manifest says of an engine; None for what it does not say."""
 
     tensorrt: str | None = None
     sm: int | None = None
 
 
 def built_with(manifest: Path, role: Role) -> BuiltWith:
-    """From a build's manifest; one that is missing or of another schema says nothing.
+    """What built an engine, from the build's manifest; unknown if that is missing or of another schema.
 
-    An engine that was pulled was made elsewhere, and the manifest says with what.
+    For an engine that was pulled from a store the manifest says what built it elsewhere.
     """
     try:
         content: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
@@ -63,7 +63,8 @@ def check_loading(
 ) -> None:
     """Raises EngineError for the first thing that would fail, with the image or the rebuild that mends it.
 
-    `num_draft_tokens` is the longest draft that will be sent, `tokenizer_size` one more than the highest id.
+    `num_draft_tokens` is the longest draft that will be sent, `tokenizer_size` one more than the highest
+    token id.
     """
     configs = {role: read_engine(engine.folder) for role, engine in engines.items()}
     for role, engine in engines.items():
@@ -139,7 +140,7 @@ def _check_vocabulary(folder: Path, config: EngineConfig, tokenizer_size: int) -
 
 
 def _check_length(folder: Path, config: EngineConfig, target: EngineConfig) -> None:
-    """Every engine gets the whole text."""
+    """Raises EngineError if an engine cannot read the target's longest text: each is given the whole text."""
     longest = target.max_seq_len - target.max_draft_len
     if config.max_seq_len < longest:
         problem = f"reads texts of {config.max_seq_len} tokens, the target of {longest}; it gets them whole"

@@ -13,15 +13,15 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Plain data, without secrets and without a path of the machine.
+    """What a build was made of, as plain data without secrets or paths of the machine.
 
     `recipe` is the digest of the recipe with its defaults; `values` is what the plan made of it. `models`
-    has, for target and draft, the model, its revision and the SHA-256 of its files; `outputs` the SHA-256
-    of each file that was made, by its path in the build directory; `calibration` what the FP8 scales of
-    each model were found with, and `quality` what FP8 costs it. `tools` are the packages that the engines
-    depend on, and `packages` all that were installed. `image` is the container image that built the engines,
-    by its registry's digest, if one did. `pulled` has what made the engines that came from a store, and the
-    digest of the entry there. `times`, in seconds by step, and only they, differ between equal builds.
+    has, for target and draft, the model, its revision and the SHA-256 of its files; `outputs` the SHA-256 of
+    each file that was made, by its path in the build directory; `calibration` what the FP8 scales of each
+    model were found with, and `quality` what FP8 costs it. `tools` are the packages that the engines depend
+    on, and `packages` all that were installed. `image` is the container image that built the engines, by its
+    registry's digest; None if none did. `pulled` has what made the engines that came from a store, and the
+    digest of the entry there. `times` has the seconds of each step; only they differ between equal builds.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Manifest:
 
 
 def recipe_of(file: Path) -> str | None:
-    """The digest of the recipe that a manifest names; None for one that is missing or of another schema."""
+    """The digest of the recipe that a manifest names; None if it is missing or of another schema."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         return str(content["recipe"]) if content["schema"] == SCHEMA else None
@@ -51,4 +51,5 @@ def recipe_of(file: Path) -> str | None:
 
 
 def to_json(manifest: Manifest) -> str:
+    """The text of `manifest.json`."""
     return json.dumps({"schema": SCHEMA, **asdict(manifest)}, indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""TensorRT's timing cache: the kernels that were measured in one build need not be in the next."""
+"""TensorRT's timing cache: kernels that one build has measured need not be measured again by the next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtspec.cache import cache_folder
 class TimingCache:
     """The cache of engines of one shape, built by one release for one kind of GPU.
 
-    TensorRT refuses a cache of another version or of another GPU, H100 for H200 among them.
+    TensorRT refuses a cache of another version or of another GPU, an H100's on an H200 included.
     """
 
     release: str
@@ -29,9 +29,10 @@ class TimingCache:
 
     @contextmanager
     def options(self, folder: Path) -> Iterator[tuple[str, ...]]:
-        """The options that read what is there and write what is new, which is kept if nothing is raised.
+        """The options of trtllm-build that read the cache and write a new one, kept if nothing is raised.
 
-        Where the user's cache cannot be written, as in a container without a home, `folder` has it for once.
+        If the user's cache folder cannot be written, as in a container without a home, the new one is written
+        to `folder` and not used again.
         """
         made = self.file.with_name(f".{self.file.name}.{uuid.uuid4().hex}")
         try:

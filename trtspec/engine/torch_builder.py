@@ -24,7 +24,7 @@ from trtspec.errors import EngineError
 from trtspec.models.families import FAMILIES
 from trtspec.recipe.build_options import is_on
 
-FORMAT = 1  # of what is written: raised when the same checkpoint and options give other bytes
+FORMAT = 1  # version of what is written: raised when the same checkpoint and options give other bytes
 PLUGINS: dict[str, Any] = {
     "dtype": None,
     "bert_attention_plugin": None,
@@ -57,8 +57,8 @@ PLUGINS: dict[str, Any] = {
 def build(checkpoint: Path, options: BuildOptions, output: Path) -> None:
     """Makes the engine directory `output`, which must not exist, from a checkpoint of any number of ranks.
 
-    Raises EngineError for a model that the executor, which goes by the keys of `config.json`, would run as
-    another.
+    Raises EngineError for a model that the executor, which reads the keys of `config.json`, would compute
+    wrongly.
     """
     pretrained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     _check_family(checkpoint / "config.json", pretrained)
@@ -86,7 +86,7 @@ def _check_family(file: Path, pretrained: Mapping[str, Any]) -> None:
 
 
 def build_config(options: BuildOptions, dtype: str) -> dict[str, Any]:
-    """`BuildConfig.to_dict()` of what `trtllm-build` makes of these options (builder.py, `_common.py`)."""
+    """What `BuildConfig.to_dict()` is after `trtllm-build` with these options (builder.py, `_common.py`)."""
     drafts, batch = options.max_draft_len, options.max_batch_size
     max_seq_len = options.max_seq_len + drafts
     max_num_tokens = max(options.max_num_tokens, batch * (drafts + 1) if drafts else 0)
@@ -143,7 +143,7 @@ def _plugin_config(options: BuildOptions, dtype: str) -> dict[str, Any]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """The same bytes under a second name, without a copy where the file system allows it."""
+    """Makes `target` a hard link of `source`, or a copy if the file system has no hard links between them."""
     try:
         os.link(source, target)
     except OSError:

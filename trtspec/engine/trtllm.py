@@ -1,4 +1,4 @@
-"""The `tensorrt_llm` backend's engines: `trtllm-build` as an argv, and its run."""
+"""Builds engines of the `tensorrt_llm` backend: the command line of `trtllm-build`, and its run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from trtspec.tail import Tail
 
 COMMAND = "trtllm-build"
 
-# How often what the builder says is looked at.
 _POLL_S = 0.2
 
 
 def build_argv(checkpoint: str, output: str, options: BuildOptions) -> tuple[str, ...]:
-    """The exact invocation; parallelism comes from the checkpoint's `mapping`, never from a flag."""
+    """The exact command line; parallelism comes from the checkpoint's `mapping`, never from a flag."""
     values: dict[str, Value] = {
         "checkpoint_dir": checkpoint,
         "output_dir": output,
@@ -38,10 +37,10 @@ def build_argv(checkpoint: str, output: str, options: BuildOptions) -> tuple[str
 
 
 def build(argv: tuple[str, ...], launcher: Launcher, cache: TimingCache, log: Path, advance: Advance) -> None:
-    """Runs the command with its output in `log`; raises StepError with the diagnosis.
+    """Runs the command with its output in `log`; raises StepError with the diagnosis if it fails.
 
-    `advance` hears the last thing that the builder said. What it raises, and Ctrl-C, ends the builder with
-    its worker processes.
+    `advance` is called with no bytes and the builder's last line. If it raises, or on Ctrl-C, the builder and
+    its worker processes are ended.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream, cache.options(log.parent) as timing:
@@ -58,7 +57,7 @@ def build(argv: tuple[str, ...], launcher: Launcher, cache: TimingCache, log: Pa
 
 
 def _note(lines: list[str]) -> str:
-    """The last one without the time and the name of the logger, `[11/21/2026-07:30:00] [TRT-LLM] [I]`."""
+    """The start of the last line, without its prefix: `[11/21/2026-07:30:00] [TRT-LLM] [I]`."""
     return lines[-1].rpartition("] ")[2].strip()[:_WIDTH] if lines else ""
 
 

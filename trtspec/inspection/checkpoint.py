@@ -1,4 +1,4 @@
-"""A TensorRT-LLM unified checkpoint."""
+"""Inspects a TensorRT-LLM unified checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtspec.inspection.report import Report, stored
 
 
 def inspect_checkpoint(folder: Path, config: Mapping[str, Any]) -> Report:
-    """`config` is what its `config.json` holds."""
+    """The report of a checkpoint; `config` is the content of its `config.json`."""
     findings = list(pretrained.oddities(config))
     ranks = read_ranks(folder, config, findings)
     findings += compare(config, ranks)

@@ -1,4 +1,4 @@
-"""An engine directory, TensorRT-LLM's or the `torch` backend's."""
+"""Inspects an engine directory, TensorRT-LLM's or the `torch` backend's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AGAIN = "build the engine again"
 
 
 def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
-    """`config` is what its `config.json` holds."""
+    """The report of an engine directory; `config` is the content of its `config.json`."""
     model, build = section(config, "pretrained_config"), section(config, "build_config")
     is_torch = str(config.get("version")).startswith(TORCH_VERSION)
     findings = list(pretrained.oddities(model))
@@ -73,7 +73,7 @@ def _engine_files(folder: Path, world_size: int, findings: list[Finding]) -> lis
 
 
 def _oddities(build: Mapping[str, Any]) -> Iterator[Finding]:
-    """What the runtime trips over; `read_engine` has seen that every key is there."""
+    """Finds what the runtime would fail with; `read_engine` has seen that every key is there."""
     drafts, batch, tokens = build["max_draft_len"], build["max_batch_size"], build["max_num_tokens"]
     verifies = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
     if verifies != bool(drafts):

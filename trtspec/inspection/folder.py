@@ -1,5 +1,4 @@
-"""Finds out what a folder is. Only `config.json` and the headers of safetensors files are read; nothing of
-it is run."""
+"""Finds out what a folder is. Of its weights only headers and scales are read, and no code of it is run."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from trtspec.models.tensors import read_json
 
 
 def inspect(place: str) -> Report:
-    """The report of a folder, or of a Hub model that this machine has. Raises ModelError for neither."""
+    """The report of a folder, or of a Hub model that this machine has; raises ModelError if it is neither."""
     folder = _find(place)
     config = read_json(folder / "config.json")
     if "pretrained_config" in config:

@@ -1,4 +1,4 @@
-"""A Hugging Face model folder: what it is, and what a conversion would trip over."""
+"""Inspects a Hugging Face model folder: what it is, and what a conversion would stumble over."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEYS = (
 
 
 def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
-    """`config` is what its `config.json` holds."""
+    """The report of a model folder; `config` is the content of its `config.json`."""
     findings: list[Finding] = []
     tensors: Mapping[str, Tensor] = {}
     source = prequantized = None
@@ -68,7 +68,7 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
 
 
 def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, Prequantized | None]:
-    """The source, if trtspec has a conversion for it."""
+    """The model and its FP8 scales, None if trtspec cannot convert it; problems are added to `findings`."""
     try:
         source = read_source(folder)
         family = family_of(source)
@@ -141,7 +141,7 @@ def _quantization(config: Mapping[str, Any], source: Source | None) -> dict[str,
 
 
 def _weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
-    """Without the scales and zero points of a quantized model."""
+    """The tensors without rotary frequencies, and without a quantized model's scales and zero points."""
     return [
         tensor
         for name, tensor in tensors.items()

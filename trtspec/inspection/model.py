@@ -1,4 +1,4 @@
-"""The model that a `PretrainedConfig` describes; the conversion's own tables then say what it must have."""
+"""Reads which model a `PretrainedConfig` describes; the conversion's own tables say what that must have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
 
 
 def sizes_of(config: Mapping[str, Any]) -> Sizes | None:
-    """None for a family that trtspec lacks, or where one is missing."""
+    """The sizes in a config; None for a family that trtspec lacks, or if one is missing."""
     if config.get("architecture") not in FAMILIES or not all(_is_size(config.get(key)) for key in _SIZES):
         return None
     heads = config["num_attention_heads"]
@@ -29,18 +29,18 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes | None:
 
 
 def parameters(sizes: Sizes) -> int:
-    """Numbers of all weights of the model, what ranks share counted once."""
+    """How many numbers the weights of the model have; what several ranks hold counts once."""
     return sum(map(prod, shapes(FAMILIES[sizes.architecture].weights(sizes)).values()))
 
 
 def mapping_of(config: Mapping[str, Any]) -> ranks.Mapping:
-    """One rank where the config does not say."""
+    """The mapping in a config; a size that it does not have is 1."""
     sizes = section(config, "mapping")
     return ranks.Mapping(*(sizes[key] if _is_size(sizes.get(key)) else 1 for key in ("tp_size", "pp_size")))
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """An object within the config, empty if it is not there."""
+    """The object under a key of the config; an empty one if there is none."""
     found = config.get(key)
     return found if isinstance(found, dict) else {}
 

@@ -1,4 +1,4 @@
-"""The models of a recipe, as far as this machine has them, and whether they fit together."""
+"""Compares the models of a recipe, if this machine has them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trtspec.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """What was found; `unseen` says of each model that could not be looked at why.
+    """What was found; `unseen` says why a model could not be looked at.
 
-    There are no findings where one is unseen.
+    If one could not, nothing was compared, and there are no findings.
     """
 
     loaded: LoadedRecipe
@@ -28,7 +28,7 @@ class PairReport:
 
 
 def inspect_pair(loaded: LoadedRecipe) -> PairReport:
-    """Downloads nothing; raises ModelError for a folder that is not a model."""
+    """Compares what this machine has, without a download; raises ModelError for a folder that is no model."""
     sides, unseen = dict[Role, Member](), dict[Role, str]()
     for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)

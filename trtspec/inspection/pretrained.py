@@ -1,6 +1,7 @@
-"""TensorRT-LLM's `PretrainedConfig`, of a checkpoint or within an engine: its facts, and its traps.
+"""Inspects TensorRT-LLM's `PretrainedConfig`, of a checkpoint or within an engine.
 
-Defaults are those of `tensorrt_llm/models/modeling_utils.py`; a key that is left out takes them silently.
+Defaults are those of `tensorrt_llm/models/modeling_utils.py`, which silently stand for keys that are left
+out.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _QUANTIZATION = {
     "exclude_modules",
     "mamba_ssm_cache_dtype",
 }
-# What TensorRT-LLM takes for a key that is not there, which is right for none of the families.
+# What TensorRT-LLM takes for a key that is missing. It is wrong for every family.
 _DEFAULTS = {
     "hidden_act": "gelu",
     "position_embedding_type": "learned_absolute",
@@ -58,6 +59,7 @@ _CONVERT = "convert the model with trtspec, which writes every key"
 
 
 def facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report says of the model, by TensorRT-LLM's keys; None for what the config does not have."""
     quantization, sizes = section(config, "quantization"), sizes_of(config)
     mapping = mapping_of(config)
     return {
@@ -71,13 +73,14 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def oddities(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Finds what TensorRT-LLM refuses, or silently takes for something else than is meant."""
     yield from _family(config)
     yield from _numbers(config)
     yield from _parallel(config)
 
 
 def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
-    """What TensorRT-LLM would take for granted."""
+    """Finds keys that are missing or wrong, with which TensorRT-LLM would build another model."""
     architecture = str(config.get("architecture"))
     if architecture not in FAMILIES:
         yield note("architecture", f"{architecture} is not one that trtspec knows")

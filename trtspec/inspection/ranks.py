@@ -1,4 +1,4 @@
-"""The rank files of a checkpoint, held against what its config demands."""
+"""Compares the rank files of a checkpoint with what its config demands."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from trtspec.models.tensors import Tensor, read_header
 _AGAIN = "convert the model again"
 _HEAD = "lm_head.weight"
 _CACHE = "attention.kv_cache_scaling_factor"
-# Without effect: scales of keys and of values alone, which are ModelOpt's, and what TensorRT-LLM's own
-# conversion writes although a build of an engine computes it anew.
+# Tensors without effect: ModelOpt's separate scales of keys and of values, and what TensorRT-LLM's own
+# conversion writes although an engine build computes it again.
 _HARMLESS = re.compile(
     r"(.*\.)?([kv]_cache_scaling_factor|kv_cache_rcp_scaling_factor|rotary_inv_freq|embed_positions\w*)"
 )
@@ -31,7 +31,7 @@ _HARMLESS = re.compile(
 def read_ranks(
     folder: Path, config: Mapping[str, Any], findings: list[Finding]
 ) -> dict[int, dict[str, Tensor]]:
-    """The tensors of every rank whose file is whole; what is wrong with the others goes to `findings`."""
+    """The tensors of every rank whose file is whole; what is wrong with others is added to `findings`."""
     world_size = mapping_of(config).world_size
     names = [f"rank{rank}.safetensors" for rank in range(world_size)]
     ranks = {}
@@ -50,7 +50,10 @@ def read_ranks(
 
 
 def compare(config: Mapping[str, Any], ranks: Mapping[int, Mapping[str, Tensor]]) -> Iterator[Finding]:
-    """What is missing, of another shape or dtype, or not of the model, one finding a rank for each kind."""
+    """Finds tensors that are missing, have another shape or dtype, or are not the model's.
+
+    Each rank has at most one finding of each kind.
+    """
     sizes, mapping = sizes_of(config), mapping_of(config)
     if sizes is None or misfit(sizes, mapping, fp8=False):
         return
@@ -58,7 +61,7 @@ def compare(config: Mapping[str, Any], ranks: Mapping[int, Mapping[str, Tensor]]
     for rank, tensors in ranks.items():
         placed = list(place(weights, sizes.num_hidden_layers, sizes.head_size, mapping, rank))
         demanded = {name: entry for item in placed for name, entry in _demanded(config, item).items()}
-        if EMBEDDING in tensors:  # TensorRT-LLM shares it where there is no head
+        if EMBEDDING in tensors:  # TensorRT-LLM takes it for the head if there is none
             demanded = {name: entry for name, entry in demanded.items() if name != _HEAD or name in tensors}
         yield from _compare_rank(f"rank{rank}.safetensors", demanded, tensors)
 
@@ -87,7 +90,7 @@ def _compare_rank(
 
 
 def _demanded(config: Mapping[str, Any], placed: Placed) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """A weight's dtype and shape by its name, and those of the scales beside it."""
+    """The dtype and shape of a weight and of the scales beside it, by tensor name."""
     quantization = section(config, "quantization")
     dtype, shape = DTYPES.get(str(config.get("dtype")), ""), placed.shape
     if placed.name == EMBEDDING and not config.get("use_parallel_embedding"):

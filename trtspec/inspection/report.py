@@ -16,7 +16,7 @@ Kind = Literal["hugging_face", "checkpoint", "engine"]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Tensors of one dtype."""
+    """How many tensors of one dtype there are, and how many bytes they have."""
 
     tensors: int
     bytes: int
@@ -24,10 +24,11 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`facts` go by the names that the folder's own config has for them, None where it has nothing.
+    """What was found out about a folder.
 
+    `facts` are by the names that the folder's own config has for them, None for what it does not have.
     `stored` is by safetensors dtype, all ranks together; `files` are the config and the weights. A finding is
-    an error if it fails, or gives wrong output, when it is used.
+    an error if using the folder would fail or give wrong output.
     """
 
     folder: Path
@@ -39,7 +40,7 @@ class Report:
 
     @property
     def bytes(self) -> int:
-        """Of all files on the disk."""
+        """The bytes of all files on the disk."""
         return sum(file.stat().st_size for file in self.files)
 
 
@@ -51,7 +52,7 @@ def finding(error: TrtspecError, folder: Path, severity: Severity) -> Finding:
 
 
 def stored(tensors: Iterable[Tensor]) -> dict[str, Stored]:
-    """Amounts by dtype, the largest first."""
+    """What is stored, by dtype, the one with most bytes first."""
     found: dict[str, Stored] = {}
     for tensor in tensors:
         so_far = found.get(tensor.dtype, Stored(0, 0))

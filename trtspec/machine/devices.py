@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as `nvidia-smi` tells of them."""
+"""The GPUs of this machine, as `nvidia-smi` reports them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Gpu:
 
 
 def find_gpus() -> tuple[Gpu, ...]:
-    """Those that CUDA programs see here; none without a driver."""
+    """The GPUs that CUDA programs see on this machine; empty without a driver, or if nvidia-smi hangs."""
     executable = shutil.which("nvidia-smi")
     if executable is None:
         return ()
@@ -63,14 +63,14 @@ def find_gpus() -> tuple[Gpu, ...]:
 
 
 def parse(output: str) -> tuple[Gpu, ...]:
-    """From the lines of the query; a line that is none, such as an error, is left out."""
+    """The GPUs in the output of the query; a line that describes none, such as an error, is left out."""
     return tuple(gpu for line in output.splitlines() if (gpu := _parse_line(line)))
 
 
 def visible(gpus: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
-    """What `CUDA_VISIBLE_DEVICES` leaves, in its order: numbers, or UUIDs as far as they are unambiguous.
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves, in its order; all of them if it is not set.
 
-    CUDA stops at the first entry that names no GPU.
+    It has numbers, or beginnings of UUIDs that fit one GPU. CUDA stops at the first entry that names none.
     """
     if variable is None:
         return tuple(gpus)
@@ -84,12 +84,12 @@ def visible(gpus: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
 
 
 def container_gpus(gpus: Sequence[Gpu], count: int) -> tuple[str, ...]:
-    """What docker gives a container that serves on `count` GPUs; by number where this machine has none."""
+    """The GPUs of a container that serves on `count` of them: UUIDs, or numbers if none is seen here."""
     return tuple(gpu.uuid for gpu in gpus[:count]) or tuple(map(str, range(count)))
 
 
 def apart(gpus: Sequence[Gpu], ranks: Sequence[int]) -> list[tuple[str, ...]]:
-    """For engines of so many ranks, the UUIDs of GPUs of their own; empty for all if there are too few."""
+    """The UUIDs of each engine's own GPUs, one for each of its ranks; all empty if there are too few GPUs."""
     if sum(ranks) > len(gpus):
         return [()] * len(ranks)
     uuids = iter(gpu.uuid for gpu in gpus)

@@ -20,9 +20,9 @@ _COPIES = 2
 
 
 def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
-    """Everything, in the order in which a build meets it.
+    """Everything that matters for a build, in the order in which a build needs it.
 
-    An error is what the recipe needs and is not there; without a recipe there is none.
+    An error is what the recipe needs and the machine lacks; without a recipe there is none.
     """
     on_gpu = recipe is None or recipe.backend == "tensorrt_llm"
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT] if recipe and on_gpu else None
@@ -65,7 +65,7 @@ def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
 
 
 def _weights(machine: Machine, recipe: Recipe) -> dict[Role, int]:
-    """Bytes of the weights, by role; without the models whose size is not known here."""
+    """Bytes of the weights by role, without the models whose size is not known here."""
     return {
         role: state.parameters * (1 if recipe.models[role].quantization.weights == "fp8" else 2)
         for role, state in machine.models.items()
@@ -123,7 +123,7 @@ def _settings(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
 
 
 def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
-    """Of the GPU that has least left beside the weights that it is to hold."""
+    """The free memory of the GPU that has least left beside the weights that it is to hold."""
     found = machine.gpus[: recipe.hardware.count if recipe else None]
     loads = _loads(machine, recipe) if recipe else {}
     number = min(range(len(found)), key=lambda number: found[number].free - loads.get(number, 0))
@@ -139,7 +139,7 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
 
 
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
-    """Bytes of weights on each GPU, by CUDA's numbers."""
+    """Bytes of weights on each GPU, by its number in CUDA."""
     placement, loads = place(recipe.ranks, recipe.hardware.count), dict[int, float]()
     for role, size in _weights(machine, recipe).items():
         for gpu in placement.of(role):
@@ -178,7 +178,7 @@ _IN_CONTAINERS = "trtspec build --container and trtspec deploy --docker run NVID
 
 def _inside(release: releases.Release) -> str:
     run = "docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 --ulimit stack=67108864"
-    # Models that were downloaded, and what was measured for TensorRT, outlive the container.
+    # With the cache mounted, downloaded models and TensorRT's timings outlive the container.
     mounts = "-v $HOME/.cache:/root/.cache -v $PWD:$PWD -w $PWD"
     return f"{run} {mounts} {release.image}, and trtspec in there"
 
@@ -223,5 +223,5 @@ def _triton(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
 
 
 def _needed(recipe: Recipe | None) -> Severity:
-    """How much it matters that something is not there."""
+    """The severity of something that is missing: an error for a recipe, a note without one."""
     return Severity.ERROR if recipe else Severity.NOTE

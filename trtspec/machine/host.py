@@ -18,10 +18,11 @@ PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """`versions` has the packages that are installed, here or with trtllm-build.
+    """What builds engines: this machine, or a container on it.
 
-    `trtllm_build` is None where there is none. `container` says whether engines are built in one; `daemon` is
-    then docker's, None where there is none.
+    `versions` has the packages that are installed here, and those beside trtllm-build or in the image.
+    `trtllm_build` is the path of the command, None if it is not installed. `container` says whether engines
+    are built in one; `daemon` is then docker's, None if there is none.
     """
 
     versions: Mapping[str, str]
@@ -32,7 +33,7 @@ class Host:
 
 
 def find_host(release: Release, *, container: bool) -> Host:
-    """Looks at this machine; in a container there is what the image of the release has."""
+    """Looks at this machine; for a container, the versions of TensorRT are those of the release's image."""
     trtllm_build = shutil.which(COMMAND)
     image = {"tensorrt_llm": release.version, "tensorrt": release.tensorrt}
     return Host(

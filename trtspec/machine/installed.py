@@ -1,4 +1,4 @@
-"""Versions of Python packages, here and where a command of TensorRT-LLM has its own Python."""
+"""Versions of Python packages, in this Python and in that of a command of TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(json.dumps({item.metadata["Name"]: item.version for item in distributions(
 
 
 def installed(packages: Iterable[str]) -> dict[str, str]:
-    """The version of each that this Python has."""
+    """The version of each of these packages that this Python has."""
     found = {}
     for package in packages:
         try:
@@ -44,7 +44,7 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
 
 
 def all_packages() -> dict[str, str]:
-    """Every package and its version: of this Python, and of trtllm-build's, if that has one of its own."""
+    """Every package of trtllm-build's Python and of this one; the version is the former's if both have it."""
     command = shutil.which(COMMAND)
     beside = _ask(_interpreter(Path(command)), _ASK_ALL) if command else {}
     here = {item.metadata["Name"]: item.version for item in distributions()}
@@ -52,14 +52,14 @@ def all_packages() -> dict[str, str]:
 
 
 def engine_versions() -> dict[str, str]:
-    """Of TensorRT-LLM and TensorRT: with trtllm-build, if that is here, else with this Python."""
+    """The versions of TensorRT-LLM and TensorRT in trtllm-build's Python, or else in this one."""
     command = shutil.which(COMMAND)
     beside = installed_beside(Path(command), ENGINE_PACKAGES) if command else {}
     return installed(ENGINE_PACKAGES) | beside
 
 
 def installed_beside(command: Path, packages: Iterable[str]) -> dict[str, str]:
-    """The version of each that the Python of a console script has; empty for another kind of command."""
+    """The version of each package that a console script's Python has; empty for another kind of command."""
     return _ask(_interpreter(command), _ASK, *packages)
 
 
@@ -77,7 +77,7 @@ def _ask(python: str | None, script: str, *names: str) -> dict[str, str]:
 
 
 def _interpreter(command: Path) -> str | None:
-    """What the script's first line names, if it is a Python and has no arguments."""
+    """The Python that a script's first line names; None if it names another program, or has arguments."""
     try:
         with command.open("rb") as stream:
             line = stream.readline(300).decode("utf-8", "replace")

@@ -9,11 +9,12 @@ from trtspec.recipe.releases import Release
 
 
 def image_runtime(release: Release) -> Runtime:
-    """Of a container of its image, on this machine's GPUs."""
+    """The runtime in a container of the release's image, on this machine's GPUs."""
     return Runtime(release.version, release.tensorrt, tuple(gpu.sm for gpu in find_gpus()))
 
 
 def this_runtime() -> Runtime:
+    """The runtime of this machine itself."""
     versions = engine_versions()
     sms = tuple(gpu.sm for gpu in find_gpus())
     return Runtime(versions.get("tensorrt_llm"), versions.get("tensorrt"), sms)

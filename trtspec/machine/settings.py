@@ -1,4 +1,4 @@
-"""What is set on GPUs so that no engine is built or served on them; pure."""
+"""Settings of GPUs with which no engine can be built or served on them; pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtspec.machine.devices import Gpu
 
 
 def settings_obstacle(found: Sequence[Gpu]) -> UnavailableError | None:
-    """The first thing that is set so on one of these GPUs."""
+    """The error for the first such setting of these GPUs; None if there is none."""
     for gpu in found:
         problems = {
             "MIG": "is divided (MIG), and an engine is built for a whole GPU",
@@ -22,9 +22,10 @@ def settings_obstacle(found: Sequence[Gpu]) -> UnavailableError | None:
 
 
 def settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    """The name of each thing that is set so on a GPU, with the command that changes it.
+    """Yields the name of each such setting of a GPU, with the command that changes it.
 
-    A server on a GPU of one process alone does not fail, it waits for its workers (TensorRT-LLM #2798).
+    On a GPU that allows only one process a server does not fail: it waits for its workers (issue #2798 of
+    TensorRT-LLM).
     """
     if gpu.mig:
         yield "MIG", f"nvidia-smi -i {gpu.index} -mig 0"

@@ -1,4 +1,4 @@
-"""What `trtspec doctor` looks at: this machine, and how far it has the models of a recipe."""
+"""Gathers what `trtspec doctor` judges: this machine, and what it has of a recipe's models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRITON = Path("/opt/tritonserver")
 
 @dataclass(frozen=True, slots=True)
 class Triton:
-    """NVIDIA's image, seen from inside: `tag` is its YY.MM, if it says so."""
+    """The Triton of NVIDIA's image, if this is inside it; `tag` is the image's (YY.MM), None if unknown."""
 
     version: str
     tag: str | None
@@ -36,9 +36,10 @@ class Triton:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """A model of the recipe as far as this machine has it.
+    """What this machine has of a model of the recipe.
 
-    `parameters` is None where its headers are not here. `problem` is why it cannot be had.
+    `here` says whether its folder is on this machine. `parameters` is None if its headers are not. `problem`
+    says why it cannot be read or downloaded.
     """
 
     name: str
@@ -50,7 +51,11 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Facts alone. `wheel` is why the wheel's tritonserver cannot be used, `hub` why the Hub cannot."""
+    """What this machine was found to have; `doctor.py` judges it.
+
+    `wheel` says why the wheel's tritonserver cannot be used, and `hub` why the Hub cannot; None if they can.
+    `free` is in bytes, on the disk of `folder`.
+    """
 
     python: str
     versions: Mapping[str, str]
@@ -66,7 +71,10 @@ class Machine:
 
 
 def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) -> Machine:
-    """Everything at once, which takes as long as the slowest look; `output` is where a build would go."""
+    """Looks at everything at once; `output` is the folder of a build, which need not be there.
+
+    `wheel` becomes part of the result.
+    """
     recipe = loaded.recipe if loaded else None
     roles = recipe.models if recipe else {}
     folder = next(parent for parent in (output.absolute(), *output.absolute().parents) if parent.is_dir())

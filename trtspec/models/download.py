@@ -1,4 +1,4 @@
-"""One download from the Hub: the configs and the tokenizer, then the weights that they name, nothing else."""
+"""Downloads a model from the Hub: configs and tokenizer, then the weights that they name, nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _INTERVAL_S = 0.5
 
 
 def download(repo_id: str, revision: str | None, watch: Progress) -> Path:
-    """Brings into the cache what it lacks of a snapshot; raises ModelError or UnavailableError."""
+    """Downloads what the cache lacks of a snapshot, and returns the snapshot's folder.
+
+    Raises ModelError, or UnavailableError if the disk has no room for it.
+    """
     from huggingface_hub import snapshot_download
 
     with explained(repo_id, revision):
@@ -36,7 +39,7 @@ def download(repo_id: str, revision: str | None, watch: Progress) -> Path:
 
 
 def begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
-    """Downloads configs and tokenizer; their folder, and the files of the weights that belong into it."""
+    """Downloads configs and tokenizer; returns their folder and the names of the model's weight files."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -51,7 +54,7 @@ def begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
 
 
 def published(repo_id: str, commit: str, names: Sequence[str]) -> Sequence[Any]:
-    """What the Hub says of these files: huggingface_hub's `RepoFile`; raises ModelError if it lacks one."""
+    """The Hub's metadata of these files, huggingface_hub's `RepoFile`; raises ModelError if it lacks one."""
     from huggingface_hub import HfApi
 
     found = HfApi().get_paths_info(repo_id, list(names), revision=commit)
@@ -67,13 +70,13 @@ def _refuse_what_is_missing(repo_id: str, names: Sequence[str], files: Sequence[
 
 
 def _blobs(folder: Path, files: Sequence[Any]) -> Mapping[Path, int]:
-    """The cache's files, named by the digests of their content, and their sizes when whole."""
+    """The cache's files, which are named by digests, and the size in bytes of each when it is complete."""
     blobs = folder.parent.parent / "blobs"
     return {blobs / (file.lfs.sha256 if file.lfs else file.blob_id): file.size for file in files}
 
 
 def _present(blobs: Mapping[Path, int]) -> int:
-    """Bytes that are on the disk, those of unfinished downloads among them."""
+    """The bytes of these files that are on the disk, those of unfinished downloads included."""
     present = 0
     for blob in blobs:
         for file in (blob, blob.with_name(f"{blob.name}.incomplete")):
@@ -95,7 +98,7 @@ def _check_space(repo_id: str, folder: Path, blobs: Mapping[Path, int]) -> None:
 
 @contextmanager
 def _counted(blobs: Mapping[Path, int], advance: Advance) -> Iterator[None]:
-    """Tells how much has arrived, by looking at the files: the library tells it to bars of its own only."""
+    """Reports the bytes that arrive by looking at the files: the library reports only to its own bars."""
     over, counted = Event(), 0
 
     def count() -> None:

@@ -1,7 +1,7 @@
-"""A model of the Hub as a plan needs it: configs, tokenizer, and of the weights their headers and digests.
+"""Models of the Hub as a plan needs them: configs, tokenizer, and the headers and digests of the weights.
 
-Hundreds of gigabytes are downloaded for the steps that read them, not for a plan, a build that has nothing to
-do, or one whose engines a store has.
+The weights, up to hundreds of gigabytes, are downloaded only for steps that read them: not for a plan, a
+build that has nothing to do, or one whose engines a store has.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from trtspec.progress import Progress
 from trtspec.threads import in_threads
 
 _DIGESTS = ".sha256.json"
-_THREADS = 8  # what a request takes is waiting
+_THREADS = 8  # not limited by processors: a request mostly waits for the network
 
 
 def fetch_headers(repo_id: str, revision: str | None, watch: Progress) -> Path:
-    """The snapshot, in a folder named after its commit, without downloading the weights.
+    """Returns a folder of the snapshot, named after its commit, without a download of the weights.
 
-    Where this machine has the weights that is the snapshot itself; else its files of weights end after their
-    headers, in a hole as long as the data. Raises ModelError or TensorError.
+    If this machine has the weights, it is the snapshot itself. Else each weight file is its header, followed
+    by a hole as long as the data. Small weights of which the Hub has no SHA-256 are downloaded. Raises
+    ModelError, TensorError or UnavailableError.
     """
     if folder := whole(repo_id, revision):
         return folder
@@ -43,7 +44,7 @@ def fetch_headers(repo_id: str, revision: str | None, watch: Progress) -> Path:
         if made.is_dir():
             return made
         weights = published(repo_id, folder.name, names)
-        if not all(file.lfs for file in weights):  # Of small files the Hub knows no SHA-256.
+        if not all(file.lfs for file in weights):  # The Hub has no SHA-256 of small files.
             return fetch(repo_id, folder.name, watch)
         made.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=made.parent, prefix=".", ignore_cleanup_errors=True) as temporary:
@@ -60,7 +61,7 @@ def fetch_headers(repo_id: str, revision: str | None, watch: Progress) -> Path:
 
 
 def digests_of_weights(folder: Path) -> Mapping[str, str]:
-    """The SHA-256 of the weights that were not downloaded, by file; empty for a folder that has them."""
+    """The SHA-256 of each weight file that was not downloaded, by name; empty for a folder with weights."""
     file = folder / _DIGESTS
     return json.loads(file.read_text()) if file.is_file() else {}
 
@@ -71,13 +72,14 @@ def is_headers_only(source: Source) -> bool:
 
 
 def check_weights(source: Source) -> None:
-    """Raises ModelError for such a model: what is about to be read is not there."""
+    """Raises ModelError if the weights, which are about to be read, are not on this machine."""
     if is_headers_only(source):
         problem = "is the outline of a model, and what was built of it has changed meanwhile"
         raise ModelError(source.folder, problem, "run the command again")
 
 
 def _outline(repo_id: str, folder: Path, name: str) -> int:
+    """Writes the header of a weight file and a hole as long as its data; returns 0 bytes of progress."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import SafetensorsParsingError
 

@@ -1,4 +1,4 @@
-"""A configuration file of Hugging Face, read with care."""
+"""Configuration files of Hugging Face, whose values are checked when they are read."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ REQUIRED: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class HfConfig:
-    """A config file whose values are what they should be, or else an error that names key and value.
+    """A config file. Reading a value of a wrong type, or a missing one, raises ModelError with key and value.
 
-    A key that is null is one that is not there.
+    A key that is null counts as missing.
     """
 
     file: Path
     content: Mapping[str, Any]
 
     def section(self, key: str) -> HfConfig:
-        """An object within the config, empty if it is not there."""
+        """The object under a key; an empty one if the key is missing."""
         return HfConfig(self.file, self.get(key, dict, {}))
 
     def size(self, key: str, default: int = REQUIRED) -> int:
+        """A whole number that is at least 1."""
         value = self.get(key, int, default)
         if value < 1:
             raise ModelError(self.file, f"{key} must be at least 1, not {value}")
         return value
 
     def number(self, key: str, default: float) -> float:
+        """A positive and finite number, whole or not."""
         is_int = type(self.content.get(key)) is int
         value = self.get(key, int) if is_int else self.get(key, float, default)
         if not 0 < value <= sys.float_info.max:
@@ -43,6 +45,7 @@ class HfConfig:
         return float(value)
 
     def get(self, key: str, kind: type[T], default: Any = REQUIRED) -> T:
+        """A value whose type is exactly `kind`: true is not an int."""
         value = self.content.get(key)
         if value is None:
             if default is REQUIRED:
@@ -53,10 +56,12 @@ class HfConfig:
         return value
 
     def token(self, key: str) -> int | None:
+        """The first of the token ids under a key; None if there are none."""
         ids = self.ids(key)
         return ids[0] if ids else None
 
     def ids(self, key: str) -> tuple[int, ...]:
+        """The token ids under a key, which has one id or a list of them; empty if the key is missing."""
         value = self.content.get(key)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(type(token) is int and token >= 0 for token in ids):
@@ -65,5 +70,5 @@ class HfConfig:
 
 
 def read_hf_config(file: Path) -> HfConfig:
-    """Raises ModelError for a file that is missing or no JSON object."""
+    """Reads a config file; raises ModelError if it is missing or not a JSON object."""
     return HfConfig(file, read_json(file))

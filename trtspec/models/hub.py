@@ -1,7 +1,7 @@
-"""Models of the Hugging Face Hub as folders of this machine: safetensors alone, nothing that runs.
+"""Brings models of the Hugging Face Hub into folders of this machine: only safetensors, and no code.
 
 `huggingface_hub` does the transfer: it knows `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and `HF_HUB_OFFLINE`, and
-goes on with a file where an earlier download broke off.
+resumes a file where an earlier download broke off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def cached_folder(repo_id: str, revision: str | None = None) -> Path | None:
-    """The snapshot that this machine has, whole or not, without asking the network."""
+    """The folder of the snapshot in this machine's cache, complete or not; None if there is none.
+
+    The network is not used.
+    """
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -33,17 +36,18 @@ def cached_folder(repo_id: str, revision: str | None = None) -> Path | None:
 
 
 def fetch(repo_id: str, revision: str | None = None, watch: Progress = no_progress) -> Path:
-    """The snapshot, downloaded if need be, in a folder named after its commit.
+    """Returns the snapshot's folder, which is named after its commit, and downloads what is missing.
 
-    Raises ModelError, or UnavailableError where the disk has no room for it.
+    Raises ModelError, or UnavailableError if the disk has no room for it.
     """
     return whole(repo_id, revision) or download(repo_id, revision, watch)
 
 
 def whole(repo_id: str, revision: str | None) -> Path | None:
-    """The snapshot, if this machine has all of it and the Hub need not be asked.
+    """The folder of a snapshot that is complete in the cache and may be used without asking the Hub, or None.
 
-    A commit never changes, so one that is whole in the cache needs no network; nor does a branch offline.
+    A commit never changes, so the Hub need not be asked. A branch or tag can change, and the cached one is
+    used only if `HF_HUB_OFFLINE` is set.
     """
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
@@ -53,7 +57,7 @@ def whole(repo_id: str, revision: str | None) -> Path | None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """A download that broke off leaves a snapshot without some of its files."""
+    """Whether all weights and the tokenizer are there; a download that broke off leaves some files out."""
     try:
         read_tensors(folder)
     except ModelError:
@@ -62,9 +66,9 @@ def _is_whole(folder: Path) -> bool:
 
 
 def find_commit(repo_id: str, revision: str | None, timeout: float) -> str:
-    """The commit that a revision names now; raises ModelError, or UnavailableError for a Hub too slow.
+    """The commit that a revision names now.
 
-    `timeout` is in seconds.
+    Raises ModelError, or UnavailableError if the Hub does not answer within `timeout` seconds.
     """
     from huggingface_hub import HfApi
 
@@ -75,9 +79,10 @@ def find_commit(repo_id: str, revision: str | None, timeout: float) -> str:
 
 
 def check_access(repo_id: str, revision: str | None, timeout: float) -> None:
-    """Raises ModelError for a model that this machine may not download, UnavailableError for a Hub too slow.
+    """Raises ModelError for a model that this machine may not download.
 
-    `timeout` is in seconds. Asked once: `get_hf_file_metadata` would try for 23 s.
+    Raises UnavailableError if the Hub does not answer within `timeout` seconds. It is asked only once:
+    `get_hf_file_metadata` would try for 23 s.
     """
     from huggingface_hub import get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
@@ -102,7 +107,7 @@ def check_connection(timeout: float) -> None:
 
 @contextmanager
 def _answering(timeout: float) -> Iterator[None]:
-    """Timeouts of either HTTP library that huggingface_hub may use."""
+    """Turns a timeout of either HTTP library that huggingface_hub may use into UnavailableError."""
     try:
         yield
     except Exception as error:

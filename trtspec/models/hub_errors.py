@@ -1,4 +1,4 @@
-"""What `huggingface_hub` raises, as one clear line."""
+"""Turns what `huggingface_hub` raises into errors of trtspec, each of one clear line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ _LOG_IN = "hf auth login, or set HF_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is looked for on the Hub: its name, what it is on a machine, where it stands, what is raised."""
+    """A kind of thing on the Hub.
+
+    `local` is the word for what it is on this machine, `path` its prefix in the Hub's URLs, and `error` what
+    is raised if it cannot be had.
+    """
 
     name: str
     local: str
@@ -28,7 +32,7 @@ DATASET = Kind("dataset", "file", "datasets/", DatasetError)
 
 @contextmanager
 def explained(repo_id: str, revision: str | None, kind: Kind = MODEL) -> Iterator[None]:
-    """Around calls of the library; what they raise becomes the kind's error."""
+    """Turns what calls of the library raise within this context into the kind's error."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -59,7 +63,7 @@ def explained(repo_id: str, revision: str | None, kind: Kind = MODEL) -> Iterato
     except OfflineModeIsEnabled as error:
         raise _not_reached(repo_id, kind, error) from error
     except Exception as error:
-        is_transfer = type(error) is OSError and error.errno is None  # a file of another size than announced
+        is_transfer = type(error) is OSError and error.errno is None  # raised for a file of the wrong size
         if not is_transfer and type(error).__module__.partition(".")[0] not in _TRANSPORTS:
             raise
         if "Connect" in type(error).__name__:

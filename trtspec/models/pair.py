@@ -1,8 +1,8 @@
-"""Whether a target and a draft fit together: every difference, with what it does.
+"""Compares a target with a draft, and says what each difference does.
 
-Pure comparison. With token matching the target decides each token, so most differences cost acceptance
-alone. Refused is what could make the text wrong or an engine fail: ids that mean other bytes, ids beyond an
-embedding, another end, a target beyond its trained length.
+The target decides each token, so most differences only lower acceptance. A pair is refused for those that
+could make the text wrong or an engine fail: ids that stand for other bytes, ids beyond an embedding, end
+tokens with another meaning, a target beyond its trained length.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a pair is compared by; `family` is TensorRT-LLM's name."""
+    """One model of a pair, as far as it is compared; `family` is Hugging Face's `model_type`."""
 
     source: Source
     tokenizer: Tokenizer
@@ -34,15 +34,15 @@ class Member:
 
 
 def read_member(folder: Path) -> Member:
-    """Reads a Hugging Face folder, without its weights' data; raises ModelError or TensorError."""
+    """Reads a Hugging Face folder, without the data of its weights; raises ModelError or TensorError."""
     source = read_source(folder)
     return Member(source, read_tokenizer(folder), family_of(source).name)
 
 
 def compare(target: Member, draft: Member, max_seq_len: int | None = None) -> list[Finding]:
-    """Every difference with its effect; an error, which must not be built with, before those that may stay.
+    """Every difference with its effect; errors, with which nothing may be built, come first.
 
-    `max_seq_len` is the recipe's: prompt and answer, in tokens.
+    `max_seq_len` is the recipe's, prompt and answer in tokens; None stands for the target's longest text.
     """
     findings = [
         *_ids(target, draft),
@@ -98,7 +98,7 @@ def _ids(target: Member, draft: Member) -> Iterator[Finding]:
 
 
 def _reach(target: Member, draft: Member) -> Iterator[Finding]:
-    """Ids that one tokenizer has and the other has not, or that no embedding has."""
+    """Finds ids that only one of the tokenizers has, or that are beyond an embedding."""
     ours, theirs = target.tokenizer, draft.tokenizer
     vocabulary = target.source.vocab_size
     if ours.size > vocabulary:
@@ -150,7 +150,7 @@ def _ends(target: Member, draft: Member) -> Iterator[Finding]:
 
 
 def _named(target: Member, draft: Member) -> Iterator[Finding]:
-    """Tokens that have a role but end nothing."""
+    """Compares the other tokens that have a role, bos and pad, which end no text."""
     if target.source.bos_id != draft.source.bos_id:
         difference = (
             f"{_or_none(target.source.bos_id)} in the target, {_or_none(draft.source.bos_id)} in the draft"
@@ -166,7 +166,7 @@ def _named(target: Member, draft: Member) -> Iterator[Finding]:
 
 
 def _cutting(target: Tokenizer, draft: Tokenizer) -> Iterator[Finding]:
-    """How text becomes ids, which only the target's tokenizer does."""
+    """Compares how text becomes ids; a served pair uses only the target's tokenizer for that."""
     effect = "the target's is used; the draft sees text cut otherwise than it was trained on"
     if target.kind != draft.kind:
         yield note("tokenizer", f"{target.kind} in the target, {draft.kind} in the draft", effect=effect)
@@ -214,7 +214,10 @@ def _lengths(target: Member, draft: Member, max_seq_len: int | None) -> Iterator
 
 
 def _windows(target: Member, draft: Member, max_seq_len: int | None) -> Iterator[Finding]:
-    """TensorRT-LLM 1.0 reuses no KV blocks of longer texts (`KVCacheManager::addSequence`)."""
+    """Finds sliding windows that are shorter than the longest text.
+
+    TensorRT-LLM 1.0 reuses no KV blocks of texts beyond a window (`KVCacheManager::addSequence`).
+    """
     needed = max_seq_len or target.max_position
     for who, side in (("target", target), ("draft", draft)):
         window = family_of(side.source).window(side.source)

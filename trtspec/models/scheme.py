@@ -1,6 +1,6 @@
-"""How a model that is quantized already was quantized, from `quantization_config` or `hf_quant_config.json`.
+"""Reads how a published model was quantized, from `quantization_config` or `hf_quant_config.json`.
 
-One scheme has an equal in TensorRT-LLM's `FP8`: E4M3 weights and inputs of every linear layer, each with
+Only one scheme is the same as TensorRT-LLM's `FP8`: E4M3 weights and inputs of every linear layer, each with
 one static scale. Three tools publish it: NVIDIA ModelOpt (`modelopt`; convert_hf_config.py), llm-compressor
 (`compressed-tensors`; quant_config.py and quant_args.py) and AutoFP8 (`fp8`; quantize.py).
 """
@@ -20,14 +20,17 @@ _FORMATS = ("float-quantized", "naive-quantized")
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Static FP8, one scale a tensor; `kv_cache` if the model was calibrated for an FP8 KV cache too."""
+    """Static FP8 with one scale for each tensor.
+
+    `method` is the tool's `quant_method`; `kv_cache` says whether the KV cache is to be FP8 too.
+    """
 
     method: str
     kv_cache: bool
 
 
 def read_scheme(file: Path, content: Mapping[str, Any]) -> Scheme:
-    """The scheme in `file`, which has `content`; raises ModelError for one that TensorRT-LLM's FP8 is not."""
+    """The scheme that `content` of `file` describes; raises ModelError for any that is not static FP8."""
     method = str(content.get("quant_method", "modelopt" if "quantization" in content else None))
     read = _READERS.get(method.lower())
     if read is None:
@@ -40,7 +43,7 @@ def read_scheme(file: Path, content: Mapping[str, Any]) -> Scheme:
 
 
 def _modelopt(file: Path, content: Mapping[str, Any]) -> bool:
-    """Both forms: `hf_quant_config.json`, and its translation in `config.json`."""
+    """Whether the KV cache is FP8; reads `hf_quant_config.json` and its translation in `config.json`."""
     settings = content.get("quantization", content)
     algorithm = str(settings.get("quant_algo")).upper()
     if algorithm != "FP8":
@@ -83,7 +86,7 @@ def _fp8(file: Path, content: Mapping[str, Any]) -> bool:
 
 
 def _flaw(settings: Mapping[str, Any] | None) -> str | None:
-    """What keeps `QuantizationArgs` of compressed-tensors from being one static FP8 scale."""
+    """Why `QuantizationArgs` of compressed-tensors are not one static FP8 scale; None if they are."""
     if not settings:
         return "not quantized"
     if not _is_fp8(settings):

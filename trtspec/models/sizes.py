@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a family asks to list its weights; counts of layers, heads, and elements."""
+    """The sizes from which a family lists its weights: numbers of layers, of heads and of elements."""
 
     architecture: str
     vocab_size: int

@@ -1,4 +1,4 @@
-"""A Hugging Face model folder as plain facts."""
+"""Reads what the files of a Hugging Face model folder say of the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtspec.models.sizes import Sizes
 from trtspec.models.tensors import Tensor, read_json, read_tensors
 
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-STRETCHED = ("linear",)  # rope scalings that add to max_position_embeddings
+STRETCHED = ("linear",)  # rope types whose factor multiplies max_position_embeddings
 _ROPE = ("rope_scaling", "rope_parameters")
 
 
@@ -23,10 +23,11 @@ _ROPE = ("rope_scaling", "rope_parameters")
 class Source(Sizes):
     """What `config.json`, `generation_config.json` and the headers of the weights say of a model.
 
-    `config` is `config.json` itself, for what only one family asks. `dtype` is TensorRT-LLM's name
-    (`bfloat16`, `float16`, `float32`). `end_ids` are the tokens that end a text, the generation config's
-    before the model config's; `rotary_scaling` is `rope_scaling` as it stands, and `partial_rotary_factor`
-    the share of each head that rotary positions turn. `scheme` is None for a model that is not quantized.
+    `config` is `config.json` itself, for keys that only one family needs. `dtype` is TensorRT-LLM's name
+    (`bfloat16`, `float16`, `float32`). `end_ids` are the tokens that end a text: the generation config's, or
+    else the model config's. `rotary_scaling` is `rope_scaling`, None for the default type, and
+    `partial_rotary_factor` the share of each head that rotary positions turn. `scheme` is None for a model
+    that is not quantized. `tensors` are by Hugging Face's names.
     """
 
     folder: Path
@@ -49,12 +50,12 @@ class Source(Sizes):
 
     @property
     def parameters(self) -> int:
-        """Numbers stored in the weights; a tied embedding counts once."""
+        """How many numbers the weights have; a tied embedding counts once."""
         return sum(tensor.elements for tensor in self.tensors.values())
 
     @property
     def max_position(self) -> int:
-        """The longest text that the model was made for, in tokens; the factor is TensorRT-LLM's own rule."""
+        """The longest text that the model was made for, in tokens; a factor counts as in TensorRT-LLM."""
         scaling = self.rotary_scaling or {}
         stretched = scaling.get("rope_type", scaling.get("type")) in STRETCHED
         factor = float(scaling.get("factor") or 1.0) if stretched else 1.0
@@ -62,7 +63,7 @@ class Source(Sizes):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What a conversion reads: the configs and the weights."""
+        """The files that a conversion reads: those configs that exist, and the weights."""
         names = ("config.json", "generation_config.json", "hf_quant_config.json")
         configs = tuple(self.folder / name for name in names)
         weights = sorted({tensor.file for tensor in self.tensors.values()})
@@ -70,7 +71,7 @@ class Source(Sizes):
 
 
 def read_source(folder: Path) -> Source:
-    """Reads configs and headers, a few hundred kilobytes of any model; raises ModelError or TensorError."""
+    """Reads configs and headers, a few hundred kilobytes for any model; raises ModelError or TensorError."""
     if not folder.is_dir():
         raise ModelError(folder, "is not a folder", "give the model's folder or its Hugging Face Hub id")
     config = read_hf_config(folder / "config.json")
@@ -118,7 +119,7 @@ def read_source(folder: Path) -> Source:
 
 
 def _dtype(config: HfConfig, tensors: Mapping[str, Tensor]) -> str:
-    """What the config says (`torch_dtype`; `dtype` since transformers 4.56), else what the weights are."""
+    """The dtype that the config names (`torch_dtype`; `dtype` since transformers 4.56), else the weights'."""
     named = config.content.get("dtype") or config.content.get("torch_dtype")
     if named is None:
         found = {DTYPES[tensor.dtype] for tensor in tensors.values() if tensor.dtype in DTYPES}
@@ -129,7 +130,7 @@ def _dtype(config: HfConfig, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _scheme(config: HfConfig) -> Scheme | None:
-    """From `config.json`, or from the file beside it that ModelOpt writes, and once wrote alone."""
+    """The scheme in `config.json`, or in `hf_quant_config.json`, which ModelOpt once wrote alone."""
     written = config.get("quantization_config", dict, None) or config.get("compression_config", dict, None)
     if written:
         return read_scheme(config.file, written)
@@ -138,11 +139,11 @@ def _scheme(config: HfConfig) -> Scheme | None:
 
 
 def _rope(config: HfConfig) -> tuple[float, Mapping[str, Any] | None, float]:
-    """Base, scaling and the share of a head that turns.
+    """Returns the rotary base, the scaling, and the share of each head that is rotated.
 
-    From `rope_theta`, `rope_scaling` and `partial_rotary_factor`, or transformers 5's one `rope_parameters`,
-    which may have all of them. What is said twice must be the same: the versions of transformers differ in
-    which one they believe.
+    They are `rope_theta`, `rope_scaling` and `partial_rotary_factor`, or stand in transformers 5's
+    `rope_parameters`. Raises ModelError for a value that is there twice and not the same, since versions of
+    transformers differ in which one they take.
     """
     sections = [section for key in _ROPE if (section := config.section(key)).content]
     found = []
@@ -158,7 +159,7 @@ def _rope(config: HfConfig) -> tuple[float, Mapping[str, Any] | None, float]:
 
 
 def _scaling(section: HfConfig) -> Mapping[str, Any] | None:
-    """What is left of a section without the numbers that every rotation has."""
+    """A section without base and share, which every rotation has; None if the default type is left."""
     others = ("rope_theta", "partial_rotary_factor")
     scaling = {key: value for key, value in section.content.items() if key not in others}
     is_default = not scaling or scaling.get("rope_type", scaling.get("type")) == "default"

@@ -1,4 +1,4 @@
-"""Where the tensors of a model folder stand, from the headers of its safetensors files alone.
+"""Finds the tensors of a model folder, from the headers of its safetensors files alone.
 
 The format (https://huggingface.co/docs/safetensors): eight bytes of header length, little endian; a JSON
 object of `name: {dtype, shape, data_offsets}`; the data. Every claim of a header is checked against the
@@ -30,7 +30,10 @@ PICKLES = (".bin", ".pt", ".pth")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a safetensors file; `start` and `end` are bytes from the beginning of the file."""
+    """One tensor of a safetensors file.
+
+    `dtype` is the safetensors name; `start` and `end` are bytes from the beginning of the file.
+    """
 
     name: str
     file: Path
@@ -45,7 +48,10 @@ class Tensor:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of a model folder, from `model.safetensors` or from the shards that its index names."""
+    """Every tensor of a model folder by name, from `model.safetensors` or the shards that its index names.
+
+    Raises ModelError or TensorError.
+    """
     single, index = folder / SINGLE, folder / INDEX
     if single.is_file():
         return read_header(single)
@@ -56,7 +62,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def refuse_pickles(model: str | Path, names: Iterable[str]) -> None:
-    """Raises ModelError if there are weights as pickle among a model's files."""
+    """Raises ModelError if one of a model's files has weights as pickle."""
     if pickles := sorted(name for name in names if Path(name).suffix in PICKLES):
         raise ModelError(
             model,
@@ -66,7 +72,7 @@ def refuse_pickles(model: str | Path, names: Iterable[str]) -> None:
 
 
 def read_header(file: Path) -> dict[str, Tensor]:
-    """The tensors of one safetensors file, in the order of their data."""
+    """The tensors of one safetensors file, in the order of their data; raises TensorError."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         prefix = stream.read(8)
@@ -100,7 +106,7 @@ def _position(tensor: Tensor) -> tuple[int, int]:
 
 
 def _tensor(file: Path, name: str, entry: Any, base: int) -> Tensor:
-    """One header entry, believed only when its dtype, shape and offsets say the same."""
+    """The tensor of a header entry; raises TensorError unless its dtype, shape and offsets agree."""
     try:
         dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
@@ -119,7 +125,7 @@ def _tensor(file: Path, name: str, entry: Any, base: int) -> Tensor:
 
 
 def _check_layout(file: Path, tensors: list[Tensor], base: int, size: int) -> None:
-    """The data must follow the header without holes or overlaps and end where the file ends."""
+    """Raises TensorError unless the data follows the header without holes and ends where the file ends."""
     end = base
     for tensor in tensors:
         if tensor.start != end:
@@ -135,7 +141,7 @@ def _check_layout(file: Path, tensors: list[Tensor], base: int, size: int) -> No
 
 
 def read_index(index: Path) -> dict[str, str]:
-    """The file of each tensor, as the index has it; every one a file of the index's own folder."""
+    """The file name of each tensor, from an index; raises ModelError for one outside of its folder."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise ModelError(index, "has no weight_map from tensor names to files", DOWNLOAD_AGAIN)
@@ -166,7 +172,7 @@ def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
 
 
 def read_json(file: Path) -> Mapping[str, Any]:
-    """A JSON object from a file of the model."""
+    """The JSON object in a file of a model; raises ModelError if there is none."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""A `tokenizer.json` as plain facts: which bytes each token id stands for, how text is cut into tokens."""
+"""Reads a `tokenizer.json`: which bytes each token id stands for, and how text is cut into tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _NAMED = ("bos_token", "eos_token", "pad_token")
 
 @dataclass(frozen=True, slots=True)
 class AddedToken:
-    """A token beside the trained vocabulary; text that equals `content` becomes this one id."""
+    """A token beside the trained vocabulary; text that equals `content` becomes this one id.
+
+    `flags` has the names of the settings that are on, separated by spaces.
+    """
 
     content: str
     special: bool
@@ -28,9 +31,10 @@ class AddedToken:
 class Tokenizer:
     """What two tokenizers are compared by.
 
-    `tokens` has the bytes of every id, added tokens among them. `stages` (normalizer, pre_tokenizer,
-    post_processor, decoder) and `merges` (the rules of the model itself) are canonical JSON, equal exactly
-    where the settings are. `named` has the ids of bos, eos and pad token as `tokenizer_config.json` has them.
+    `kind` is the type of the model, such as BPE. `tokens` has the bytes of every id, added tokens among them.
+    `stages` (normalizer, pre_tokenizer, post_processor, decoder) and `merges` (the rules of the model itself)
+    are canonical JSON, equal exactly if the settings are. `named` has the ids of the bos, eos and pad tokens
+    that `tokenizer_config.json` names.
     """
 
     file: Path
@@ -81,7 +85,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _vocabulary(model: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """BPE, WordPiece and WordLevel have token -> id; Unigram has a list of [token, score]."""
+    """Yields each token with its id. Unigram has a list of [token, score], other models map token to id."""
     vocabulary = model["vocab"]
     if isinstance(vocabulary, list):
         yield from ((token, token_id) for token_id, (token, _) in enumerate(vocabulary))
@@ -136,7 +140,7 @@ def _added(entry: Mapping[str, Any]) -> AddedToken:
 
 
 def _content(token: Any) -> str:
-    """A token in `tokenizer_config.json`: its text, or an object that has it."""
+    """The text of a token in `tokenizer_config.json`, which is a string or an object; empty without one."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""
@@ -151,9 +155,9 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _merges(model: Mapping[str, Any]) -> str:
-    """The model without its vocabulary.
+    """The model without its vocabulary, as canonical JSON that is the same for older files.
 
-    Older files join the two halves of a merge with a space, and leave out settings that are off.
+    Those join the two halves of a merge with a space, and leave out settings that are off.
     """
     settings = {key: value for key, value in model.items() if key not in ("vocab", "merges") and value}
     halves = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges") or ())

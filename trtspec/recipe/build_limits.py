@@ -16,7 +16,7 @@ from trtspec.recipe.schema import Model, Recipe
 _REMOVE = "remove this line"
 _FP8_PLUGINS = ("gemm_swiglu_plugin", "low_latency_gemm_plugin", "low_latency_gemm_swiglu_plugin")
 _SWIGLU = ("gemm_swiglu_plugin", "low_latency_gemm_swiglu_plugin")
-# What needs a precision that trtspec's checkpoints do not have.
+# Options that need a precision that trtspec's checkpoints do not have.
 _OTHER_PRECISION = {
     "fp8_rowwise_gemm_plugin": "it is for FP8 with a scale for each row; these checkpoints have one a tensor",
     "norm_quant_fusion": "it is for NVFP4",
@@ -25,9 +25,9 @@ _OTHER_PRECISION = {
 
 
 def build_contradictions(model: Model, recipe: Recipe) -> Iterator[Finding]:
-    """What an engine's options ask for and the rest of the recipe, or another option, does not allow.
+    """Finds build options that another option of the engine, or the rest of the recipe, does not allow.
 
-    The subject of each is an option.
+    The subject of each finding is the option.
     """
     yield from _precision(model)
     yield from _gpu(model, recipe)

@@ -16,7 +16,7 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """One word of these; where `disable` is one, false stands for it, and true for `enable`."""
+    """A value that is one of `words`; YAML's false stands for `disable`, and its true for `enable`."""
 
     words: tuple[str, ...]
 
@@ -42,7 +42,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """An option without a value: it is there, or it is not."""
+    """An option without a value on the command line: true writes it, false leaves it out."""
 
     def fits(self, value: Value) -> bool:
         return isinstance(value, bool)
@@ -53,7 +53,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Any text; of `words`, several separated by spaces."""
+    """Any text; if there are `words`, one or more of them, separated by spaces."""
 
     words: tuple[str, ...] = ()
 
@@ -70,7 +70,7 @@ _SWITCH = Words(("enable", "disable"))
 _DTYPES = ("auto", "float16", "float32", "bfloat16", "int32")
 _DTYPE = Words((*_DTYPES, "disable"))
 _FP8 = Words(("fp8", "disable"))
-# Those of a dense decoder (`lora_manager.py`).
+# The modules of a dense decoder that LoRA can change (TensorRT-LLM's `lora_manager.py`).
 _LORA_MODULES = (
     "attn_qkv",
     "attn_q",
@@ -84,11 +84,11 @@ _LORA_MODULES = (
 )
 
 SIZES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
-"""Of one engine, in place of those of the recipe's section `engine`, which are for all."""
+"""Sizes that a recipe may set for one engine, in place of those of its section `engine`."""
 
 OPTIONS: dict[str, Kind] = {
     **dict.fromkeys(SIZES, Whole()),
-    # Without it there is no in-flight batching (`modelConfig.h`, supportsInflightBatching).
+    # Not `disable`: without it there is no in-flight batching (`modelConfig.h`, supportsInflightBatching).
     "gpt_attention_plugin": Words(_DTYPES),
     "bert_attention_plugin": _DTYPE,
     "gemm_plugin": Words((*_DTYPES, "fp8", "nvfp4", "disable")),
@@ -132,7 +132,8 @@ OPTIONS: dict[str, Kind] = {
     "monitor_memory": Flag(),
 }
 
-# What a pair stands on. trtllm-build takes other values, and the engines then fail when they are loaded.
+# Options with the one value that a pair needs, and the reason. trtllm-build takes other values, with which
+# the engines fail when they are loaded.
 FIXED: dict[str, tuple[int | str, str]] = {
     "max_beam_width": (1, "speculation has no beams"),
     "kv_cache_type": ("paged", "KV blocks are reused from round to round"),
@@ -142,7 +143,7 @@ FIXED: dict[str, tuple[int | str, str]] = {
     "logits_dtype": ("float32", "what is sampled from; the serving side is told the same"),
 }
 
-# What has one value too, which is trtllm-build's own, so that it is never written.
+# Options with one value too. It is trtllm-build's default, so that the command line need not have it.
 _NEVER: dict[str, tuple[int | str, str]] = {
     "paged_kv_cache": ("enable", "KV blocks are reused from round to round"),
     "streamingllm": ("disable", "TensorRT-LLM no longer builds it"),
@@ -151,7 +152,7 @@ _NEVER: dict[str, tuple[int | str, str]] = {
     "strip_plan": ("disable", "an engine without its weights does not load"),
 }
 
-# What the recipe has a key of its own for, or what trtspec decides alone.
+# Options that the recipe has another key for, or that trtspec decides, with what to write instead.
 _ELSEWHERE = {
     "max_decoder_seq_len": "set engine.max_seq_len",
     "max_draft_len": "set speculation.max_draft_len",
@@ -173,7 +174,7 @@ _ELSEWHERE = {
 
 
 def option_problem(option: str, value: Value) -> Finding | None:
-    """Why an option may not stand in a recipe; None for one that may."""
+    """Why a recipe may not have this option with this value; None if it may."""
     name = option.lstrip("-").replace("-", "_").lower()
     fixed = FIXED | _NEVER
     known = (*OPTIONS, *fixed, *_ELSEWHERE)
@@ -202,7 +203,7 @@ def to_word(value: Value) -> str:
 
 
 def to_argv(name: str, value: Value) -> list[str]:
-    """One option of the command line, none for a flag that is off or for what is never written."""
+    """The words of an option on the command line; empty for a flag that is off or a default never written."""
     kind = OPTIONS.get(name)
     if name in _NEVER:
         return []
@@ -213,7 +214,7 @@ def to_argv(name: str, value: Value) -> list[str]:
 
 
 def is_on(value: Value | None) -> bool:
-    """Whether a value switches something on."""
+    """Whether a value switches its option on: any but None, false and `disable`."""
     return value is not None and to_word(value) != "disable"
 
 

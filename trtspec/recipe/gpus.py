@@ -8,7 +8,10 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One kind of GPU: compute capability, memory as `nvidia-smi` reports it, bandwidth of the data sheet."""
+    """One kind of GPU. `name` is the recipe's word for it, and `sm` the compute capability times ten.
+
+    The memory is what `nvidia-smi` reports, and the bandwidth that of the data sheet.
+    """
 
     name: str
     label: str
@@ -18,7 +21,7 @@ class Gpu:
 
     @property
     def fp8(self) -> bool:
-        """FP8 tensor cores, which came with Ada (SM 89) and Hopper (SM 90)."""
+        """Whether it has FP8 tensor cores, which came with Ada (SM 89) and Hopper (SM 90)."""
         return self.sm >= 89
 
 
@@ -47,7 +50,7 @@ NAMES = (*GPUS, NONE)
 
 
 def check(name: str) -> str:
-    """The name itself if it may stand in a recipe; raises ValueError(problem, repair)."""
+    """Returns the name if a recipe may have it, else raises ValueError(problem, repair)."""
     if name in NAMES:
         return name
     plain = name.lower().replace("nvidia", "").strip(" -_").replace("-", "_").replace(" ", "_")

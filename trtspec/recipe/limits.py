@@ -1,4 +1,4 @@
-"""Rules between the keys of one valid recipe; pure, and without a look at the models."""
+"""Rules between the keys of one valid recipe. They are pure: the models are not looked at."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOKENS_PER_BLOCK = 32
 
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
-    """Everything in the recipe that cannot hold at once, by the key that is to change."""
+    """Finds keys of the recipe that contradict each other; each subject is the dotted key to change."""
     yield from _draft(recipe)
     yield from _hardware(recipe)
     yield from _lengths(recipe)
@@ -39,7 +39,7 @@ def _draft(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _build_options(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:
-    """What an option may never be, else what it may not be in this recipe."""
+    """Finds options with a value that no recipe may have; if there are none, those that this one may not."""
     flaws = [option_problem(option, value) for option, value in model.build.items()]
     for flaw in list(filter(None, flaws)) or build_contradictions(model, recipe):
         yield replace(flaw, subject=f"{role}.build.{flaw.subject}")
@@ -109,7 +109,10 @@ def _times(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _overlap(recipe: Recipe) -> Iterator[Finding]:
-    """Two engines of several ranks on the same GPUs wait for each other for ever (TensorRT-LLM #3499)."""
+    """Finds two engines of several ranks on the same GPUs, which wait for each other forever.
+
+    This is issue #3499 of TensorRT-LLM.
+    """
     target, draft, count = recipe.ranks[Role.TARGET], recipe.ranks.get(Role.DRAFT, 0), recipe.hardware.count
     if recipe.backend == "tensorrt_llm" and 1 < target <= count and 1 < draft <= count < target + draft:
         problem = (

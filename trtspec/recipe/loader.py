@@ -1,4 +1,4 @@
-"""From a recipe file to a `LoadedRecipe`, or to one error that holds everything wrong with the file."""
+"""Reads a recipe file into a `LoadedRecipe`, or raises one error with everything that is wrong in it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?\
 
 @dataclass(frozen=True, slots=True)
 class LoadedRecipe:
-    """A valid recipe and where it came from; `lines` has the 1-based line of each dotted key of the file."""
+    """A valid recipe and its file; `lines` has the 1-based line of each dotted key of the file."""
 
     recipe: Recipe
     path: Path
     lines: Mapping[str, int]
 
     def problem(self, key: str, problem: str, repair: str | None = None) -> Finding:
-        """A problem found later at this key, on the line of the key or of the section that should have it."""
+        """A finding at a dotted key, with the line of the key or of the section that should have it."""
         return Finding(key, problem, repair, line=line_of(key, self.lines))
 
     def model_location(self, model: Model) -> Path | str:
@@ -41,7 +41,7 @@ class LoadedRecipe:
 
 
 def model_location(value: str, folder: Path) -> Path | str:
-    """See `LoadedRecipe.model_location`; `folder` is the recipe's."""
+    """What `LoadedRecipe.model_location` returns for a model of this name; `folder` is the recipe's."""
     path = Path(os.path.normpath(folder / os.path.expanduser(value)))
     if value.startswith((".", "/", "~")) or path.is_dir():
         return path
@@ -58,7 +58,7 @@ def load(path: Path) -> LoadedRecipe:
     try:
         recipe = Recipe.model_validate(document.values)
     except ValidationError as error:
-        # A value that the reader refused is None, of which one complaint is enough.
+        # A value that the reader refused is None here; pydantic would complain about it a second time.
         told = {finding.subject for finding in findings}
         findings += [finding for finding in problems_of(error, document) if finding.subject not in told]
     if recipe is None or findings:

@@ -29,7 +29,7 @@ _SCIENTIFIC = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
 
 
 def problems_of(error: ValidationError, document: Document) -> list[Finding]:
-    """One for each key, even where a key may hold several types and is none of them."""
+    """One finding for each key, even where pydantic reports one for each type that the key may have."""
     found: dict[str, Finding] = {}
     for entry in error.errors(include_url=False):
         path = _path(entry["loc"])
@@ -111,7 +111,10 @@ def _found(value: Any) -> str:
 
 
 def _retype(kind: str, value: Any, written: str | None) -> str | None:
-    """The repair where YAML read a scalar otherwise than it was meant; `written` is None for a quoted one."""
+    """The repair for a scalar that YAML read as another type than was meant; None if there is none.
+
+    `written` is the scalar as it stands in the file; None for a quoted one.
+    """
     if kind == "string_type" and written is not None and isinstance(value, (bool, int, float)):
         return f'put it in quotes: "{written}"'
     if kind == "int_type" and isinstance(value, str):
@@ -125,7 +128,7 @@ def _retype(kind: str, value: Any, written: str | None) -> str | None:
 
 
 def _nearest_key(path: list[str]) -> str:
-    """The nearest key of the same section, else the other section that has this very key."""
+    """A repair that names the nearest key of the same section, or else the section that has this very key."""
     *parents, name = path
     section = _section(parents)
     known = list(section.model_fields) if section else []

@@ -44,19 +44,19 @@ RELEASES = {
 
 
 def check(version: str) -> str:
-    """The version itself if engines can be built with it; raises ValueError(problem, repair)."""
+    """Returns the version if engines can be built with it, else raises ValueError(problem, repair)."""
     if version in RELEASES:
         return version
     raise ValueError(f"found {version!r:.80}: {_reason(version)}", _repair(version))
 
 
 def release_of(version: str | None) -> Release:
-    """The one that a recipe names; None stands for the default."""
+    """The release of a recipe's `engine.release`; None stands for the default."""
     return RELEASES[version or DEFAULT]
 
 
 def of_tag(tag: str) -> Release | None:
-    """The release in the Triton image of this tag (YY.MM), or in that of a whole image name."""
+    """The release in a Triton image, given its tag (YY.MM) or its whole name; None for an unknown one."""
     found = _TAG.search(tag)
     return next((release for release in RELEASES.values() if found and found[0] in release.tags), None)
 

@@ -78,7 +78,7 @@ class Parallel(Section):
 
     @property
     def ranks(self) -> int:
-        """GPUs of this engine."""
+        """How many ranks this engine has, each on a GPU of its own."""
         return self.tensor * self.pipeline
 
 
@@ -237,19 +237,19 @@ class Recipe(Section):
 
     @property
     def ranks(self) -> dict[Role, int]:
-        """GPUs of each engine."""
+        """How many ranks each engine has, each on a GPU of its own."""
         return {role: model.parallel.ranks for role, model in self.models.items()}
 
     @property
     def models(self) -> dict[Role, Model]:
-        """Those that have an engine, the target first."""
+        """The models that have an engine, the target first."""
         return {Role.TARGET: self.target, **({Role.DRAFT: self.draft} if self.draft else {})}
 
     @property
     def digest(self) -> str:
-        """Stands for the recipe with its defaults, in manifests and stores.
+        """The digest of the recipe with its defaults, by which manifests and stores name it.
 
-        Keys that are younger than these are left out where they say what was so before them.
+        A key that was added later is left out if its value is what was so before: old digests stay valid.
         """
         values = self.model_dump(mode="json")
         if values["speculation"]["method"] == DraftModel().model_dump():
@@ -257,14 +257,14 @@ class Recipe(Section):
         return digest_of(values)
 
     def calibration(self, model: Model) -> Calibration | None:
-        """What a model is calibrated with if it is to be FP8: its own, or else the target's."""
+        """The calibration of a model that is to be FP8, its own or else the target's; None if it has none."""
         if model.quantization.weights != "fp8":
             return None
         return model.quantization.calibration or self.target.quantization.calibration
 
     @property
     def backend(self) -> Backend:
-        """`engine.backend`, or what suits the hardware."""
+        """`engine.backend`; if that is left out, `torch` for `gpu: none` and else `tensorrt_llm`."""
         return self.engine.backend or ("torch" if self.hardware.gpu == gpus.NONE else "tensorrt_llm")
 
 

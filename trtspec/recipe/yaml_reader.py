@@ -1,4 +1,4 @@
-"""YAML text to plain values with the line of each key, refusing what nobody means but YAML lets pass."""
+"""Reads YAML as plain values with the line of each key, and refuses valid YAML that nobody means."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z
 
 
 class Unreadable(Exception):
-    """The text has no values at all; `findings` says why."""
+    """Raised for a text that cannot be read as one recipe; `findings` says why."""
 
     def __init__(self, problem: str, repair: str | None = None, *, line: int | None = None) -> None:
         super().__init__(problem)
@@ -30,7 +30,10 @@ class Unreadable(Exception):
 
 @dataclass(slots=True)
 class Document:
-    """What a file says: values, the line of each dotted key, plain scalars as written, what is wrong."""
+    """What a file says, and what is wrong with it.
+
+    `lines` has the 1-based line of each dotted key, `written` the text of each scalar that is not quoted.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
@@ -39,14 +42,17 @@ class Document:
 
 
 def line_of(key: str, lines: Mapping[str, int]) -> int | None:
-    """The line of a dotted key, or of the nearest section around it that the file has; None for neither."""
+    """The line of a dotted key, or of the nearest section around it; None if the file has neither."""
     while key and key not in lines:
         key = key.rpartition(".")[0]
     return lines.get(key)
 
 
 def read(data: bytes) -> Document:
-    """Reads one YAML document whose top level is a mapping; raises Unreadable."""
+    """Reads one YAML document whose top level is a mapping; raises Unreadable for any other text.
+
+    A key or value that is refused becomes a finding of the document.
+    """
     root = _compose(_decode(data))
     if not isinstance(root, yaml.MappingNode):
         problem = f"the top level is {_kind(root)}, not keys with values"
@@ -104,7 +110,7 @@ def _is_empty(node: yaml.Node) -> bool:
 
 
 class _Reader:
-    """Walks the nodes once. An alias is walked again each time it is used, so values are counted."""
+    """Turns nodes into values. An alias is expanded each time it is used, so values are counted."""
 
     def __init__(self, document: Document) -> None:
         self.document = document

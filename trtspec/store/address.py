@@ -11,7 +11,7 @@ _HIDDEN = "***"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A URL of fsspec, or a folder. Only `str` of it may reach a terminal, a log, a file or an error."""
+    """A URL of fsspec, or a folder. Only its `str`, which hides secrets, may be printed, logged or stored."""
 
     url: str
 
@@ -29,11 +29,11 @@ class Address:
 
     @property
     def protocol(self) -> str:
-        """Of a chain, `simplecache::s3://bucket`, the first."""
+        """The protocol of the URL; of a chain, such as `simplecache::s3://bucket`, the first."""
         return re.split("::|://", self.url, maxsplit=1)[0] if "://" in self.url else "file"
 
     def _secrets(self) -> list[str]:
-        """As written and as decoded; the longest first, since one may hold another."""
+        """The URL's secrets, as written and as decoded; the longest first, since one may hold another."""
         found = set[str]()
         for url in self.url.split("::"):
             parts = urlsplit(url)

@@ -42,10 +42,11 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One document: `name` of the recipe, `key` by which a build finds it, `created` in ISO 8601, UTC.
+    """What a store knows of one engine or pair.
 
-    `files` are by their path in the engine directory, or in the build directory of a pair; `folders` are
-    those without a file. `manifest` is the provenance.
+    `name` is that of the recipe, `key` that by which a build finds the entry, and `created` the time in ISO
+    8601, UTC. `files` are by their path in the engine directory, or in the build directory of a pair;
+    `folders` are those without a file. `manifest` is the provenance.
     """
 
     role: Content
@@ -72,22 +73,23 @@ class Entry:
 
     @property
     def document(self) -> str:
-        """Its name in the store."""
+        """The name of the document in the store."""
         return f"{entries_of(self.platform, self.key)}/{self.digest}.json"
 
 
 def entries_of(platform: Platform, key: str) -> str:
-    """The folder with every entry of a key: two builders that raced have one each."""
+    """The folder with every entry of a key: builders that raced have made one each."""
     return f"entries/{platform.folder}/{key}"
 
 
 def to_bytes(entry: Entry) -> bytes:
+    """The document of an entry: JSON in UTF-8 that is the same for equal entries."""
     content = {"schema": SCHEMA, **asdict(entry)}
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
 def from_bytes(content: bytes) -> Entry:
-    """Raises ValueError for what is no entry, or one whose files would not stay in their folder."""
+    """Reads a document; raises ValueError if it is no entry, or names a file outside of its folder."""
     values = json.loads(content)
     if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
         raise ValueError("it is of another version of trtspec")

@@ -1,4 +1,7 @@
-"""Small files of a store on any file system that fsspec knows: whole or not there, and errors in one line."""
+"""Reads and writes small files of a store on any file system that fsspec knows.
+
+A file is whole or not there, and an error has one line.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,25 @@ from trtspec.errors import StoreError, UnavailableError
 from trtspec.store.address import Address
 
 TEMPORARY = "tmp"
-# Where a file appears when all of it is there; elsewhere it is written under another name and renamed.
+# Protocols on which a file appears only when it is whole; on others it is written elsewhere and renamed.
 _WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
 _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Size in bytes, and when it was written, if the file system tells."""
+    """A file's size in bytes, and when it was written; None if the file system does not tell."""
 
     size: int
     modified: datetime | None
 
 
 class Files:
-    """Files by their name below an address, safe for threads; raises StoreError, UnavailableError."""
+    """Files by their name below an address; threads may share it.
+
+    Every method raises StoreError if the file system fails. Opening raises UnavailableError too, for a
+    protocol that fsspec does not know or whose package is not installed.
+    """
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -36,7 +43,7 @@ class Files:
         self._whole = address.protocol in _WHOLE
 
     def read(self, name: str) -> bytes | None:
-        """The content; None if it is not there."""
+        """The content of a file; None if it is not there."""
         with self._explained(name):
             try:
                 return bytes(self._system.cat_file(self._path(name)))
@@ -44,7 +51,7 @@ class Files:
                 return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces what is there."""
+        """Writes a file, and replaces one of the same name."""
         with self._explained(name):
             if self._whole:
                 self._system.pipe_file(self._path(name), content)
@@ -65,7 +72,7 @@ class Files:
                 raise
 
     def size(self, name: str) -> int | None:
-        """In bytes; None if it is not there."""
+        """The size of a file in bytes; None if it is not there."""
         with self._explained(name):
             try:
                 return int(self._system.info(self._path(name))["size"])
@@ -73,7 +80,7 @@ class Files:
                 return None
 
     def find(self, folder: str) -> dict[str, Stat]:
-        """All below a folder, which need not be there, by name."""
+        """Every file below a folder, by name; the folder need not be there."""
         with self._explained(folder):
             self._system.invalidate_cache()
             found = self._system.find(self._path(folder), detail=True)
@@ -81,7 +88,7 @@ class Files:
         return {path[start:]: Stat(int(info["size"]), _modified(info)) for path, info in found.items()}
 
     def remove(self, names: Iterable[str]) -> None:
-        """What is gone already is no failure."""
+        """Removes files; one that is gone already is no failure."""
         for name in names:
             with self._explained(name):
                 try:
@@ -94,7 +101,7 @@ class Files:
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Every file system has exceptions of its own; what they say may hold the URL."""
+        """Turns the exceptions that each file system has into StoreError, without secrets of the URL."""
         try:
             yield
         except (StoreError, UnavailableError):
@@ -111,7 +118,7 @@ class Files:
 
 
 def _open(address: Address) -> tuple[Any, str]:
-    """The file system and the path in it."""
+    """The file system of an address and the path in it; raises UnavailableError or StoreError."""
     from fsspec import get_filesystem_class, url_to_fs
 
     protocol = address.protocol
@@ -142,7 +149,7 @@ def _package(protocol: str) -> str:
     return _OTHERS.get(protocol, package) if package == "fsspec" else package
 
 
-# What fsspec's own implementations import.
+# The packages that fsspec's own implementations import, by protocol.
 _OTHERS = {
     "sftp": "paramiko",
     "ssh": "paramiko",

@@ -1,4 +1,4 @@
-"""An entry by what a person calls it."""
+"""Finds an entry by what a person calls it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHORTEST = 6
 
 
 def find_entry(store: Store, name: str) -> Entry:
-    """The newest pair of the recipe of that name, or the entry whose digest begins so; raises StoreError."""
+    """The newest pair of the recipe `name`, or the entry whose digest begins with it; raises StoreError."""
     entries = store.entries()
     pairs = [entry for entry in entries if entry.role == "pair" and entry.name == name]
     if pairs:

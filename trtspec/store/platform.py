@@ -1,4 +1,4 @@
-"""What an engine was built for; it loads nowhere else."""
+"""The platform that an engine was built for; it loads on no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from trtspec.recipe.releases import Release
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """`sm` is the compute capability times ten; it and the versions are None for the torch backend."""
+    """What an engine needs of a machine to load there.
+
+    `sm` is the compute capability times ten; it and the versions are None for the torch backend.
+    """
 
     backend: str
     sm: int | None = None
@@ -26,14 +29,13 @@ class Platform:
 
     @property
     def folder(self) -> str:
-        """Its name in a store."""
+        """The name of its folder in a store."""
         if self.backend == "torch":
             return "torch"
         return f"sm{self.sm}-tensorrt{self.tensorrt}-tensorrt_llm{self.tensorrt_llm}"
 
     def misfit(self, runtime: Runtime) -> str | None:
-        """Why it does not load there, as far as that machine says what it has; None if nothing speaks
-        against it."""
+        """Why an engine of this platform does not load in `runtime`; None if nothing known is against it."""
         if self.backend == "torch":
             return None
         if runtime.sms and not any(fits_sm(self.sm, sm) for sm in runtime.sms):
@@ -47,9 +49,9 @@ class Platform:
 
 
 def platform_of(gpu: str, release: Release | None, tensorrt: str | None = None) -> Platform:
-    """What the engines of a recipe run on; the torch backend has no release.
+    """The platform of a recipe's engines; `release` is None for the torch backend.
 
-    `tensorrt` is the version that builds, None for that of the release's image.
+    `tensorrt` is the version that builds; None stands for that of the release's image.
     """
     if release is None:
         return Platform("torch")

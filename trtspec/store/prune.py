@@ -24,10 +24,10 @@ Remove = Callable[[Sequence[str], Advance], None]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which entries go: those older than `older_than`, but never the newest `keep` of one name, role and
-    platform.
+    """Which entries are removed: those older than `older_than`, but not the newest `keep` of their kind.
 
-    Without either none goes. What a push left that was killed goes after `grace`.
+    A kind is a name, a role and a platform. Without `older_than` age does not matter; without both rules no
+    entry is removed. What a killed push has left is removed after `grace`.
     """
 
     older_than: timedelta | None
@@ -37,7 +37,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """What goes: entries, and other files by name, of `size` bytes in all."""
+    """What is removed: entries, and other files by name; `size` is the bytes of those files."""
 
     entries: tuple[Entry, ...]
     names: tuple[str, ...]
@@ -45,7 +45,10 @@ class Prune:
 
 
 def prune(store: Store, rules: Rules, advance: Advance, *, dry_run: bool) -> Prune:
-    """Says what went, or what would; raises StoreError, also when it takes so long that a push may go on."""
+    """Removes what the rules say, unless it is a `dry_run`, and returns what that is.
+
+    Raises StoreError, also if it takes so long that a push may have stopped waiting for it.
+    """
     if dry_run:
         return _look(store, rules)
     with exclusively(store) as remove:
@@ -56,7 +59,7 @@ def prune(store: Store, rules: Rules, advance: Advance, *, dry_run: bool) -> Pru
 
 
 def _look(store: Store, rules: Rules) -> Prune:
-    # Objects first: what a push writes later is in no list, and what it wrote before it has announced.
+    # Objects first: what a push writes later is not in the list, and what it wrote before has its mark.
     objects = store.files.find(OBJECTS)
     marks, temporary = store.files.find(PUSHING), store.files.find(TEMPORARY)
     now = datetime.now(timezone.utc)
@@ -72,7 +75,7 @@ def _look(store: Store, rules: Rules) -> Prune:
 
 
 def choose(entries: Iterable[Entry], rules: Rules, now: datetime) -> list[Entry]:
-    """The entries that go, of those given with the newest first."""
+    """The entries to remove; `entries` are given with the newest first."""
     seen: dict[tuple[object, ...], int] = {}
     chosen = []
     for entry in entries:
@@ -90,7 +93,10 @@ def _older(files: Mapping[str, Stat], than: datetime) -> list[str]:
 
 @contextmanager
 def exclusively(store: Store) -> Iterator[Remove]:
-    """Gives what removes files by name. Pushes that begin meanwhile wait, as long as it shows life."""
+    """Gives a function that removes files by name. Pushes that begin within this context wait for its end.
+
+    The function renews the mark for which they wait, and raises StoreError if that may have come too late.
+    """
     mark, start = f"{PRUNING}/{uuid.uuid4().hex}", monotonic()
     store.files.write(mark, b"")
 

@@ -1,4 +1,4 @@
-"""From a store into a folder of this machine, every byte verified."""
+"""Copies an entry from a store into a folder of this machine, and verifies every byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class _Piece(NamedTuple):
 def pull(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:
     """Makes `folder`, which must not exist, with the files of an entry.
 
-    Raises StoreError for what is corrupted or gone; the folder then has no use.
+    `advance` is called with the bytes of each chunk. Raises StoreError for a chunk that is corrupted or gone;
+    the folder is then incomplete.
     """
     for name in ("", *entry.folders):
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""From a folder of this machine into a store: resumed, verified, beside any other builder."""
+"""Copies a folder of this machine into a store; it can be resumed, and other builders may do so as well."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from trtspec.store.entry import Chunk, Entry, StoredFile, to_bytes
 from trtspec.store.store import PRUNING, PUSHING, THREADS, Store
 from trtspec.threads import in_threads
 
-CHUNK = 32 << 20  # eight of them are in memory at once
-PRUNE_LIMIT = timedelta(hours=1)  # a prune that shows no life for so long was killed
+CHUNK = 32 << 20  # bytes; eight chunks are in memory at once
+PRUNE_LIMIT = timedelta(hours=1)  # a prune that has not renewed its mark for so long was killed
 _POLL_S = 2.0
 
 
 def describe(
     folder: Path, paths: Iterable[str], advance: Advance
 ) -> tuple[dict[str, StoredFile], tuple[str, ...]]:
-    """Reads every file at or below these paths of a folder, and gives the folders that are empty."""
+    """The digests of every file at or below these paths of a folder, and the folders that are empty.
+
+    Both go by their path in `folder`. `advance` is called with the bytes of each file.
+    """
     items = sorted({item for path in paths for item in (folder / path, *(folder / path).rglob("*"))})
     items = [item for item in items if "__pycache__" not in item.parts]
     files = [item for item in items if item.is_file()]
@@ -65,7 +68,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(files: Mapping[str, StoredFile]) -> Iterator[_Piece]:
-    """Where each chunk is found; one that occurs twice is needed once."""
+    """Yields where each chunk is found; a chunk that occurs twice is yielded once."""
     seen = set[Chunk]()
     for name, file in files.items():
         offset = 0
@@ -77,7 +80,7 @@ def _pieces(files: Mapping[str, StoredFile]) -> Iterator[_Piece]:
 
 
 class _Upload:
-    """Writes a chunk that is not there."""
+    """Writes a chunk if the store does not have it, and returns its size in bytes."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         self._store, self._folder = store, folder
@@ -98,10 +101,11 @@ class _Upload:
 
 @contextmanager
 def _announced(store: Store, entry: Entry, advance: Advance) -> Iterator[None]:
-    """Keeps chunks that the store has, and no entry needs, from being pruned meanwhile.
+    """Keeps the chunks of an entry from being pruned until the entry itself is written.
 
-    A prune says that it is at work and then looks for pushes; a push does so the other way round. So one
-    of the two sees the other. A push that is killed leaves its mark, which keeps its chunks for a while.
+    A prune writes its mark and then looks for marks of pushes; a push writes its mark and then looks for
+    marks of prunes. So at least one of the two sees the other. A push that is killed leaves its mark, which
+    keeps its chunks for a while.
     """
     mark = f"{PUSHING}/{entry.digest}.json"
     store.files.write(mark, to_bytes(entry))

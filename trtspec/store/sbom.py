@@ -1,4 +1,4 @@
-"""A build's manifest as a bill of materials: CycloneDX 1.6, JSON (ECMA-424)."""
+"""Turns a build's manifest into a bill of materials: CycloneDX 1.6, JSON (ECMA-424)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 
 def cyclonedx(manifest: Mapping[str, Any], digest: str, created: str) -> dict[str, Any]:
-    """`digest` is the SHA-256 of what is described, `created` its time in ISO 8601.
+    """The bill of materials of a build, as plain data; equal input gives equal output.
 
-    Equal input gives equal output.
+    `digest` is the SHA-256 of what is described, `created` its time in ISO 8601.
     """
     name = str(manifest["name"])
     return {
@@ -59,7 +59,7 @@ def _models(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _packages(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Of this build, and of those whose engines it took."""
+    """Yields the packages of this build, and of those builds whose engines it pulled."""
     packages = {_canonical(name): version for name, version in _named(manifest)}
     for name, version in sorted(packages.items()):
         yield _package(name, version)
@@ -72,7 +72,7 @@ def _named(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _canonical(name: str) -> str:
-    """As an index names a package: PEP 503."""
+    """The normalized name of a package (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -3,9 +3,9 @@
     objects/sha256/ab/abcd…                    a chunk of a file
     entries/<platform>/<key>/<sha256>.json     what is in an engine, written when all its chunks are there
     pushing/<sha256>.json                      the entry of a push that is at work, or was killed
-    pruning/<id>                               somebody is removing objects
+    pruning/<id>                               the mark of a prune that is at work, or was killed
 
-Who reads compares content and name, so what is half-written or corrupted is never used.
+Readers compare content and name, so what is half-written or corrupted is never used.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from trtspec.store.platform import Platform
 from trtspec.threads import in_threads
 
 ENTRIES, OBJECTS, PUSHING, PRUNING = "entries", "objects", "pushing", "pruning"
-THREADS = 8  # of requests, not of processors
+THREADS = 8  # not limited by processors: a request mostly waits for the network
 _OTHER = "its content is not what its name says"
 
 
 class Store:
-    """Reads; `push.py` and `prune.py` write."""
+    """A store as its readers see it; `push.py` and `prune.py` write.
+
+    Every method raises StoreError if the store cannot be read.
+    """
 
     def __init__(self, url: str) -> None:
         self.address = Address(url)
@@ -36,7 +39,7 @@ class Store:
         return str(self.address)
 
     def find(self, platform: Platform, key: str) -> Entry | None:
-        """The entry of a key, the first if several builders made one; raises CorruptedError."""
+        """The entry of a key, the first if several builders made one, or None; raises CorruptedError."""
         found = self._read_all(entries_of(platform, key))
         return min(found, key=lambda entry: (entry.created, entry.digest), default=None)
 
@@ -60,7 +63,7 @@ class Store:
         return entry
 
     def read_chunk(self, chunk: Chunk) -> bytes:
-        """Raises CorruptedError for a chunk that is not there, or is another one."""
+        """The content of a chunk; raises CorruptedError if it is gone or not what its name says."""
         content = self.files.read(chunk.name)
         if content is None:
             raise self._corrupted(chunk.name, "it is gone")

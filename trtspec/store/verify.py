@@ -1,4 +1,4 @@
-"""Reads everything that the entries of a store need, and says what is not as it was written."""
+"""Reads everything that the entries of a store need, and reports what is missing or not as it was written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtspec.threads import in_threads
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The entries, the `size` in bytes of what they need, and what is wrong with files."""
+    """The entries that can be read, the bytes of the chunks that they need, and what is wrong with files."""
 
     entries: tuple[Entry, ...]
     size: int
@@ -28,7 +28,7 @@ class Verified:
 
 
 def verify(store: Store, watch: Progress) -> Verified:
-    """Raises StoreError where the store cannot be read at all."""
+    """Reads every entry and chunk of a store; raises StoreError if the store cannot be read at all."""
     findings: list[Finding] = []
     entries = []
     for name in [*store.files.find(ENTRIES), *store.files.find(PUSHING)]:
@@ -55,7 +55,7 @@ def verify(store: Store, watch: Progress) -> Verified:
 
 
 def drop(store: Store, found: Verified) -> None:
-    """Removes what is corrupted and the entries that need it; a push or a build brings them again."""
+    """Removes what is corrupted and the entries that need it; a push or a build brings them back."""
     with exclusively(store) as remove:
         remove([entry.document for entry in found.damaged()], lambda *_: None)
         remove([finding.subject for finding in found.findings], lambda *_: None)

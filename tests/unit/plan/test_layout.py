@@ -87,11 +87,10 @@ def test_chunked_context_is_for_texts_that_outgrow_an_iteration(h200_recipe: Pat
     sizes = {"release: 1.2.1": "max_seq_len: 200, max_batch_size: 1, max_num_tokens: 64"}
     in_process = spec(h200_recipe, sizes).tensorrt_llm
     assert in_process
-    assert in_process.target_enable_chunked_context
+    assert in_process.enable_chunked_context[Role.TARGET]
     in_process = spec(h200_recipe, {"max_num_tokens: 64": "max_num_tokens: 208"}).tensorrt_llm
     assert in_process
-    assert not in_process.target_enable_chunked_context
-    assert in_process.draft_enable_chunked_context
+    assert in_process.enable_chunked_context == {Role.TARGET: False, Role.DRAFT: True}
     target, draft = spec(h200_recipe, {"hardware": "serving: {layout: bls}\nhardware"}).engines
     assert (target.enable_chunked_context, draft.enable_chunked_context) == (False, True)
 

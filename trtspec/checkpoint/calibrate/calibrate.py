@@ -1,4 +1,4 @@
-"""One calibration: texts in, the scales of an FP8 model and what they cost out."""
+"""Calibrates a model: finds the scales of its FP8 version with texts, and measures what they cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REPAIR = "write dtype: bfloat16, which holds larger numbers, or leave fp8 out"
 
 @dataclass(frozen=True, slots=True)
 class CalibrateOptions:
-    """`dtype` is what the model computes in; the others are the recipe's."""
+    """The options of a calibration: the model computes in `dtype`, and the others are the recipe's."""
 
     dtype: str
     kv_cache: bool
@@ -51,10 +51,10 @@ def calibrate(
     origin: Mapping[str, Any],
     advance: Advance = lambda *_: None,
 ) -> Calibration:
-    """Runs `samples` texts of the dataset through the model, and others to measure what FP8 changes.
+    """Calibrates with `samples` texts of the dataset, and measures on others what FP8 changes.
 
-    `origin` says of model and dataset what they are, and becomes part of the provenance. Raises DatasetError,
-    and ModelError or TensorError.
+    `origin` describes model and dataset, and becomes part of the provenance. `advance` is called with a note
+    and no bytes. Raises DatasetError, ModelError or TensorError.
     """
     _quiet_transformers()
     weights = tuple(family_of(source).weights(source))
@@ -100,7 +100,7 @@ def _run(batches: Iterable[torch.Tensor], count: Callable[[int], None], model: A
 
 
 def _quiet_transformers() -> None:
-    """Its bars would cross ours, and it warns of a `tokenizer.json` read without a class of its own."""
+    """Silences transformers: its bars would cross ours, and it warns of a tokenizer without its own class."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -110,13 +110,13 @@ def _quiet_transformers() -> None:
 def _texts(
     source: Source, dataset: Path, options: CalibrateOptions
 ) -> tuple[Sequence[list[int]], Sequence[list[int]]]:
-    """The token ids of the texts that calibrate, and of those that are kept for measuring."""
+    """The token ids of the texts to calibrate with, and of those that are kept for measuring."""
     encoder = Encoder(source.folder, dataset, options.max_length, chat_template=options.chat_template)
     found = read_texts(dataset, options.text_field)
     texts = encode(choose(found, options.samples + HELD_OUT, options.seed), encoder)
     if not texts:
         raise DatasetError(dataset, "holds no text", "give it the texts to calibrate with")
-    # Of texts that do not suffice for both, an eighth is kept.
+    # If there are too few texts for both, an eighth is kept.
     kept = min(HELD_OUT, max(len(texts) - options.samples, -(-len(texts) // 8)), len(texts) - 1)
     return texts[kept:], texts[:kept]
 

@@ -1,4 +1,4 @@
-"""Where calibration texts are: a file of this machine, or one of a dataset of the Hugging Face Hub."""
+"""Finds the file of calibration texts, on this machine or in a dataset of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """`name` is as the recipe has it; `revision` is the commit of a dataset of the Hub."""
+    """A dataset's file: `name` is the recipe's, `revision` the commit on the Hub, None for a local file."""
 
     name: str
     file: Path
@@ -26,12 +26,12 @@ class Dataset:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is no text, but what a calibration found."""
+        """Whether the file has the result of a calibration instead of texts."""
         return self.file.name.endswith(FILE)
 
 
 def find_dataset(name: str, folder: Path) -> Dataset:
-    """Looks relative to `folder`, then on the Hub, from where the file is downloaded; raises DatasetError.
+    """Finds a file relative to `folder`, or else downloads it from the Hub; raises DatasetError.
 
     On the Hub a file is `owner/name/path/in/it.parquet`, with `@commit` after the name to pin it; the path
     can be left out where the dataset has one file of texts.

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class FakeQuantized:
-    """FP8 is the grid that numbers are rounded to; the arithmetic stays in the model's dtype.
+    """A model that rounds its numbers to those of FP8, and computes with them in its own dtype.
 
-    `run`, given the model, runs the texts through it that calibrate. `lm_head` stays as it is. Raises
-    OverflowError for numbers that the model's dtype does not hold.
+    `run` is called with the model and runs the calibration texts through it. `lm_head` is not quantized.
+    Raises OverflowError for numbers that the model's dtype does not hold.
     """
 
     def __init__(self, model: PreTrainedModel, run: Callable[[Any], None], *, kv_cache: bool) -> None:
@@ -29,7 +29,7 @@ class FakeQuantized:
 
         self.model, self._kv_cache = model, kv_cache
         rules = [*mtq.FP8_DEFAULT_CFG["quant_cfg"], *(mtq.FP8_KV_CFG["quant_cfg"] if kv_cache else ())]
-        with redirect_stdout(StringIO()), warnings.catch_warnings():  # It counts on stdout what it inserts.
+        with redirect_stdout(StringIO()), warnings.catch_warnings():  # ModelOpt prints to stdout.
             warnings.simplefilter("ignore")
             try:
                 mtq.quantize(model, {**mtq.FP8_DEFAULT_CFG, "quant_cfg": rules}, run)
@@ -42,7 +42,7 @@ class FakeQuantized:
 
     @contextmanager
     def original(self) -> Iterator[None]:
-        """The model within is the one that it was before."""
+        """Switches quantization off within this context."""
         for quantizer in self._active:
             quantizer.disable()
         try:
@@ -52,7 +52,7 @@ class FakeQuantized:
                 quantizer.enable()
 
     def found(self, weights: Iterable[Weight]) -> tuple[dict[str, Amax], dict[str, float]]:
-        """What `linears` and `kv` of a `Calibration` are."""
+        """Returns the largest absolute values that were found: `linears` and `kv` of a `Calibration`."""
         linears, kv = dict[str, Amax](), dict[str, float]()
         for weight in (weight for weight in weights if weight.linear):
             for part in weight.parts:
@@ -63,7 +63,7 @@ class FakeQuantized:
         return linears, kv
 
     def apply(self, weights: Iterable[Weight], calibration: Calibration) -> None:
-        """Quantizes with the scales that TensorRT-LLM will read, which layers of one product share."""
+        """Sets the scales that TensorRT-LLM will read, which the layers of one product share."""
         for weight, scales in scales_of(weights, calibration, kv_cache=self._kv_cache).items():
             stem = weight.name.removesuffix(".weight")
             for part in weight.parts:
@@ -75,7 +75,7 @@ class FakeQuantized:
                     _set(self._cache_quantizer(name), scales.tensors["attention.kv_cache_scaling_factor"])
 
     def _cache_quantizer(self, module: str) -> Any:
-        """Of what k_proj or v_proj, or what is both, puts into the cache."""
+        """The quantizer of the keys or values that a calibration has as `module`, a `k_proj` or `v_proj`."""
         attention, _, name = module.rpartition(".")
         return getattr(self.model.get_submodule(attention), f"{name[0]}_bmm_quantizer")
 

@@ -1,4 +1,4 @@
-"""The original model, run by transformers: on the GPUs when there are any, else on the CPU."""
+"""Loads the original model with transformers: on the GPUs if there are any, else on the CPU."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _RESERVE = 4 << 30  # bytes of a GPU for activations and for what fake quantizat
 
 
 def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
-    """The model in `dtype`, from safetensors alone and without code of its own.
+    """Loads the model in `dtype`, from safetensors alone and without running code that comes with it.
 
-    accelerate puts its layers onto the GPUs, and into the CPU's memory what does not fit; room is left for
-    the logits of as many tokens.
+    accelerate puts its layers onto the GPUs, and those that do not fit into the CPU's memory. On each GPU
+    room is left for the logits of `tokens` tokens.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -38,7 +38,7 @@ def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
 
 
 def _config(source: Source) -> Any:
-    """With the rotary positions said in transformers 4's way, which knows no `rope_parameters`."""
+    """The model's config, with rotary positions also in the keys of transformers 4."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False, local_files_only=True)

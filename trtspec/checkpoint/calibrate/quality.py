@@ -1,4 +1,4 @@
-"""What quantization costs, on texts that were not calibrated with."""
+"""Measures what quantization costs, on texts that were not calibrated with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _ROWS = 256  # positions whose distributions are compared at once, in float32
 def measure(
     quantized: FakeQuantized, texts: Sequence[Sequence[int]], advance: Callable[[int], None]
 ) -> Quality | None:
-    """None where no text has a next token. `advance` hears of every text that is done."""
+    """Compares the quantized model with the original on token ids; None if no text has a next token.
+
+    `advance` is called with 1 after each text.
+    """
     import torch
 
     tokens = sum(len(text) - 1 for text in texts)
@@ -47,9 +50,10 @@ def measure(
 
 
 def _compare(expected: torch.Tensor, found: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Sums over positions: equal argmax, KL(expected || found), -log p of what follows, found and expected.
+    """Four sums over positions, [4] float64, of nats except the first.
 
-    Logits [positions, vocabulary], `following` [positions]; nats.
+    They are of equal argmax, of KL(expected || found), and of -log p of the following token in `found` and in
+    `expected`. Both are logits [positions, vocabulary]; `following` has token ids [positions].
     """
     import torch
 

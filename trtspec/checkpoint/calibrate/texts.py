@@ -1,4 +1,4 @@
-"""The texts of one file: JSONL, plain text (a text a line) or Parquet, also with gzip around it."""
+"""Reads the texts of one file: JSONL or plain text (a text a line), also compressed with gzip, or Parquet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_text_file(name: str) -> bool:
 
 
 def read_texts(file: Path, field: str) -> Iterator[Text]:
-    """Every text that is not empty: a string, or the messages of a conversation (`role`, `content`).
+    """Yields every text that is not empty: a string, or the messages of a conversation (`role`, `content`).
 
     `field` is the key, or the column, that holds the text. Raises DatasetError with the file and the line.
     """
@@ -45,7 +45,7 @@ def read_texts(file: Path, field: str) -> Iterator[Text]:
 
 
 def choose(texts: Iterable[Text], count: int, seed: int) -> list[Text]:
-    """At most `count` texts, each as likely as any other, in random order; one pass (Vitter's R)."""
+    """At most `count` texts, each equally likely, in random order; takes one pass (Vitter's algorithm R)."""
     chance, chosen = random.Random(seed), list[Text]()  # noqa: S311
     for number, text in enumerate(texts):
         if number < count:
@@ -57,7 +57,7 @@ def choose(texts: Iterable[Text], count: int, seed: int) -> list[Text]:
 
 
 def _lines(file: Path) -> Iterator[tuple[str, str]]:
-    """Each line that is not blank, and where it stands."""
+    """Yields the place (`file:line`) and the text of each line that is not blank; raises DatasetError."""
     with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
         number = 0
         try:

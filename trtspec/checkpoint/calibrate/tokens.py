@@ -1,4 +1,4 @@
-"""Texts as token ids, as the model's own tokenizer has them."""
+"""Turns texts into token ids with the model's own tokenizer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Encoder:
-    """`chat_template` wraps each text, as what a user says, in the model's template.
+    """Turns a text into token ids.
 
-    transformers renders templates in Jinja's sandbox. Raises ModelError for a model without a template.
-    `dataset` is what the texts are from.
+    `chat_template` wraps each text, as a user's message, in the model's template; transformers renders it in
+    Jinja's sandbox. Raises ModelError for a model without a template. Errors name `dataset`.
     """
 
     def __init__(self, folder: Path, dataset: Path, max_length: int, *, chat_template: bool) -> None:
@@ -56,9 +56,9 @@ class Encoder:
 
 
 def batches(texts: Sequence[Sequence[int]], size: int) -> Iterator[torch.Tensor]:
-    """Tensors [<= size, length] int64, a text a row, repeated where a longer one stands beside it.
+    """Yields tensors [<= size, length] int64, one text a row, repeated up to the longest of its batch.
 
-    Nothing is padded: what a model makes of padding would be calibrated with.
+    Nothing is padded, since the scales would then also fit what the model makes of padding.
     """
     import torch
 
@@ -73,5 +73,5 @@ def _repeated(text: Sequence[int], length: int) -> list[int]:
 
 
 def encode(texts: Iterable[Text], encoder: Encoder) -> list[list[int]]:
-    """Those that have a token."""
+    """The token ids of each text, without texts that have none."""
     return [ids for ids in map(encoder, texts) if ids]

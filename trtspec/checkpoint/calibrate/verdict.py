@@ -1,4 +1,4 @@
-"""What a calibration says to whoever started it: what FP8 costs, and what to worry about."""
+"""What a user is told after a calibration: what FP8 costs, and what to worry about."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from trtspec.checkpoint.calibration import Calibration
 
-# Far from what static FP8 should cost: it is 0.004 nats and 0.2 % of perplexity for the demo draft.
+# Limits far beyond what static FP8 should cost: for the demo draft 0.004 nats and 0.2 % of perplexity.
 LEAST_AGREEMENT = 0.9
 MOST_KL = 0.05
-MOST_PERPLEXITY = 1.02  # the quantized model's, in that of the original
+MOST_PERPLEXITY = 1.02  # the quantized model's, divided by the original's
 _REPAIR = "calibrate with texts like those that will be served, or leave kv_cache or weights unquantized"
 
 
 def cost(calibration: Calibration) -> str | None:
-    """One sentence; None where nothing was measured."""
+    """One sentence on what FP8 costs; None if nothing was measured."""
     found = calibration.quality
     if found is None:
         return None
@@ -26,6 +26,7 @@ def cost(calibration: Calibration) -> str | None:
 
 
 def worries(calibration: Calibration) -> Iterator[str]:
+    """Yields a sentence for too few texts, and for each measurement beyond its limit."""
     found, made = calibration.quality, calibration.provenance
     if made.get("texts", 0) < made.get("samples", 0):
         yield f"calibrated with {made['texts']} texts, all that there were; {made['samples']} were asked for"

@@ -17,7 +17,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(source: Source) -> Family:
-    """The family of a model; raises ModelError for an architecture that trtspec does not convert."""
+    """The family of a model; raises ModelError for a model that trtspec does not convert."""
     family = FAMILIES.get(source.architecture)
     if family is None:
         known = ", ".join(FAMILIES)

@@ -14,8 +14,9 @@ from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source
 
 # Rope types that TensorRT-LLM computes as transformers does (`create_attention_const_params` of its
-# layers/attention.py), and their numbers, for which the two have other defaults. `dynamic` multiplies the
-# frequencies with the factor there, or wants an `alpha`; `yarn` knows no `attention_factor`.
+# layers/attention.py), and the numbers that a config must have, since the defaults of the two differ. Others
+# are left out: `dynamic` in TensorRT-LLM multiplies the frequencies with the factor, or needs an `alpha`, and
+# `yarn` has no `attention_factor`.
 ROPE_TYPES = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
@@ -24,7 +25,7 @@ IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 
 def check(source: Source) -> None:
-    """Refuses what no such family's conversion would get right."""
+    """Raises ModelError for a model that no Llama-like family converts correctly."""
     config = source.folder / "config.json"
     if source.hidden_act != "silu":
         problem = f"hidden_act {source.hidden_act} is not silu, the only one of TensorRT-LLM's gated MLP"
@@ -56,10 +57,10 @@ def _check_rope(config: Path, scaling: Mapping[str, Any]) -> None:
 def weights(
     sizes: Sizes, *, qkv_bias: bool = False, qk_norm: bool = False, stacked: bool = False
 ) -> Iterator[Weight]:
-    """Every tensor of the checkpoint. All matrices are [out, in] in both worlds; nothing is transposed.
+    """Yields every tensor of the checkpoint. Matrices are [out, in] in both formats, and none is transposed.
 
-    `stacked`: q, k and v are one tensor of Hugging Face's, and so are what is gated and the gate, which
-    TensorRT-LLM then has in one tensor as well, `mlp.fc`.
+    `qkv_bias` adds the biases of q, k and v, `qk_norm` the norms of q and k. `stacked` is for models whose q,
+    k and v are one tensor; gate and up projection are then one too, and TensorRT-LLM has `mlp.fc` for both.
     """
     hidden, vocabulary = sizes.hidden_size, sizes.vocab_size
     embedding = Part("model.embed_tokens.weight", (vocabulary, hidden), Split.VOCAB)

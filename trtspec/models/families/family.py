@@ -1,4 +1,4 @@
-"""What a model family says of its checkpoint, as data."""
+"""Plain data by which a model family describes its checkpoint."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Split(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a Hugging Face tensor from `first` on, of the shape that the model's configuration demands.
+    """The rows of a Hugging Face tensor from `first` on, with the shape that the configuration demands.
 
-    Most tensors are one part; one that stacks several matrices has a part for each.
+    Most tensors are one part; a tensor that stacks several matrices has a part for each.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Part:
 
     @property
     def rows(self) -> range:
-        """Counted in the tensor."""
+        """The numbers of these rows within the tensor."""
         return range(self.first, self.first + self.shape[0])
 
     @property
@@ -50,7 +50,7 @@ class Weight:
     """A TensorRT-LLM tensor: a rank's shares of its parts, stacked along the first dimension in this order.
 
     A weight of a decoder layer has that layer's number in the whole model, and a `name` within the layer;
-    pipeline ranks count their layers from zero. `linear` is a matrix that FP8 quantizes.
+    pipeline ranks count their layers from zero. `linear` says whether it is a matrix that FP8 quantizes.
     """
 
     name: str
@@ -60,19 +60,19 @@ class Weight:
 
     @property
     def caches(self) -> tuple[str, str]:
-        """What a calibration calls the keys and the values that this weight makes, stacked or not."""
+        """The names in a calibration of the keys and values that this weight computes, stacked or not."""
         attention = self.parts[0].module.rpartition(".")[0]
         return f"{attention}.k_proj", f"{attention}.v_proj"
 
     def name_from(self, first_layer: int) -> str:
-        """The tensor's name where `first_layer` is layer 0."""
+        """The tensor's name on a pipeline rank, which counts layers from the model's `first_layer`."""
         if self.layer is None:
             return self.name
         return f"transformer.layers.{self.layer - first_layer}.{self.name}"
 
 
 def shapes(weights: Iterable[Weight]) -> dict[str, tuple[int, ...]]:
-    """The shape that the configuration demands of each Hugging Face tensor, which is as high as its parts."""
+    """The shape that the configuration demands of each Hugging Face tensor, all its parts together."""
     found: dict[str, tuple[int, ...]] = {}
     for part in (part for weight in weights for part in weight.parts):
         height = max(part.rows.stop, found.get(part.name, (0,))[0])
@@ -82,9 +82,9 @@ def shapes(weights: Iterable[Weight]) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of TensorRT-LLM's `config.json` that tells a family from others.
+    """A key of TensorRT-LLM's `config.json` that tells a family from others, with the family's `value`.
 
-    `default` is what TensorRT-LLM takes where the key is missing; `otherwise` is what it does wrong with any
+    `default` is what TensorRT-LLM takes if the key is missing; `otherwise` is what it does wrong with any
     other value.
     """
 
@@ -97,16 +97,17 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All that there is to know of one family; who needs a fact asks here and never for a name.
+    """All that trtspec knows of one family; other modules read these fields instead of comparing names.
 
     `name` is Hugging Face's `model_type`, by which transformers chooses what the model computes. `check`
-    refuses what would be wrong. `weights` are its tensors in layer order, `config` and `keys` what only its
-    `config.json` has. `ignored` matches Hugging Face tensors that carry no weight of the model and may be
-    left out. `window` is how many tokens a token sees, itself counted; None for all.
+    raises ModelError for a model that would be converted wrongly. `weights` are its tensors in layer order,
+    `config` and `keys` what only its `config.json` has. `ignored` matches Hugging Face tensors that carry no
+    weight of the model and may be left out. `window` is how many tokens a token attends to, itself counted;
+    None for all.
 
-    The rest is of TensorRT-LLM's class: `fused_gate` if the two matrices before the activation are one there,
-    `norms_heads` if it normalizes q and k, `pipelines` if ranks can have some of the layers each, and
-    `reduce_fusion` if the option of this name does something.
+    The other fields describe TensorRT-LLM's class: `fused_gate` is true if the two matrices before the
+    activation are one there, `norms_heads` if it normalizes q and k, `pipelines` if it can be divided among
+    pipeline ranks, and `reduce_fusion` if the build option of this name has an effect.
     """
 
     name: str

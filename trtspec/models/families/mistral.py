@@ -1,9 +1,9 @@
-"""Mistral: `MistralForCausalLM`, which is TensorRT-LLM's LLaMA class, and a sliding window beside it.
+"""Mistral: `MistralForCausalLM`, which is TensorRT-LLM's LLaMA class with a sliding window.
 
-TensorRT-LLM's conversion drops `sliding_window` (`models/llama/config.py`), and its engines see the whole
-text until the runtime is told of a window: `max_attention_window` of `KvCacheConfig`, which is
-`max_attention_window_size` in Triton. The checkpoint keeps the number under its Hugging Face name, which
-TensorRT-LLM carries through to the engine as one more key: whoever serves it reads it there.
+TensorRT-LLM's conversion drops `sliding_window` (`models/llama/config.py`), and its engines attend to the
+whole text unless the runtime is given a window: `max_attention_window` of `KvCacheConfig`, which is
+`max_attention_window_size` in Triton. The checkpoint keeps the number under its Hugging Face name.
+TensorRT-LLM copies that key into the engine's config, where the serving side reads it.
 """
 
 from __future__ import annotations

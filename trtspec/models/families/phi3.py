@@ -1,10 +1,10 @@
-"""Phi-3 and Phi-4 of short texts: `Phi3ForCausalLM` as TensorRT-LLM's `models/phi3` have it.
+"""Phi-3 and Phi-4 with short contexts: `Phi3ForCausalLM` as TensorRT-LLM's `models/phi3` have it.
 
-That class is a Llama of stacked matrices with a few things left out: it hands no rope scaling to its
-attention but `longrope`, passes nothing from one pipeline rank to the next, and has heads that are
-`hidden_size / num_attention_heads` wide. On each rank it wants that rank's share of both halves of `mlp.fc`,
-which this conversion stacks; TensorRT-LLM's own and ModelOpt's cut the whole stack instead, and of two ranks
-one gets all gates. A sliding window is kept as it is for Mistral.
+That class is a Llama with stacked matrices and three limits: the only rope scaling that it hands to its
+attention is `longrope`, it passes nothing from one pipeline rank to the next, and its heads are always
+`hidden_size / num_attention_heads` wide. Each rank needs its share of both halves of `mlp.fc`, which this
+conversion stacks. TensorRT-LLM's own conversion and ModelOpt's cut the whole stack instead, so that of two
+ranks one gets the whole gate. A sliding window is kept in the same way as for Mistral.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ window = partial(of_all_layers, default=None)
 
 
 def check(source: Source) -> None:
-    """`longrope` has other frequencies for long texts, which the KV cache of the short ones does not fit."""
+    """Raises ModelError for what this conversion would get wrong, any rope scaling included.
+
+    `longrope` changes its frequencies in long texts, and keys that were cached before do not fit them.
+    """
     file, scaling = source.config.file, source.rotary_scaling
     if scaling is not None:
         kind = scaling.get("rope_type", scaling.get("type"))
@@ -43,7 +46,7 @@ def check(source: Source) -> None:
     if heads * size != source.hidden_size:
         problem = f"{heads} heads of {size} do not make the hidden_size, as TensorRT-LLM assumes"
         raise ModelError(file, problem)
-    source.config.get("rms_norm_eps", float)  # Its default is not that of the other families.
+    source.config.get("rms_norm_eps", float)  # Required, since its default is not that of other families.
     window(source)
 
 

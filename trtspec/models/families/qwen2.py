@@ -17,7 +17,7 @@ def check(source: Source) -> None:
 
 
 def config(source: Source) -> dict[str, Any]:
-    """With `keys`, every key of `QWenConfig` said aloud: its defaults are those of the first Qwen."""
+    """Together with `keys`, every key of `QWenConfig`, whose defaults would be those of the first Qwen."""
     return {
         **decoder.config(source),
         "use_logn_attn": False,

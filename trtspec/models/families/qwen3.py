@@ -1,7 +1,7 @@
-"""Qwen3: `Qwen3ForCausalLM`, norms of q and k in the place of Qwen2's biases.
+"""Qwen3: `Qwen3ForCausalLM`, with norms of q and k in place of Qwen2's biases.
 
-TensorRT-LLM knows both by `qwen_type` and `attn_bias` alone; without the first it leaves the norms out and
-says nothing.
+TensorRT-LLM tells it from Qwen2 by `qwen_type` and `attn_bias` alone; without `qwen_type` it silently leaves
+the norms out.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ _SLIDING = "sliding_attention"
 
 
 def of_all_layers(source: Source, default: int | None) -> int | None:
-    """The window of every layer, None without one; `default` is for a config that does not name it.
+    """The sliding window of all layers in tokens, None if they have none.
 
-    Raises ModelError where layers differ.
+    `default` is the window of a config that does not name one. Raises ModelError if layers differ.
     """
     config, layers = source.config, source.num_hidden_layers
     is_named = "sliding_window" in config.content
@@ -25,7 +25,7 @@ def of_all_layers(source: Source, default: int | None) -> int | None:
 
 
 def check_none(source: Source) -> None:
-    """Raises ModelError for a Qwen that uses its window: it has one above the first `max_window_layers`."""
+    """Raises ModelError for a Qwen that uses a window, which its layers from `max_window_layers` on have."""
     config, layers = source.config, source.num_hidden_layers
     if not config.get("use_sliding_window", bool, False):
         return
