@@ -8,7 +8,7 @@ from trtspec.repository.placement import Placement
 from trtspec.roles import Role
 
 MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
-"""The Triton models of the bls layout, as NVIDIA's own are called."""
+"""The names of the engines' Triton models in the bls layout; NVIDIA's own have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class EngineModel:
     takes `engine_dir` relative to the folder that the server runs in, the build directory; the former
     relative to the model's. `kv_tokens` is how many tokens its KV cache may hold, `gpu_device_ids` has the
     GPU of each rank; `enable_chunked_context` lets a text be read in several iterations;
-    `max_attention_window` is how many tokens a token sees, None where that is the whole text. All four are
-    the C++ backend's alone.
+    `max_attention_window` is how many tokens a token sees, None where that is the whole text. Only the C++
+    backend reads these four.
     """
 
     name: str
@@ -35,9 +35,9 @@ class EngineModel:
 
 @dataclass(frozen=True, slots=True)
 class TensorRtLlm:
-    """What serving TensorRT-LLM's engines in one process takes beside their folders.
+    """What it takes, beside the folders, to serve TensorRT-LLM's engines in one process.
 
-    `image` is the one that has the release which built them. Both KV caches together take
+    `image` is NVIDIA's image of the release that built them. Both KV caches together take
     `kv_cache_free_gpu_mem_fraction` of the memory that the engines leave free. An engine with chunked context
     may read a text in several iterations.
     """
@@ -51,7 +51,7 @@ class TensorRtLlm:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who is served, and for how long: the fields are parameters of `config.pbtxt` under these names.
+    """The limits on requests: the fields are parameters of `config.pbtxt` under these names.
 
     `max_places` completions are at work at once, and `max_queue_size` more wait, each up to
     `max_queue_delay_microseconds`. A completion whose request names no time limit has
@@ -77,11 +77,10 @@ class RepositorySpec:
     The folders are POSIX paths relative to the model's folder (the one that holds `config.pbtxt`), so that a
     build directory can be mounted anywhere; the defaults are the layout of a build directory. The engines'
     limits are not here: each engine's own `config.json` holds them. `draft_engine_dir` is None where no model
-    proposes. `num_draft_tokens` is the K of a request
-    that names none; None stands for the target's `max_draft_len`. `tensorrt_llm` is None for engines of the
-    `torch` backend. `admission` is None where the serving side's own defaults hold. `engines` are the models
-    of the bls layout, and empty where the coordinator runs both engines in its own
-    process.
+    proposes. `num_draft_tokens` is the K of a request that names none; None stands for the target's
+    `max_draft_len`. `tensorrt_llm` is None for engines of the `torch` backend. `admission` is None where the
+    serving side's own defaults hold. `engines` are the models of the bls layout, and empty where the
+    coordinator runs both engines in its own process.
     """
 
     model_name: str = "speculative_llm"
