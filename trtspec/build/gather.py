@@ -1,4 +1,4 @@
-"""Looks at what a plan depends on beside the recipe."""
+"""Gathers what a plan depends on beside the recipe."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ Bring = Callable[["str", "str | None", Progress], Path]
 def gather(
     loaded: LoadedRecipe, host: Host, digests: FileDigests | None, weights: Collection[Role], watch: Progress
 ) -> Facts:
-    """Looks at the models, and at what repositories carry.
+    """Reads the models and the code that repositories carry, and returns the facts.
 
     `weights` are the roles whose weights are needed, and downloaded if they are not here. Without `digests`
-    nothing of the weights is read, and nobody can tell from the facts whether a step is done.
+    no file of a model is hashed, and the facts do not tell whether a step is done. Raises ModelError,
+    TensorError or DatasetError for what cannot be read, and UnavailableError for a disk without room.
     """
     models = {
         role: _model(loaded, model, digests, fetch if role in weights else fetch_headers, watch)
@@ -64,7 +65,7 @@ def _dataset(loaded: LoadedRecipe, model: Model, digests: FileDigests | None) ->
 
 
 def _serving_code() -> str:
-    """The digest of the Python files that `write_repository` copies or generates from."""
+    """Returns the digest of the Python files that `write_repository` copies or generates from."""
     rooms = [Path(room) for package in (trtspec.serving, trtspec.repository) for room in package.__path__]
     files = sorted(file for room in rooms for file in room.rglob("*.py"))
     return digest_of([[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in files])

@@ -1,4 +1,4 @@
-"""The plan: what `build`, `convert`, `plan` and `--dry-run` all go by."""
+"""The plan that `build`, `convert`, `plan` and `--dry-run` all follow."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from trtspec.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was found, what follows from it and the recipe, the steps, and the digests of files.
+    """The facts, what follows from them and the recipe, the steps, and the digests of files.
 
-    `own_steps` are those without a store, which make everything here.
+    `steps` pull the engines that a store has; `own_steps` make everything here.
     """
 
     facts: Facts
@@ -47,7 +47,7 @@ class Plan:
         return self.resolved.output
 
     def pending(self) -> set[str]:
-        """The names of the steps that are not done."""
+        """Returns the names of the steps that are not done."""
         return pending(self.steps, self.output, self.digests)
 
 
@@ -60,10 +60,12 @@ def make_plan(
     container: bool = False,
     store: Store | None = None,
 ) -> Plan:
-    """Reads the recipe and the world. Only a plan to run, or with a store, reads the weights of a pair that
-    was never built; only one to run downloads those that its steps will read.
+    """Reads the recipe, this machine and the models, and returns the plan.
 
-    With `container` the engines are built in one of NVIDIA's image, and not by what is installed here.
+    `flags` has values by their key in the recipe. The weights of a pair that was never built are read only
+    with `to_run` or a `store`, and downloaded only with `to_run`, if a step will read them. With `container`
+    the engines are built in a container of NVIDIA's image, and not by what is installed here. Raises
+    RecipeError, what `gather` raises, and StoreError.
     """
     loaded = load(recipe)
     output = build_folder(loaded, flags, os.environ)
@@ -88,9 +90,9 @@ def make_plan(
 
 
 def check_host(recipe: Path, flags: Mapping[str, str | None], *, container: bool) -> None:
-    """Raises what would end a build anyway, before hundreds of gigabytes are downloaded for it.
+    """Raises the obstacle that would end a build, before hundreds of gigabytes are downloaded for it.
 
-    A build whose models are here already may have nothing left to do that this machine cannot.
+    A build whose models are all here is not checked: the steps that this machine cannot run may be done.
     """
     loaded = load(recipe)
     is_built_anywhere = backend_of(loaded, flags, os.environ) != "tensorrt_llm"

@@ -24,9 +24,9 @@ from trtspec.store.store import Store
 def look(
     store: Store, steps: Sequence[Step], undone: set[str], resolved: Resolved, tensorrt: str | None
 ) -> dict[Role, Stored]:
-    """The engines that would have to be built, and that the store has; raises StoreError.
+    """Returns those engines that would have to be built and that the store has; raises StoreError.
 
-    `tensorrt` is that of `platform_of`.
+    `tensorrt` is the version that builds, None for that of the release's image.
     """
     platform, found = _platform(resolved, tensorrt), dict[Role, Stored]()
     for role in resolved.engines:
@@ -37,9 +37,9 @@ def look(
 
 
 def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: Progress) -> list[Entry]:
-    """Pushes each engine, and the pair that is ready to be served, unless the store has it; gives the new.
+    """Pushes each engine, and the pair as it is served, unless the store has it; returns the new entries.
 
-    `steps` are those without a store. Raises StoreError.
+    `steps` are those of a plan without a store. Raises StoreError.
     """
     folder, roles = resolved.output, tuple(resolved.engines)
     manifest = json.loads((folder / write_manifest.OUTPUT).read_text(encoding="utf-8"))
@@ -67,12 +67,12 @@ def _platform(resolved: Resolved, tensorrt: str | None) -> Platform:
 
 
 def _served(roles: Sequence[Role]) -> tuple[str, ...]:
-    """What of a build directory is served."""
+    """Returns the paths in a build directory that are needed to serve it."""
     engines = map(build.engine, roles)
     return (copy_tokenizer.OUTPUT, *engines, write_repository.OUTPUT, write_manifest.OUTPUT)
 
 
 def _pair_key(steps: Sequence[Step], roles: Sequence[Role], manifest: Mapping[str, Any]) -> str:
-    """The same whether the engines were built or pulled."""
+    """Returns the key of a pair, which is the same whether the engines were built or pulled."""
     own = [step.digest for step in steps if step.kind in (copy_tokenizer.KIND, write_repository.KIND)]
     return digest_of([manifest["recipe"], own, [engine_key(steps, role) for role in roles]])

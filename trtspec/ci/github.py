@@ -1,6 +1,6 @@
 """GitHub Actions: the matrix of a job, and the workflow that builds it.
 
-Contexts by key: GitHub Docs, "Contexts reference", table "Context availability".
+Which contexts a key may use: GitHub Docs, "Contexts reference", table "Context availability".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE = ".github/workflows/engine-build.yml"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A tag may be moved to other code, a commit cannot."""
+    """An action by its commit: a tag may be moved to other code, a commit cannot."""
 
     name: str
     commit: str
@@ -50,12 +50,12 @@ trust, not for pull requests from forks: they would choose what your machine ins
 
 
 def matrix(jobs: Iterable[Job]) -> dict[str, Any]:
-    """What `strategy.matrix: ${{ fromJSON(...) }}` takes."""
+    """Returns the matrix of these jobs, for `strategy.matrix: ${{ fromJSON(...) }}`."""
     return {"include": [{**asdict(job), "runs_on": list(job.labels)} for job in jobs]}
 
 
 def workflow() -> str:
-    """The text of `FILE`."""
+    """Returns the text of `FILE`."""
     inputs = _inputs()
     document = {
         "name": "engine-build",
@@ -103,7 +103,7 @@ def _matrix_job() -> dict[str, Any]:
                 "name": "What is to be built",
                 "id": "matrix",
                 "env": {"RECIPES": "${{ inputs.recipes }}", "STORE": "${{ inputs.store }}"},
-                # An assignment of its own fails with the command; inside echo its failure would be lost.
+                # A separate assignment fails with the command; inside echo the failure would be lost.
                 "run": _script(f"matrix=$({command})", 'echo "matrix=$matrix" >> "$GITHUB_OUTPUT"'),
             },
         ],

@@ -1,6 +1,6 @@
 """GitLab CI: the child pipeline that builds, and the template that makes and starts it.
 
-GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines".
+Source: GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trtspec.ci.job import Job
 from trtspec.ci.workflow_yaml import to_yaml
 
 FILE = ".gitlab/engine-build.yml"
-# GitLab takes a file of this name only; JSON is YAML.
+# GitLab includes only files whose names end with .yml or .yaml; JSON is YAML.
 _CHILD = "engine-build-jobs.yml"
 
 _COMMENT = """\
@@ -30,13 +30,16 @@ S3, TRTSPEC has to be trtspec[s3]. For gated models, make HF_TOKEN a masked CI/C
 
 
 def child_pipeline(jobs: Iterable[Job]) -> dict[str, Any]:
-    """The pipeline of these jobs. GitLab refuses one without a job, so one says that."""
+    """Returns the pipeline of these jobs.
+
+    GitLab refuses a pipeline without a job, so where there is nothing to build, a job says that.
+    """
     pipeline = {f"engine-build {job.name}": _build_job(job) for job in jobs}
     return pipeline or {"engine-build": {"script": ["echo 'There is nothing to build.'"]}}
 
 
 def template() -> str:
-    """The text of `FILE`."""
+    """Returns the text of `FILE`."""
     document = {
         "variables": {"RECIPES": "recipes/*.yaml", "TRTSPEC": shell.requirement(), "STORE": ""},
         "engine-matrix": {

@@ -13,7 +13,7 @@ from trtspec.recipe.loader import LoadedRecipe
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The build of one recipe; `gpus` of the kind `gpu` are on its runner, `image` has the release."""
+    """The build of one recipe: its runner has `gpus` GPUs of the kind `gpu`, and `image` has the release."""
 
     name: str
     recipe: str
@@ -24,15 +24,15 @@ class Job:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What its runner is found by: a runner of eight H200 has the label h200x8.
+        """The labels that its runner is found by: a runner with eight H200 has the label h200x8.
 
-        It may have h200x1 as well, to take the builds of one.
+        That runner may have the label h200x1 as well, to take builds for one GPU too.
         """
         return ("self-hosted", "gpu", f"{self.gpu}x{self.gpus}")
 
 
 def job_of(loaded: LoadedRecipe) -> Job | None:
-    """The job of a recipe; None for one of the torch backend, whose engines any machine builds."""
+    """Returns the job of a recipe; None for one of the torch backend, whose engines any machine builds."""
     recipe = loaded.recipe
     if recipe.backend == "torch":
         return None
@@ -44,7 +44,7 @@ def job_of(loaded: LoadedRecipe) -> Job | None:
 
 
 def check_names(loaded: Iterable[LoadedRecipe]) -> None:
-    """Two recipes of one name would build into one folder; raises TrtspecError."""
+    """Raises TrtspecError for two recipes of one name, which would build into one folder."""
     seen: dict[str, Path] = {}
     for one in loaded:
         other = seen.setdefault(one.recipe.name, one.path)

@@ -15,7 +15,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def to_junit(report: BuildReport) -> str:
-    """A failure outside the steps is an error of a test of its own, `build`."""
+    """Returns the XML of a report; a failure outside the steps is an error of a test of its own, `build`."""
     failure, steps = report.failure, list(report.steps)
     outside = failure is not None and all(step.status != "failed" for step in steps)
     if outside or not steps:
@@ -46,5 +46,5 @@ def _explain(element: Element, failure: Failure) -> None:
 
 
 def _xml(text: str) -> str:
-    """The text without what XML cannot hold, such as the escape of a colour."""
+    """Returns the text with U+FFFD for what XML cannot hold, such as the escape of a colour."""
     return _NOT_XML.sub("\ufffd", text)

@@ -37,12 +37,12 @@ def _failure(failure: Failure) -> Iterator[str]:
         yield _plain(failure.repair)
         yield ""
     if failure.lines:
-        # Whatever a log has, it must not end the block that shows it.
+        # A log may hold backticks, which must not end the block that shows it.
         ticks = max((len(run) for line in failure.lines for run in re.findall(r"`+", line)), default=0)
         fence = "`" * max(3, ticks + 1)
         yield from (f"{fence}text", *failure.lines, fence, "")
 
 
 def _plain(text: str) -> str:
-    """The text on one line, where none of its characters has a meaning in Markdown."""
+    """Returns the text on one line, with the characters escaped that have a meaning in Markdown."""
     return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(text.split()))

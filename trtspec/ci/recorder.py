@@ -1,4 +1,4 @@
-"""What a build does, recorded while it runs and reported however it ends."""
+"""Records what a build does while it runs, and reports that however the build ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORMATS = dict(zip(SUFFIXES, (to_markdown, to_junit, to_json), strict=True))
 
 
 class _Build:
-    """What a report is made of, as it becomes known."""
+    """Collects what a report is made of, as it becomes known."""
 
     def __init__(self, recipe: Path) -> None:
         self._recipe, self._start = recipe, monotonic()
@@ -57,9 +57,10 @@ class _Build:
 def recorded(
     recipe: Path, files: Sequence[Path], warn: Callable[[str], None]
 ) -> Iterator[Callable[[Plan], None]]:
-    """Gives a function to be told the plan; writes the files at the end, also of a build that fails.
+    """Yields a function to call with the plan; writes the report to the files at the end of the block.
 
-    Where that one's cannot be written, `warn` hears of it.
+    A build that fails has a report too; if that cannot be written, `warn` is called and the build's own error
+    is raised. Raises OSError if the report of any other build cannot be written.
     """
     if not files:
         yield lambda made: None

@@ -9,14 +9,14 @@ from typing import Literal
 
 SCHEMA = 1
 SUFFIXES = (".md", ".xml", ".json")
-"""Of the files that a report can be written to."""
+"""The suffixes of the files that a report can be written to."""
 
 Status = Literal["run", "kept", "failed", "not run"]
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One step; `seconds` are those of this build, 0 for a step that was done before it."""
+    """One step; `seconds` is what it took in this build, 0 for a step that was done before."""
 
     name: str
     summary: str
@@ -26,7 +26,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a build ended early; `step` is None where none was running, `lines` are what it printed last."""
+    """Why a build ended early; `step` is None if none was running, `lines` are the last that it printed."""
 
     problem: str
     repair: str | None = None
@@ -36,7 +36,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """One build; `steps` is empty, and `made_for` too, where it ended before there was a plan."""
+    """One build.
+
+    Where it ended before there was a plan, `output` is None, and `made_for` and `steps` are empty.
+    """
 
     name: str
     recipe: str

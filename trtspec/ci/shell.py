@@ -1,6 +1,6 @@
 """The command lines of a CI job, the same in every CI system.
 
-What comes from outside is in environment variables, quoted where it is used: `TRTSPEC` (what pip installs),
+Values from outside are in environment variables, quoted where they are used: `TRTSPEC` (what pip installs),
 `RECIPES` (file names, with wildcards), `RECIPE`, `OUTPUT` (the build directory), `STORE` (where engines are
 kept; empty for nowhere).
 """
@@ -14,7 +14,7 @@ REPORT = "report"
 
 
 def requirement() -> str:
-    """What pip installs if nothing else is asked for: this very version."""
+    """Returns what pip installs if nothing else is asked for: this very version."""
     return f"trtspec=={version('trtspec')}"
 
 

@@ -1,4 +1,4 @@
-"""Whether a store has what a job would build, without the weights of its models."""
+"""Finds whether a store has what a job would build, without downloading the weights of its models."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _HUB_TIMEOUT_S = 10
 
 
 def stored_recipes(store: Store, recipes: Iterable[LoadedRecipe], warn: Callable[[str], None]) -> set[Path]:
-    """The files of the recipes whose pairs the store has; in doubt, not: a build asks again.
+    """Returns the files of the recipes whose pairs the store has; raises StoreError.
 
-    `warn` hears of each doubt.
+    A recipe that cannot be looked up is left out and reported to `warn`: its build asks the store again.
     """
     entries, found = store.entries(), set()
     for loaded in recipes:
@@ -32,9 +32,10 @@ def stored_recipes(store: Store, recipes: Iterable[LoadedRecipe], warn: Callable
 
 
 def has_pair(entries: Iterable[Entry], loaded: LoadedRecipe, commits: Mapping[str, str]) -> bool:
-    """Whether there is a pair of this recipe, for its GPU and release, from these commits of its models.
+    """Says whether there is a pair of this recipe, for its GPU and release, from these commits of its models.
 
-    `commits` has those of target and draft. A folder has none, and is built: the store tells then.
+    `commits` has the commit of each model of the Hub, by its role. A model in a folder has none, so its pair
+    is not found here; the build finds it in the store.
     """
     recipe = loaded.recipe
     platform = platform_of(recipe.hardware.gpu, release_of(recipe.engine.release))

@@ -1,4 +1,4 @@
-"""YAML as CI systems read it (1.2): `on` is a word, and a script keeps its lines."""
+"""Writes YAML as CI systems read it (1.2): `on` is a word, and a script keeps its lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WIDTH = 110
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML would write YAML 1.1, with quotes around `on`."""
+    """Writes YAML 1.2; PyYAML itself would write YAML 1.1, with quotes around `on`."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         letter: [(tag, pattern) for tag, pattern in resolvers if letter not in "oOyYnN" or "bool" not in tag]
@@ -33,7 +33,7 @@ _Dumper.add_representer(str, _text)
 
 
 def to_yaml(document: Mapping[str, Any], comment: str) -> str:
-    """The document below a comment, with an empty line before each of its sections."""
+    """Returns the document below a comment, with an empty line before each of its sections."""
     sections = [
         yaml.dump({key: value}, Dumper=_Dumper, sort_keys=False, width=_WIDTH)
         for key, value in document.items()

@@ -1,8 +1,9 @@
 """The `trtspec` command: registers the commands and owns the exit status.
 
-0 is done, 1 a failure, 2 wrong usage, 130 Ctrl-C. A command is a module of this package, with a function of
-its name and a tuple `EXAMPLES`; an underscore in the name is a space on the command line. A group of commands
-has a tuple of functions `COMMANDS`, and a `HELP`. What takes long to import is imported inside the function.
+The status is 0 for success, 1 for a failure, 2 for wrong usage and 130 for Ctrl-C. A command is a module of
+this package, with a function of its name and a tuple `EXAMPLES`; an underscore in the name is a space on the
+command line. A group of commands has a tuple of functions `COMMANDS`, and a `HELP`. Modules that take long to
+import are imported inside the function.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _examples(*lines: str) -> str:
 
 
 class _Commands(TyperGroup):
-    """Commands of one word or two: `deploy status` is one, beside `deploy`."""
+    """Finds commands of one word or two: `deploy status` is a command, and so is `deploy`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         two = " ".join(args[:2])
@@ -84,7 +85,7 @@ class _Commands(TyperGroup):
 
 
 def _app(name: str) -> typer.Typer:
-    # Without Rich's markup the help comes in half the time; errors are ours to explain.
+    # Without Rich's markup the help comes in half the time. `main` explains errors.
     return typer.Typer(
         name=name, cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
     )
@@ -116,7 +117,7 @@ app = _register()
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the command line, as the console script; explains a known error and exits with status 1."""
     try:
         app()
     except Exception as error:

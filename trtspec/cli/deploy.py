@@ -110,7 +110,7 @@ def deploy(
 
 
 class _Listener:
-    """Says what becomes of the server; `left` names the container that is to be left running."""
+    """Prints what becomes of the server; `left` names the container that is left running, if one is."""
 
     def __init__(self, deployment: Deployment, left: str | None) -> None:
         self._deployment, self._left = deployment, left

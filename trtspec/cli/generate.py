@@ -15,7 +15,7 @@ from trtspec.terminal.output import out
 if TYPE_CHECKING:
     from trtspec.deploy.client import Client
 
-# What fits the tensors.
+# The largest values that the tensors can hold.
 _INT32, _UINT64 = 2**31 - 1, 2**64 - 1
 
 EXAMPLES = (
@@ -78,7 +78,7 @@ def generate(
 
 @dataclass
 class _Completion:
-    """What came, and when: seconds from sending the request."""
+    """The text and the counts that have come; times are seconds since the request was sent."""
 
     text: str = ""
     first_text_s: float = 0.0

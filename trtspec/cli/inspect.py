@@ -56,7 +56,10 @@ def inspect(
 
 
 def _digest(report: Report, *, asked: bool) -> str | None:
-    """One digest of all files by their names; a build's own record of digests saves reading."""
+    """Returns one digest of all files by their names; None for a gigabyte or more, unless `asked`.
+
+    A file whose digest the build has recorded is not read again.
+    """
     from trtspec.digest import digest_of
     from trtspec.run.digests import LARGE, FileDigests
     from trtspec.run.records import FOLDER

@@ -1,4 +1,4 @@
-"""`trtspec store`: engines that were built once, for every machine that they fit."""
+"""`trtspec store`: engines that are built once and kept for every machine that they fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the front says itself, and what it says better than Triton."""
+"""The answers that the front gives itself, and the answers of Triton that it corrects."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from multidict import CIMultiDict
 RETRY_S = 1
 
 _IN_PARTS = b"generate expects model to produce exactly 1 response"
-# The model's own errors begin with theirs: see `trtspec.serving.triton.departures`.
+# The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
 _STATUS = re.compile(rb'((?:data: )?\{)"error":"(\d{3}) ')
 _NO_JSON = (b'{"error":"failed to parse the request JSON', b'{"error":"Unable to parse')
 
 
 def error(status: int, message: str) -> web.Response:
-    """A refusal in Triton's form; one of 503 says when to come back."""
+    """Returns an error in Triton's form; with status 503 it says after how many seconds to try again."""
     response = web.Response(status=status, body=error_json(message), content_type="application/json")
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_S)
     if status in (408, 413):
-        # The rest of the body is not read, so nothing can follow it.
+        # The rest of the body is not read, so no other request can follow on this connection.
         response.force_close()
     return response
 
@@ -33,12 +33,12 @@ def error_json(message: str) -> bytes:
 
 
 def without_status(piece: bytes) -> bytes:
-    """A part of a stream, in which an error says no status any more: that of the stream has been sent."""
+    """Returns a piece of a stream without the status in an error: that of the stream has been sent."""
     return _STATUS.sub(rb'\1"error":"', piece) if b'"error":"' in piece else piece
 
 
 def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> web.Response:
-    """A whole answer of Triton's, with the status that its words have."""
+    """Returns a whole answer of Triton's with the HTTP status that fits its text."""
     if said := _STATUS.match(body):
         return error(int(said[2]), json.loads(body[len(said[1]) - 1 :])["error"].partition(" ")[2])
     if status == 200 and body.startswith(b'{"error"'):

@@ -1,4 +1,4 @@
-"""The bodies of requests, within bounds."""
+"""The bodies of HTTP requests, within bounds of size, time and depth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtspec.deploy.tritonserver_options import MAX_BODY
 
 _HELD = 512 << 20
 _SENDING_S = 60.0
-# Triton's JSON reader takes one turn of the stack for each; a million of them end the server.
+# Triton's JSON reader calls itself for each bracket in a bracket; a million of them end the server.
 _MAX_DEPTH = 1000
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
@@ -22,7 +22,7 @@ _SLICE = 1 << 18
 
 
 class BodyError(Exception):
-    """A body that is not taken; `status` is HTTP's."""
+    """A body that is refused; `status` is HTTP's."""
 
     def __init__(self, status: int, problem: str) -> None:
         super().__init__(problem)
@@ -30,14 +30,18 @@ class BodyError(Exception):
 
 
 class Bodies:
-    """All that are held at once, which are bounded too."""
+    """Reads bodies, and bounds how many bytes of them are held at once."""
 
     def __init__(self) -> None:
         self._held = 0
 
     @asynccontextmanager
     async def read(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
-        """The whole body. Raises `BodyError` as soon as it is known to be too large, or comes too slowly."""
+        """Yields the whole body, which counts as held until the block ends.
+
+        Raises `BodyError` as soon as it is known that the body is too large (413), comes too slowly (408) or
+        that too much is held (503).
+        """
         self._check(request.content_length or 0)
         body = bytearray()
         size = 0
@@ -51,7 +55,7 @@ class Bodies:
             raise BodyError(408, f"the body was not here after {_SENDING_S:g} s") from None
         finally:
             self._held -= size or len(body)
-            # The trace of what was raised holds it, until the next collection of garbage.
+            # The traceback of an exception refers to the body until the next collection of garbage.
             body.clear()
 
     async def _fill(self, body: bytearray, request: web.BaseRequest) -> None:
@@ -70,7 +74,7 @@ class Bodies:
 
 
 def is_deep(body: bytes) -> bool:
-    """Whether JSON is nested so deeply that Triton would not survive it."""
+    """Says whether JSON may be nested so deeply that Triton would not survive it."""
     if body.count(b"[") + body.count(b"{") <= _MAX_DEPTH:
         return False
     plain = np.frombuffer(body.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
@@ -86,7 +90,7 @@ def is_deep(body: bytes) -> bool:
 
 
 def with_field(body: bytes, name: str, value: str) -> bytes:
-    """A JSON object with one more field at its end; what is none stays as it is."""
+    """Returns a JSON object with one more field at its end; a body that is no object is returned as it is."""
     inside = body.rstrip()
     if not inside.endswith(b"}"):
         return body

@@ -30,7 +30,7 @@ class Build:
 
     @property
     def ranks(self) -> int:
-        """How many the engine has that has most."""
+        """How many ranks the engine with the most of them has."""
         return max(read_engine(self.folder / role / "engine").num_processes for role in self.recipe.models)
 
     @property
@@ -45,7 +45,10 @@ class Build:
         return recipe_of(self._manifest) in (None, self.recipe.digest)
 
     def check(self, runtime: Runtime) -> None:
-        """What would fail after minutes of loading is refused at once."""
+        """Raises at once what would fail after minutes of loading.
+
+        That is EngineError, ModelError for the tokenizer, or UnavailableError for the settings of a GPU.
+        """
         recipe, folder = self.recipe, self.folder.resolve()
         gpus = place(recipe.ranks, recipe.hardware.count)
         check_unchanged(folder)

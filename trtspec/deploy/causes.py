@@ -1,4 +1,7 @@
-"""Why a Triton server ends, from its log; of the issue threads of TensorRT-LLM and its Triton backend."""
+"""The known causes why a Triton server ends, which its log tells.
+
+The patterns are from issue threads of TensorRT-LLM and its Triton backend.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Triton server that is up already, over gRPC."""
+"""A gRPC client of a Triton server that is up already."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 
 
 class Client:
-    """One model of the server at `url` (host:port of gRPC); raises `ServerError` with the server's words."""
+    """Asks one model of the server at `url` (host:port of gRPC); raises `ServerError` with its message."""
 
     def __init__(self, url: str, model_name: str) -> None:
         self._url, self._model_name = url, model_name
         self._triton = grpc.InferenceServerClient(url)
 
     def wait(self, seconds: float) -> None:
-        """Returns when the model is ready; raises when it is not after so long."""
+        """Returns when the model is ready; raises `ServerError` when it is not after so many seconds."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -51,15 +51,16 @@ class Client:
             time.sleep(0.2)
 
     def generate(self, values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The responses to one request, each as the values of its tensors.
+        """Yields the responses to one request, each as the values of its output tensors by their names.
 
-        `values` has an entry for each input that is sent. Closing the iterator cancels the request.
+        `values` has the value of each input that is sent, by its name. Closing the iterator cancels the
+        request.
         """
         heard: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
         self._triton.start_stream(lambda result, error: heard.put((result, error)))
         is_over = False
         try:
-            # A stream that has broken by now takes no request; its reason has been heard.
+            # A stream that has broken by now takes no request; the queue has the reason.
             with suppress(InferenceServerException):
                 self._triton.async_stream_infer(
                     self._model_name,
@@ -84,7 +85,7 @@ class Client:
 def _tensor(name: str, value: Any) -> Any:
     wire, dtype = WIRE[BY_NAME[name].datatype]
     items = value if BY_NAME[name].is_list else [value]
-    # Bytes of the command line that are not UTF-8 go out as they are, and what is too large for 32 bits as
+    # Bytes of the command line that are not UTF-8 are sent as they are, and numbers too large for 32 bits as
     # infinity: the server says what is wrong with them.
     encoded = [item.encode(errors="surrogateescape") if isinstance(item, str) else item for item in items]
     with np.errstate(over="ignore"):

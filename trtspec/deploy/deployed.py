@@ -14,14 +14,14 @@ from trtspec.docker.state import State, find_states, remove
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """One of them, as its labels tell of it."""
+    """One such server: the deployment that its container's labels describe, and the container's state."""
 
     deployment: Deployment
     state: State
 
     @property
     def condition(self) -> str:
-        """starting, ready, unhealthy, restarting, or how it ended."""
+        """The condition in words: starting, ready, unhealthy, restarting, or how it ended."""
         state = self.state
         if state.is_restarting:
             return "restarting"
@@ -33,12 +33,12 @@ class Deployed:
 
 
 def find_deployed() -> list[Deployed]:
-    """Raises `UnavailableError` where docker cannot be asked."""
+    """Returns the servers, ended ones too; raises `UnavailableError` where docker cannot be asked."""
     return [Deployed(_deployment(state), state) for state in find_states(LABEL)]
 
 
 def stop(deployed: Deployed) -> None:
-    """Ends it when the requests in flight have ended, and removes its container."""
+    """Ends a server when its requests have ended or their grace is over, and removes its container."""
     state, deployment = deployed.state, deployed.deployment
     if state.is_running and not state.is_restarting:
         Server(deployment, ContainerProcess(state.id, state.name, deployment.grace_s)).stop()

@@ -1,4 +1,4 @@
-"""What is served, and where."""
+"""A deployment: what is served, and where."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from trtspec.deploy.ports import Ports
 _RUNNING = re.compile(r"^trtspec:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
 
 
-# What a network drive gives, and what a server takes beside the loading.
+# The speed of a network drive, and the time that a server takes beside the loading.
 _SLOW_DISK_B_S, _START_S = 200e6, 300.0
 
 GRACE_S = 10.0
-"""What is in flight gets this long to end when the server is told to, in seconds."""
+"""The seconds that requests in flight have to end in, when the server is told to end."""
 
 KEY_HEADER = "trtspec-key"
-"""Of requests, HTTP's and gRPC's, to the APIs that change the server."""
+"""The header of HTTP and gRPC requests to the APIs that change the server; it carries the key."""
 
 
 def patience(build: Path) -> float:
-    """How long the engines of a build may take to load, in seconds: hundreds of gigabytes take minutes."""
+    """Returns the seconds that a build's engines may take to load: hundreds of gigabytes take minutes."""
     return _START_S + sum(file.stat().st_size for file in build.glob("*/engine/*")) / _SLOW_DISK_B_S
 
 
@@ -36,9 +36,10 @@ def patience(build: Path) -> float:
 class Deployment:
     """A build directory and the addresses that its Triton listens on.
 
-    `ranks` is how many the engine has that has most, `start_s` how long loading them may take, in seconds.
-    Engines of one rank in NVIDIA's C++ backend are loaded one by one: two at once would make MPI groups with
-    one tag. `http_host` is where HTTP is, if not on `host`; `key` opens the APIs that change the server.
+    `ranks` is how many ranks the engine with the most of them has. Loading the engines may take `start_s`
+    seconds, and requests in flight have `grace_s` seconds to end in. With `loads_one_by_one` no two engines
+    are loaded at once: two of one rank in NVIDIA's C++ backend would make MPI groups with the same tag.
+    `http_host` is where HTTP is, if not on `host`; `key` opens the APIs that change the server.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Deployment:
         return self.build / "tritonserver.log"
 
     def begin_log(self) -> None:
-        """That of an earlier deployment is kept beside it, since it may tell of a crash."""
+        """Begins an empty log; an earlier deployment's is kept beside it, since it may tell of a crash."""
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.1"))
         self.log.touch()
@@ -83,16 +84,16 @@ class Deployment:
         return f"http://{host}:{self.ports.http}/v2/models/{self.model_name}"
 
     def is_ready(self) -> bool:
-        """Whether the server takes requests for the model."""
+        """Says whether the server takes requests for the model."""
         path = f"/v2/models/{self.model_name}/ready"
         return all(self._get(self.ports.http, url) is not None for url in (path, "/v2/health/ready"))
 
     def make_unready(self) -> None:
-        """Has the server say that it is not ready, while it serves what runs.
+        """Makes the server say that it is not ready, while requests that run go on.
 
-        It does so once a model has failed to load; no model is unloaded, since that would let a new request
-        hear that there is no such model. Triton leaves the files of a model that came by HTTP in a folder of
-        /tmp (core, `MakeTemporaryDirectory`).
+        Triton says so once a model has failed to load, so it is told to load one that must fail. No model is
+        unloaded, since new requests would then be told that there is no such model. Triton leaves the files
+        of a model that came by HTTP in a folder of /tmp (core, `MakeTemporaryDirectory`), which is removed.
         """
         mark = f"trtspec-{os.getpid()}"
         model = json.dumps({"parameters": {"config": '{"backend": "none"}', f"file:1/{mark}": ""}})
@@ -101,7 +102,7 @@ class Deployment:
             shutil.rmtree(file.parents[1], ignore_errors=True)
 
     def is_idle(self) -> bool:
-        """Whether no completion runs, as far as the metrics know; they are told 20 times a second."""
+        """Says whether no completion runs, as far as the metrics know, which change 20 times a second."""
         running = _RUNNING.findall(self._get(self.ports.metrics, "/metrics") or "")
         return not any(float(number) for number in running)
 
@@ -109,7 +110,7 @@ class Deployment:
         return self._ask("GET", port, path)
 
     def _ask(self, method: str, port: int, path: str, body: str | None = None) -> str | None:
-        """What a 200 brings; proxies of the environment are not asked."""
+        """Returns the body of an answer with status 200, else None; asks no proxies of the environment."""
         host = (self.http_host if port == self.ports.http else None) or self.client_host
         with closing(http.client.HTTPConnection(host, port, timeout=5)) as connection:
             try:

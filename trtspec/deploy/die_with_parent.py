@@ -1,10 +1,11 @@
 """`python -m trtspec.deploy.die_with_parent PARENT COMMAND…`: becomes COMMAND, which ends when PARENT dies.
 
-A server in a session of its own would outlive a deploy that was killed hard. The kernel remembers the signal
-over the exec.
+A server in a session of its own would outlive a deploy that was killed by SIGKILL. The kernel sends COMMAND a
+signal when PARENT dies; that setting survives the exec.
 
-Its threads get the stacks that NVIDIA has its containers started with: Triton copies an HTTP body of the type
-that curl sends onto the stack, so that one of 4 MB ends a server with the usual 8 MB (server issue 5840).
+The server's threads get stacks as large as those that NVIDIA has its containers started with: Triton copies
+an HTTP body of the type that curl sends onto the stack, so that one of 4 MB ends a server with the usual 8 MB
+(triton-inference-server/server, issue 5840).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main(parent: int, command: list[str]) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     stack = _STACK if most == resource.RLIM_INFINITY else min(_STACK, most)
     resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
-    # It may have died before the kernel was asked.
+    # The parent may have died before the kernel was asked.
     if os.getppid() == parent:
         os.execvp(command[0], command)  # noqa: S606
 

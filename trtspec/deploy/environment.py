@@ -1,7 +1,7 @@
-"""What of this process's environment a server does not get; pure.
+"""The environment of a server: that of this process, without what looks like a secret; pure.
 
-CUDA, NCCL, MPI and TensorRT-LLM read variables that nobody can list, so what looks like a secret is left out
-instead: by its name, or by what tokens and URLs with a password look like.
+Nobody can list the variables that CUDA, NCCL, MPI and TensorRT-LLM read, so those that look like secrets are
+left out instead: by their names, or by values that look like tokens or like URLs with a password.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _VALUE = re.compile(
 
 
 def for_server(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that a server gets."""
     return {
         name: value
         for name, value in environment.items()

@@ -18,24 +18,24 @@ from trtspec.tail import Tail
 
 
 class Interrupted(Exception):
-    """Told to stop before the server was ready."""
+    """Raised when the user stops a server before it is ready."""
 
 
 class Listener(Protocol):
-    """Hears what becomes of the server."""
+    """Is told, by `serve`, what becomes of the server."""
 
     def starting(self) -> AbstractContextManager[Callable[[str], None]]:
-        """Entered while it starts; what it yields hears what it does."""
+        """Returns a context to enter while the server starts; it yields a function to call with progress."""
         ...
 
     def ready(self) -> None: ...
 
     def said(self, line: str) -> None:
-        """A line of its log."""
+        """Called for a line of the server's log."""
         ...
 
     def failed(self, error: ServerError, delay: float) -> None:
-        """It has ended by itself, and is started again after so many seconds."""
+        """Called when the server has ended by itself, and is started again after `delay` seconds."""
         ...
 
     def stopping(self) -> None: ...
@@ -49,10 +49,10 @@ def serve(
     *,
     leave: bool,
 ) -> None:
-    """Serves until Ctrl-C or SIGTERM, or until it is ready where it is to be left running.
+    """Serves until Ctrl-C or SIGTERM; with `leave`, only until the server is ready.
 
-    Raises `Interrupted` when it was told to stop before that, and the last error of a server that is not
-    started again.
+    `serving` yields a function that starts a server. Raises `Interrupted` when told to stop before the server
+    is ready, and the last `ServerError` of a server that is not started again.
     """
     with _told_to_stop() as stop, serving as start:
         tail = Tail(log)
@@ -85,7 +85,7 @@ def serve(
 
 @contextmanager
 def _told_to_stop() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets; either, a second time, is a KeyboardInterrupt."""
+    """Yields an event that Ctrl-C or SIGTERM sets; the second signal raises KeyboardInterrupt."""
     stop = threading.Event()
 
     def tell(*_: object) -> None:

@@ -1,7 +1,8 @@
 """The public HTTP port of a server on this machine; Triton's own is a private one behind it.
 
-Triton's HTTP alone does not hold: one large body ends it, or one with many brackets; it answers some errors
-with 200, and that a client has left it notices only when it sends.
+Triton's HTTP alone is not safe: one large body ends the server, and so does one with many brackets in
+brackets. It also answers some errors with status 200, and it notices that a client has left only when it
+sends something.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from trtspec.serving.triton.departures import LEFT, REQUEST
 _CLOSED = re.compile(r"/v2/(\w*sharedmemory|repository|logging|trace)\b|/v2/models/.*/trace/")
 _READY = re.compile(r"/v2/health/ready|/v2/models/[^/]+(/versions/\d+)?/ready")
 _GENERATE = re.compile(r"(/v2/models/[^/]+(?:/versions/\d+)?)/generate(_stream)?")
-# Of one connection (RFC 9110, 7.6.1), or of the body as it came.
+# Headers of one connection (RFC 9110, 7.6.1), or of the body in the form in which it came.
 _NOT_FORWARDED = {
     *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     *("content-encoding", "content-length", "expect", "host"),
@@ -42,19 +43,19 @@ _NOT_FORWARDED = {
 _FORM = "application/x-www-form-urlencoded"
 _MOST_CONNECTIONS = 4096
 _IDLE_S = 75.0
-# What a client may take for the head of its first request; later ones have the time of an idle connection.
+# The time that a client has for the head of its first request; later ones have that of an idle connection.
 _HEAD_S = 30.0
 _UNUSED_S = 1.0
-# What takes no time to look through, in bytes.
+# Bodies of at most so many bytes are examined on the loop, since that takes next to no time.
 _SHORT = 1 << 16
-# A client that has left may have overtaken its own request.
+# The wait before the model is told that a client has left, so that this does not overtake its request.
 _LEFT_S = 0.1
 
 
 class Front:
     """Listens from `start` to `close`, and answers 503 except from `open` to `shut`.
 
-    These four are called on other threads than its own, on which a loop runs.
+    These four are called from other threads; the front has a thread of its own, on which an event loop runs.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -68,16 +69,20 @@ class Front:
         self._thread = threading.Thread(target=self._loop.run_forever, name="trtspec-front", daemon=True)
 
     def start(self) -> None:
-        """Raises OSError where it cannot listen."""
+        """Begins to listen; raises OSError where it cannot."""
         self._thread.start()
         self._wait(self._start())
 
     def open(self, port: int) -> None:
-        """Sends requests on to Triton's HTTP on this port of the loopback."""
+        """Passes requests, from now on, to Triton's HTTP on this port of the loopback."""
         self._triton, self._state, self._is_alive = URL(f"http://127.0.0.1:{port}"), None, True
 
     def shut(self, state: str, *, is_alive: bool = True) -> None:
-        """Refuses requests, since the server is "starting" or the like; those that run go on."""
+        """Refuses new requests, from now on; those that run go on.
+
+        `state` says why: "starting", "stopping" and the like. With `is_alive` the front still answers that
+        the server is alive.
+        """
         self._state, self._is_alive = state, is_alive
 
     def close(self) -> None:
@@ -89,17 +94,17 @@ class Front:
     def _wait(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    # On the loop.
+    # The methods below run on the loop.
 
     async def _start(self) -> None:
         self._session = ClientSession(
-            # Triton that is told to end waits ten seconds for connections that nobody uses.
+            # When Triton is told to end, it waits ten seconds for connections that nobody uses.
             connector=TCPConnector(limit=0, keepalive_timeout=_UNUSED_S),
             timeout=ClientTimeout(total=None, sock_connect=5),
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
         )
-        # The handler of a client that leaves is cancelled, and its request to Triton with it.
+        # When a client leaves, its handler is cancelled, and with it the request to Triton.
         self._server = web.Server(
             self._handle, handler_cancellation=True, access_log=None, keepalive_timeout=_IDLE_S
         )
@@ -120,7 +125,7 @@ class Front:
         return client
 
     def _hang_up(self, client: web.RequestHandler) -> None:
-        """On a client that has asked nothing yet."""
+        """Closes the connection of a client that has asked nothing yet."""
         if client in self._silent:
             self._silent.discard(client)
             if client.transport:
@@ -184,7 +189,7 @@ class Front:
 
 
 async def _streamed(request: web.BaseRequest, answer: ClientResponse) -> web.StreamResponse:
-    """Sends each piece as it comes."""
+    """Passes each piece of Triton's answer on as it comes."""
     response = web.StreamResponse(status=answer.status, headers=_forwarded(answer.headers))
     response.content_length = answer.content_length
     await response.prepare(request)
@@ -193,7 +198,7 @@ async def _streamed(request: web.BaseRequest, answer: ClientResponse) -> web.Str
             await response.write(without_status(piece))
     except ClientError:
         if answer.content_type != "text/event-stream":
-            # Without its end, so that nobody takes a part for the whole.
+            # The answer must not end properly, or the client would take a part for the whole.
             if request.transport:
                 request.transport.abort()
             return response
@@ -203,7 +208,10 @@ async def _streamed(request: web.BaseRequest, answer: ClientResponse) -> web.Str
 
 
 def _forwarded(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Triton reads what curl calls a form, which is its name for any body, into its stack."""
+    """Returns the headers to pass on.
+
+    A form becomes JSON, since Triton copies a form onto its stack, and curl calls any body a form.
+    """
     return [
         (name, "application/json" if value.startswith(_FORM) else value)
         for name, value in headers.items()
@@ -212,7 +220,10 @@ def _forwarded(headers: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _most_connections() -> int:
-    """Each takes two files of this process, one to the client and one to Triton."""
+    """Raises this process's limit of open files, and returns how many connections it allows.
+
+    Each takes two files, one to the client and one to Triton.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * _MOST_CONNECTIONS + 256
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -221,7 +232,7 @@ def _most_connections() -> int:
 
 
 class _Full(asyncio.Protocol):
-    """A connection too many."""
+    """Refuses a connection when there are too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

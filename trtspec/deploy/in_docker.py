@@ -23,7 +23,7 @@ from trtspec.serving.triton.stopping import STOPPING
 LABEL = "trtspec.deployment"
 
 _ANY = "0.0.0.0"  # noqa: S104
-# The image certainly has Python.
+# Python asks, since the image certainly has it.
 _READY = (
     "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{}/v2/health/ready\", timeout=4)'"
 )
@@ -31,8 +31,11 @@ _RESTART = "on-failure:5"
 
 
 def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: str | None) -> Container:
-    """In which the build directory can only be read; `gpus` and `user` are those of `Container`. Pure."""
-    # Its network is its own: what is published is up to docker.
+    """Returns the container of a deployment, in which the build directory can only be read; pure.
+
+    `gpus` and `user` are those of `Container`.
+    """
+    # The server listens on every address of the container's own network; what is published is up to docker.
     options = server_options(deployment, _ANY, _ANY, PREFIX, has_gpus=bool(gpus))
     started = launch([SERVER, *options, f"--http-max-input-size={MAX_BODY}"], deployment.ranks, len(gpus))
     host, ports = address_of(deployment.host), deployment.ports
@@ -54,7 +57,7 @@ def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: s
             f"{LABEL}.host": deployment.host,
             f"{LABEL}.ports": f"{ports.http},{ports.grpc},{ports.metrics}",
             f"{LABEL}.grace": f"{deployment.grace_s:g}",
-            # It is among the server's options too; who may ask docker may do anything.
+            # The key is among the server's options too, and whoever may ask docker may do anything.
             f"{LABEL}.key": deployment.key,
         },
         publish=tuple(f"{host}:{port}:{port}" for port in (ports.http, ports.grpc, ports.metrics)),
@@ -63,17 +66,18 @@ def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: s
 
 
 def _stopping(name: str) -> str:
-    """A file in the container."""
+    """Returns the path, in the container, of the file that tells the model that the server is to stop."""
     return f"/tmp/{name}-stopping"  # noqa: S108
 
 
 @contextmanager
 def serve(deployment: Deployment, made: Container, *, detach: bool) -> Iterator[Callable[[], Server]]:
-    """What starts the container, which may not be ready yet, and removes the one before.
+    """Yields a function that starts the container, which may not be ready yet, after removing the last.
 
-    The last one is removed at the end, unless it is to be left: docker then starts it again when it fails.
-    What is raised removes it in any case. Raises `UnavailableError` before anything starts when a port is
-    taken, a path cannot be served from, or the same build is served already.
+    The last container is removed at the end. With `detach` it is left running instead, unless an exception
+    ends the block, and docker starts it again when it fails. Raises `UnavailableError` before anything starts
+    when a port is taken, a path cannot be served from, the same build is served already, or a container that
+    is not ours has the name.
     """
     check_path(deployment.repository)
     if state := find_state(made.name):
@@ -98,7 +102,7 @@ def serve(deployment: Deployment, made: Container, *, detach: bool) -> Iterator[
 
 @dataclass(slots=True)
 class _There:
-    """At most one container at a time; what it says goes to the deployment's log while this process runs."""
+    """Runs at most one container at a time, whose output goes to the log while this process runs."""
 
     deployment: Deployment
     made: Container
@@ -114,7 +118,7 @@ class _There:
         return Server(self.deployment, process)
 
     def left(self) -> str:
-        """The id of the container, which goes on alone."""
+        """Stops following the container, and returns its id; the container goes on."""
         if self.follower:
             self.follower.kill()
             self.follower.wait()
@@ -128,7 +132,7 @@ class _There:
 
 
 class ContainerProcess:
-    """The first process of a container; `follower` ends with it."""
+    """The first process of a container; `follower` is a `docker logs --follow`, which ends with it."""
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
-"""The line that starts a Triton server for one build; pure.
+"""The command line that starts a Triton server for one build; pure.
 
-As TensorRT-LLM's `triton_backend/scripts/launch_triton_server.py` does it, in the mode that fits the engines:
+It is that of TensorRT-LLM's `triton_backend/scripts/launch_triton_server.py`, in the mode that fits the
+engines:
 
 * One rank each: the server alone. TensorRT-LLM is the leader of its own MPI world, in the server's process.
 * Several ranks: orchestrator mode, NVIDIA's `--multi-model`, which is required as soon as two models are not
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SERVER = "/opt/tritonserver/bin/tritonserver"
-"""Where NVIDIA's image has it."""
+"""The path of tritonserver in NVIDIA's image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,11 @@ class Launch:
 
 
 def launch(server: Sequence[str], ranks: int, gpus: int) -> Launch:
-    """`server` is tritonserver with its options, `ranks` those of the engine that has most of them in
-    NVIDIA's C++ backend (1 if nothing runs in it), `gpus` how many the server sees.
+    """Returns the command that starts `server`, which is tritonserver with its options.
 
-    Workers own the GPUs in orchestrator mode, so the server keeps no memory of its own there.
+    `ranks` is the number of ranks of the engine that has the most of them in NVIDIA's C++ backend, 1 if
+    nothing runs in it; `gpus` is how many GPUs the server sees. In orchestrator mode the GPUs belong to the
+    workers, so the server reserves no memory there.
     """
     if ranks == 1:
         return Launch(tuple(server))

@@ -1,4 +1,4 @@
-"""A Triton server on this machine, which may be inside of NVIDIA's image."""
+"""A Triton server on this machine, which may be a container of NVIDIA's image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def find_triton() -> Triton:
-    """That of NVIDIA's image where this is one, one on PATH, or that of the wheel.
+    """Returns the Triton of NVIDIA's image if this is one, else one on PATH, else that of the wheel.
 
     Raises `UnavailableError` where there is none.
     """
@@ -42,9 +42,10 @@ def find_triton() -> Triton:
 
 
 def line(deployment: Deployment, triton: Triton, gpus: int, memory: str = PREFIX) -> Launch:
-    """What is run in the build directory, with the variables that it needs; `gpus` is how many are here.
+    """Returns the command to run in the build directory, with the variables that it needs.
 
-    The HTTP port of `deployment` is the one behind the front.
+    The HTTP port of `deployment` is the one behind the front. `gpus` is how many GPUs this machine has, and
+    `memory` begins the names of the server's shared memory.
     """
     options = server_options(deployment, _LOOPBACK, deployment.host, memory, has_gpus=gpus > 0)
     server = [str(triton.server), *options]
@@ -56,10 +57,10 @@ def line(deployment: Deployment, triton: Triton, gpus: int, memory: str = PREFIX
 
 @contextmanager
 def serve(deployment: Deployment, triton: Triton, gpus: int) -> Iterator[Callable[[], Server]]:
-    """What starts a server, which may not be ready yet, and ends the one before; at the end there is none.
+    """Yields a function that starts a server, which may not be ready yet; each call first ends the last one.
 
-    Raises `UnavailableError` before anything starts when a port is taken, a path cannot be served from, or
-    there is no mpirun for engines that need it.
+    The last server is ended at the end of the block. Raises `UnavailableError` before anything starts when a
+    port is taken, a path cannot be served from, or there is no mpirun for engines that need it.
     """
     for path in filter(None, (deployment.repository, triton.backends)):
         check_path(path)
@@ -82,7 +83,7 @@ def serve(deployment: Deployment, triton: Triton, gpus: int) -> Iterator[Callabl
 
 
 class _Local:
-    """At most one server at a time; `stopping` is the file that tells it to drain."""
+    """Runs at most one server at a time; `stopping` is the file that tells its model to drain."""
 
     def __init__(
         self, deployment: Deployment, triton: Triton, gpus: int, front: Front, stopping: Path
@@ -114,7 +115,7 @@ class _Local:
     def end(self) -> None:
         if self._process:
             self._process.kill()
-        # A server that is killed leaves what it shared with its processes.
+        # A server that is killed leaves the memory that it shared with its processes.
         remove_regions(self._memory)
 
 

@@ -11,7 +11,7 @@ from trtspec.errors import UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Triton's own defaults."""
+    """The ports, by default Triton's own."""
 
     http: int = 8000
     grpc: int = 8001
@@ -30,7 +30,10 @@ def check_free(host: str, ports: Ports) -> None:
 
 
 def address_of(host: str) -> str:
-    """Its numeric address, which docker wants; a name that is none stays for `check_free` to refuse."""
+    """Returns the numeric address of a host, which docker wants; an unknown name is returned as it is.
+
+    `check_free` refuses that.
+    """
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except socket.gaierror:
@@ -38,7 +41,7 @@ def address_of(host: str) -> str:
 
 
 def _listen(host: str, name: str, port: int) -> socket.socket:
-    """Keeps the port, so that two that are the same are noticed."""
+    """Returns a socket that holds the port, so that two ports that are the same are noticed."""
     subject, repair = f"{host}:{port}", f"choose another {name} port: --{name}-port {_other(port)}"
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

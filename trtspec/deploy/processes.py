@@ -1,4 +1,4 @@
-"""A server's processes, of which one may have got stuck."""
+"""The processes of a server, of which one may have got stuck."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ _STUB = b"triton_python_backend_stub"
 
 
 def has_stuck_stub(server: int) -> bool:
-    """Whether a process of a Python model has not come to its `initialize`, where its watchdog begins.
+    """Says whether a process of a Python model has not come to its `initialize` in 25 seconds.
 
-    Triton waits ten seconds for its first word, and under load then for ever for its end.
+    One that has come there has a child, its watchdog. Triton waits ten seconds for such a process to answer;
+    under load it then waits without a limit for it to end.
     """
     return any(_age(pid) > _BEGINNING_S and not _children(pid) for pid in _stubs(server))
 
 
 def _stubs(pid: int) -> list[int]:
-    """Below mpirun too."""
+    """Returns the processes of Python models below a process, which may be mpirun."""
     found = []
     for child in _children(pid):
         found += [child] if _STUB in _read(child, "cmdline") else _stubs(child)
@@ -32,13 +33,13 @@ def _children(pid: int) -> list[int]:
 
 
 def _age(pid: int) -> float:
-    """In seconds, from ticks of a hundredth (proc_pid_stat(5))."""
+    """Returns the age of a process in seconds, from ticks of a hundredth (proc_pid_stat(5))."""
     stat = _read(pid, "stat").rpartition(b")")[2].split()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / 100 if stat else 0.0
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Nothing of one that is gone."""
+    """Returns a file of a process; it is empty for a process that is gone."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:

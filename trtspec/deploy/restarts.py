@@ -6,22 +6,22 @@ from trtspec.errors import ServerError, StuckError
 
 _FIRST_S, _LONGEST_S = 1.0, 30.0
 _STABLE_S = 60.0
-# Starts in a row of which none was ready.
+# The most starts in a row of which none was ready.
 _MOST = 5
 _MOST_STUCK = 3
 
 
 class Restarts:
-    """The starts of one deployment; one that got stuck is tried again also if none `is_wanted` else."""
+    """Decides when a deployment starts again; a start that got stuck is repeated even without `is_wanted`."""
 
     def __init__(self, *, is_wanted: bool) -> None:
         self._is_wanted = is_wanted
         self._delay, self._in_vain, self._stuck = _FIRST_S, 0, 0
 
     def delay(self, error: ServerError, ready_s: float) -> float | None:
-        """Seconds to wait before the next start; None when there is to be none.
+        """Returns the seconds to wait before the next start; None when there is to be none.
 
-        `ready_s` is how long the server was ready, in seconds, below 0 if it never was.
+        `ready_s` is how many seconds the server was ready, below 0 if it never was.
         """
         if isinstance(error, StuckError):
             self._stuck += 1

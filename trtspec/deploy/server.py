@@ -14,32 +14,32 @@ from trtspec.deploy.causes import CAUSES
 from trtspec.deploy.deployment import Deployment
 from trtspec.errors import ServerError, StuckError, UnavailableError
 
-# Beyond the grace, in which what still runs is cancelled, and Triton ends.
+# The time beyond the grace in which requests that still run are cancelled, and Triton ends.
 _STOP_S = 5.0
-# So often in a row must the metrics say that nothing runs, since they come late.
+# How often in a row the metrics must say that nothing runs, since they come late.
 _QUIET = 3
 
-# What the model said; Triton writes line ends as two characters, and a trace after the second.
+# Why a model did not load, in its own words; Triton writes the end of a line as two characters, \ and n.
 _LOAD_FAILURE = re.compile(
     r"failed to load '[^']*' version \d+: \w+: (?:TritonModelException: )?(.+?)(?:\\n|\"\n)"
 )
 
-# What the watchdog of a process says; others follow, whose processes ended with the server.
+# What the watchdog of a process says; those of processes that ended with the server follow it.
 _WATCHDOG = re.compile(r"^trtspec: (\S+) (.+), so this server ends$", re.MULTILINE)
 
-# Lines of Triton (E1121 …), of TensorRT and of TensorRT-LLM; their warnings tell of what has no effect.
+# Errors of Triton (E1121 …), of TensorRT and of TensorRT-LLM; their warnings are about what does no harm.
 _ERROR = re.compile(r"^(?:E\d{4} |error: |.*\[(?:E|ERROR)\]).*$", re.MULTILINE)
 
 
 class Process(Protocol):
-    """What the server runs as."""
+    """The process of a server, on this machine or in a container."""
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Returns its exit status, negative for a signal; None while it runs."""
         ...
 
     def is_stuck(self) -> bool:
-        """Whether its start can be seen to lead nowhere."""
+        """Says whether its start has got stuck, so that waiting is of no use."""
         ...
 
     def drain(self) -> None:
@@ -47,12 +47,12 @@ class Process(Protocol):
         ...
 
     def stop(self, seconds: float) -> None:
-        """Tells it to end, and waits for so long."""
+        """Tells it to end, and waits so many seconds for that."""
         ...
 
 
 class Door(Protocol):
-    """Who lets requests in."""
+    """Lets requests in, or refuses them; `Front` is one."""
 
     def open(self, port: int) -> None: ...
 
@@ -60,16 +60,20 @@ class Door(Protocol):
 
 
 class Server:
-    """One that was started, and may not be ready yet; requests come in through `door` if there is one."""
+    """A server that was started and may not be ready yet; requests come in through `door` if there is one."""
 
     def __init__(self, deployment: Deployment, process: Process, door: Door | None = None) -> None:
         self._deployment, self._process, self._door = deployment, process, door
         self._begin = time.monotonic()
-        # Before it there may be what earlier ones have said.
+        # Earlier servers may have written what comes before.
         self._log_begin = deployment.log.stat().st_size if deployment.log.exists() else 0
 
     def is_ready(self) -> bool:
-        """Raises `ServerError` when the server has ended, or takes longer than it may."""
+        """Says whether the server is ready, and opens the door when it is.
+
+        Raises `ServerError` when the server has ended or takes longer than `start_s`, and `StuckError` when
+        its start has got stuck.
+        """
         self.check_running()
         if self._deployment.is_ready():
             if self._door:
@@ -102,15 +106,16 @@ class Server:
         raise ServerError("tritonserver", f"{how}: {cause[0]}" if cause else how, repair)
 
     def refuse(self, state: str) -> None:
-        """Lets no request in while it is "restarting" or the like."""
+        """Refuses requests from now on; `state` tells clients why: "restarting" and the like."""
         if self._door:
             self._door.shut(state, is_alive=False)
 
     def stop(self) -> None:
-        """Tells the server to end when the requests in flight have, and waits; for ever it does not.
+        """Ends the server when its requests in flight have ended, or when their grace is over.
 
-        Not ready first, then the model takes in nothing more. Triton itself waits for a request, but takes in
-        no others meanwhile, which every round is in the bls layout.
+        The door is shut, the model takes in nothing more and the server says that it is not ready, all before
+        Triton is told to end: from then on Triton waits for the requests that run, but refuses new ones, and
+        in the bls layout every round is a new one.
         """
         if self._door:
             self._door.shut("stopping")
@@ -129,13 +134,16 @@ class Server:
 
 
 def check_path(path: Path) -> None:
-    """The Python backend starts its processes with these paths, unquoted, in a line for the shell."""
+    """Raises UnavailableError for a path with characters that mean something to a shell.
+
+    Triton's Python backend starts its processes with these paths, unquoted, in a line for the shell.
+    """
     if shlex.quote(str(path)) != str(path):
         repair = "have the build, and TRTSPEC_CACHE, in folders with plain names"
         raise UnavailableError(path, "Triton cannot serve from a path with special characters", repair)
 
 
 def last_lines(log: Path, count: int = 12) -> list[str]:
-    """The end of a log, without Triton's tables."""
+    """Returns the end of a log, without Triton's tables."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return [line for line in lines if line and line[0] not in "+|"][-count:]

@@ -14,7 +14,7 @@ _OURS = re.compile(rf"{PREFIX}(\d+)-(\d+)-(\d+)_")
 
 
 def new_prefix() -> str:
-    """Begins the names of one server's regions, and tells which process they are of."""
+    """Returns how the names of one server's regions begin, which tells the process that they belong to."""
     return f"{PREFIX}{_namespace()}-{os.getpid()}-{_born(os.getpid())}_{uuid.uuid4().hex[:8]}_"
 
 
@@ -24,7 +24,10 @@ def remove_regions(prefix: str) -> None:
 
 
 def remove_abandoned() -> None:
-    """Those of this user whose process is gone; of another PID namespace none can be known."""
+    """Removes the regions of this user whose process is gone.
+
+    Those of another PID namespace stay, since its processes cannot be seen.
+    """
     for region in _FOLDER.glob(f"{PREFIX}*"):
         found = _OURS.match(region.name)
         if found is None or int(found[1]) != _namespace() or _born(int(found[2])) == int(found[3]):
@@ -38,7 +41,7 @@ def _namespace() -> int:
 
 
 def _born(pid: int) -> int | None:
-    """In ticks after the machine's start (proc_pid_stat(5)); None where there is no such process."""
+    """Returns when a process began, in ticks since the machine's start (proc_pid_stat(5)); None if gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:

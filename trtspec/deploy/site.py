@@ -20,31 +20,41 @@ from trtspec.machine.runtime import image_runtime, this_runtime
 from trtspec.progress import Progress
 from trtspec.recipe.releases import release_of
 
-# In place of the key, in what is shown.
+# Stands in place of the key in command lines that are shown.
 _HIDDEN = "$KEY"
 
 
 class Site(Protocol):
-    """`warning` is what one should know who serves there; `left` names what stays when `serve` has ended."""
+    """A place to serve a build in.
+
+    `warning` is for whoever serves there, None if there is nothing to warn of; `left` is the name of the
+    container that runs on when `serve` has ended, None if none does.
+    """
 
     warning: str | None
     left: str | None
 
     def command_line(self) -> str:
-        """What starts the server, for a shell."""
+        """Returns the line that starts the server, for a shell."""
         ...
 
     def prepare(self, watch: Progress) -> None:
-        """Raises what keeps the build from being served there, and fetches what is missing."""
+        """Raises a TrtspecError if the build cannot be served there, and fetches what is missing."""
         ...
 
     def serve(self) -> AbstractContextManager[Callable[[], Server]]:
-        """Entered, what starts a server; at the end there is none, unless it is left."""
+        """Returns a context that yields a function that starts a server.
+
+        At its end no server runs, unless it is left.
+        """
         ...
 
 
 class Here:
-    """The Triton of NVIDIA's image, if this is one, or the one that is installed; raises where none is."""
+    """This machine: the Triton of NVIDIA's image, if this is one, or the one that is installed.
+
+    Raises `UnavailableError` where none is.
+    """
 
     left: str | None = None
 

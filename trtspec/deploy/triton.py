@@ -12,10 +12,10 @@ from trtspec.deploy.environment import for_server
 
 @dataclass(frozen=True, slots=True)
 class Triton:
-    """`server` is the executable, `backends` what `--backend-directory` takes, None for its own.
+    """A tritonserver: `server` is the executable, `backends` its backend directory, None for the default.
 
-    `variables` are those that it needs with other values than this process has; `problem` is why a network
-    should not reach it.
+    `variables` are the environment variables that it needs beside those of this process, or in their place;
+    `problem` is why other machines should not reach it, None if they may.
     """
 
     server: Path
@@ -24,5 +24,8 @@ class Triton:
     problem: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """This process's without its secrets, so that the server runs; a build stays as it was built."""
+        """Returns the environment to start it in: that of this process without secrets, and `variables`.
+
+        Python writes no compiled files, so that a build stays as it was built.
+        """
         return {**for_server(os.environ), **self.variables, "PYTHONDONTWRITEBYTECODE": "1"}

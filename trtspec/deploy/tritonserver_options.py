@@ -5,24 +5,24 @@ from __future__ import annotations
 from trtspec.deploy.deployment import KEY_HEADER, Deployment
 
 MAX_BODY = 16 << 20
-"""Bytes of one HTTP body: more text than any model reads."""
+"""The most bytes of one HTTP body, which is more text than any model reads."""
 
-# What changes the server, or lets a client into its memory; perf_analyzer reads the others.
+# The APIs that change the server, or let a client into its memory; perf_analyzer reads the others.
 _CLOSED = "model-repository,shared-memory,logging,trace"
 
 
 def server_options(
     deployment: Deployment, http: str, address: str, memory: str, *, has_gpus: bool
 ) -> list[str]:
-    """`http` and `address` are what its HTTP and the other two listen on, `memory` begins the names of the
-    shared memory that it makes.
+    """Returns the options of a server: HTTP listens on the address `http`, gRPC and the metrics on `address`.
 
-    Every user of the machine can read the deployment's key here; it keeps clients on the network out.
+    `memory` begins the names of the shared memory that the server makes. Every user of the machine can read
+    the deployment's key in the options; it keeps clients on the network out.
     """
     ports = deployment.ports
     options = [
         f"--model-repository={deployment.repository}",
-        # So that a server that is to end can be made unready before it does.
+        # In this mode a server that is to end can be made unready before it does.
         "--model-control-mode=explicit",
         "--load-model=*",
         f"--backend-config=python,stub-timeout-seconds={deployment.start_s:.0f}",

@@ -25,7 +25,10 @@ _AGE = (
 
 
 def find_wheel() -> Triton:
-    """Raises `UnavailableError` when the wheel is missing or has nothing for this Python."""
+    """Returns the wheel's Triton, made ready for this Python.
+
+    Raises `UnavailableError` when the wheel is missing, or does not work with this Python or this numpy.
+    """
     spec = find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         raise UnavailableError("nvidia-pytriton", "not installed; it has the Triton server", _INSTALL)
@@ -47,7 +50,10 @@ def find_wheel() -> Triton:
 
 
 def _check_numpy() -> None:
-    """The stubs of the wheel are built for numpy 1: with numpy 2 each dies of the first text."""
+    """Raises `UnavailableError` for numpy 2.
+
+    The stubs of the wheel are built for numpy 1, and die of the first text with numpy 2.
+    """
     if sys.version_info >= (3, 13):
         problem = f"its Python backend needs numpy 1, which there is not for Python {_python_version()}"
         raise UnavailableError("nvidia-pytriton", problem, "use Python 3.10 to 3.12")
@@ -58,7 +64,7 @@ def _check_numpy() -> None:
 
 
 def _before(variables: Mapping[str, list[str]]) -> dict[str, str]:
-    """These paths, and then what this process has, so that Triton finds this Python and its packages."""
+    """Returns these paths before those of this process, so that Triton finds this Python and its packages."""
     here = {name: filter(None, [os.environ.get(name)]) for name in variables}
     return {name: os.pathsep.join([*paths, *here[name]]) for name, paths in variables.items()}
 
@@ -68,7 +74,7 @@ def _python_version() -> str:
 
 
 def _backends(source: Path, stub: Path) -> Path:
-    """The wheel's backends with the stub in its place, made once for each wheel and Python."""
+    """Returns a copy of the wheel's backends with the stub in place, made once for each wheel and Python."""
     made = stub.stat()
     name = f"{stub.parent.name}-{made.st_size}-{made.st_mtime_ns}"
     destination = cache_folder() / "triton-backends" / name

@@ -1,4 +1,4 @@
-"""Docker's command line, run; what it says of a failure becomes one line."""
+"""Runs docker's command line; what docker says of a failure becomes one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _GONE = re.compile(
 
 
 def run(*words: str) -> str:
-    """The output of one docker command; raises `UnavailableError` when it fails."""
+    """Returns the output of a docker command; raises `UnavailableError` when it fails."""
     result = _run(words)
     if result.returncode:
         raise explained(result.stderr)
@@ -51,8 +51,9 @@ def run(*words: str) -> str:
 
 
 def run_if_there(*words: str) -> str | None:
-    """The output of one about a thing that may be gone; None when it is, and `UnavailableError` when docker
-    cannot be asked.
+    """Returns the output of a docker command about a thing that may be gone, None when it is.
+
+    Raises `UnavailableError` when the command fails for another reason.
     """
     result = _run(words)
     if result.returncode == 0:
@@ -63,7 +64,7 @@ def run_if_there(*words: str) -> str | None:
 
 
 def start(words: tuple[str, ...], output: IO[bytes] | int) -> subprocess.Popen[bytes]:
-    """Starts one, out of the reach of the terminal's Ctrl-C, with all that it says in `output`."""
+    """Starts a docker command that the terminal's Ctrl-C does not reach; what it says goes to `output`."""
     return subprocess.Popen(  # noqa: S603
         [_executable(), *words],
         stdin=subprocess.DEVNULL,
@@ -75,7 +76,10 @@ def start(words: tuple[str, ...], output: IO[bytes] | int) -> subprocess.Popen[b
 
 @contextmanager
 def lines(*words: str) -> Iterator[Iterator[str]]:
-    """What one says, line by line; raises `UnavailableError` when it fails, and ends it with the block."""
+    """Yields the lines that a docker command says; raises `UnavailableError` when it fails.
+
+    An exception in the block ends the command.
+    """
     said: list[str] = []
     with start(words, subprocess.PIPE) as process:
         try:
@@ -88,12 +92,15 @@ def lines(*words: str) -> Iterator[Iterator[str]]:
 
 
 def signalled(status: int) -> int:
-    """The status of a container as of a process: docker says 128 and the signal where one was killed."""
+    """Returns the exit status of a container as Python gives that of a process: negative for a signal.
+
+    Docker adds 128 to the number of the signal.
+    """
     return 128 - status if status > 128 else status
 
 
 def explained(said: str) -> UnavailableError:
-    """What is wrong with docker, from what it said."""
+    """Returns an error that tells what is wrong with docker, from what docker said."""
     if known := find_cause(CAUSES, said):
         return UnavailableError(DOCKER, *known)
     first = next((line for line in said.splitlines() if line.strip()), "failed without a word")
@@ -101,7 +108,7 @@ def explained(said: str) -> UnavailableError:
 
 
 def missing() -> UnavailableError:
-    """There is no docker."""
+    """Returns the error for a machine without docker."""
     return UnavailableError(DOCKER, "is not on PATH", "install Docker Engine: docs.docker.com/engine/install")
 
 

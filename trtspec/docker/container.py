@@ -12,7 +12,7 @@ from pathlib import Path
 from trtspec.docker.command import DOCKER
 
 SHARED_MEMORY = "8g"
-"""NCCL and the processes of Triton's Python backend talk through it; docker's 64 MB are too little."""
+"""The size of /dev/shm, which NCCL and Triton's Python backend use; docker's 64 MB are too little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What docker runs in the container every ten seconds; failures in the first `start_s` do not count."""
+    """A command that docker runs in the container every ten seconds.
+
+    Failures in the first `start_s` seconds do not count.
+    """
 
     command: str
     start_s: float
@@ -37,10 +40,10 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """`command` in `image`, with `folder` as working directory.
+    """A container that runs `command` in `image`, with `folder` as working directory.
 
-    `gpus` are UUIDs or numbers; none where it is empty. `user` is "uid:gid", None for the image's own, root.
-    `publish` has what docker's option of this name takes.
+    `gpus` are UUIDs or numbers of GPUs; it is empty for no GPU. `user` is "uid:gid", None for the image's
+    own, which is root. `publish` has the values of docker's option of this name, "host:port:port".
     """
 
     image: str
@@ -56,16 +59,17 @@ class Container:
     health: Health | None = None
 
     def run(self, *how: str) -> tuple[str, ...]:
-        """The line that runs it; `how` are further options of `docker run`."""
+        """Returns the words of the line that runs it; `how` are further options of `docker run`."""
         words: list[str] = [DOCKER, "run", *how, "--init", "--pull", "never", "--name", self.name]
         for key, value in self.labels.items():
             words += ["--label", f"{key}={value}"]
         if self.gpus:
             words += ["--gpus", _csv([f"device={','.join(self.gpus)}"])]
-        # Neither Triton nor MPI and NCCL between processes of one user need any, and no log fills the disk.
+        # Triton needs no capabilities, nor do MPI and NCCL between processes of one user. Logs are bounded so
+        # that they do not fill the disk.
         words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
         words += ["--log-driver", "json-file", "--log-opt", "max-size=50m", "--log-opt", "max-file=3"]
-        # As NVIDIA starts its images of TensorRT-LLM.
+        # NVIDIA starts its images of TensorRT-LLM with these limits.
         words += ["--shm-size", SHARED_MEMORY, "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
         environment = dict(self.environment)
         if self.user:
@@ -85,12 +89,12 @@ class Container:
 
 
 def name_for(what: str, folder: Path) -> str:
-    """The same for the same folder, so that what an earlier run left behind is found."""
+    """Returns a name that is the same for the same folder, so that what an earlier run left is found."""
     return f"trtspec-{what}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 
 def _csv(fields: Sequence[str]) -> str:
-    """Docker reads devices and mounts as one line of CSV."""
+    """Returns the fields as one line of CSV, which is how docker reads devices and mounts."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(fields)
     return line.getvalue()

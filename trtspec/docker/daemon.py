@@ -12,13 +12,13 @@ from trtspec.docker.command import DOCKER, TOOLKIT, explained, missing
 from trtspec.errors import UnavailableError
 
 _TIMEOUT_S = 5
-# Either lets `docker run --gpus` work, with or without a runtime of that name.
+# Either program lets `docker run --gpus` work, whether or not docker has a runtime named nvidia.
 _CONTAINER_TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk")
 
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """`version` is None if it does not answer, for the reason `silence`.
+    """Docker's daemon: `version` is None if it does not answer, and `silence` is then the reason.
 
     `gpus` is whether containers can have GPUs, `rootless` whether root in one is the user of the daemon.
     """
@@ -31,7 +31,7 @@ class Daemon:
 
 
 def find_daemon() -> Daemon | None:
-    """None where there is no docker."""
+    """Returns what docker says of its daemon; None where there is no docker."""
     executable = shutil.which(DOCKER)
     if executable is None:
         return None
@@ -54,12 +54,15 @@ def find_daemon() -> Daemon | None:
 
 
 def container_user(daemon: Daemon | None) -> str | None:
-    """Who a container runs as so that its files are the user's: "uid:gid", None for the image's root."""
+    """Returns the user to run a container as, so that this user owns its files.
+
+    It is "uid:gid", or None for the image's root.
+    """
     return None if daemon and daemon.rootless else f"{os.getuid()}:{os.getgid()}"
 
 
 def obstacle(daemon: Daemon | None, *, needs_gpus: bool) -> UnavailableError | None:
-    """Why no container of NVIDIA's image can run here."""
+    """Returns why no container of NVIDIA's image can run here, None if one can."""
     if daemon is None:
         return missing()
     if daemon.silence:

@@ -1,4 +1,4 @@
-"""Images of the daemon."""
+"""The images that docker's daemon has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtspec.progress import Progress
 
 
 def ensure_image(image: str, watch: Progress) -> None:
-    """Pulls what is not here; raises `UnavailableError` when that fails."""
+    """Pulls an image that is not here; raises `UnavailableError` when that fails."""
     if run_if_there("image", "inspect", "--format", "{{.Id}}", image) is not None:
         return
     layers: dict[str, bool] = {}
@@ -28,7 +28,7 @@ def ensure_image(image: str, watch: Progress) -> None:
 
 
 def image_digest(image: str) -> str | None:
-    """The digest that its registry knows it by, `name@sha256:…`; None for one that was made here."""
+    """Returns the digest by which a registry knows an image, `name@sha256:…`; None for one made here."""
     found = run_if_there("image", "inspect", "--format", "{{range .RepoDigests}}{{println .}}{{end}}", image)
     return next(iter((found or "").split()), None)
 

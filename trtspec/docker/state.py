@@ -1,4 +1,4 @@
-"""Containers that are there."""
+"""The states of docker's containers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trtspec.docker.command import run, run_if_there, signalled
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One container; `status` is how it ended, negative for a signal, `created` a time in ISO 8601.
+    """One container; `status` is its exit status, negative for a signal, `created` a time in ISO 8601.
 
-    `health` is "starting", "healthy" or "unhealthy", "" without a check; `restarts` is how often docker has
-    started it again, which `is_restarting` waits for.
+    `health` is "starting", "healthy" or "unhealthy", "" without a check. `restarts` is how often docker has
+    started the container again, and `is_restarting` whether docker is about to.
     """
 
     id: str
@@ -31,19 +31,22 @@ class State:
 
 
 def find_state(name: str) -> State | None:
-    """Of a name or an id; None where there is no such container."""
+    """Returns the state of the container with this name or id; None where there is none."""
     found = run_if_there("container", "inspect", name)
     return _state(json.loads(found)[0]) if found else None
 
 
 def find_states(label: str) -> list[State]:
-    """Of every container with this label, ended or not."""
+    """Returns the state of every container with this label, ended or not."""
     ids = run("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}").split()
     return [state for name in ids if (state := find_state(name))]
 
 
 def remove(container_id: str) -> None:
-    """Ends the container if it runs; harmless where there is none. A name may be somebody else's by now."""
+    """Ends and removes the container, if there is one.
+
+    It takes no name, since that may be another container's by now.
+    """
     run_if_there("rm", "--force", container_id)
 
 

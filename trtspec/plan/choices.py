@@ -1,6 +1,6 @@
-"""Where each value of a plan came from, and why.
+"""The choice of each value of a plan: where it came from, and why.
 
-What a flag says counts before the environment, that before the recipe, and the recipe before a default.
+A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a default.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Chooser:
         self.choices: list[Choice] = []
 
     def __call__(self, key: str, default: Any, reason: str, origin: Origin = "default") -> Any:
-        """The value of the first that has one; `origin` and `reason` are those of the default."""
+        """Returns the value of the first source that has one, and keeps the choice.
+
+        `origin` and `reason` are those of the default.
+        """
         flag, variable, written = self._flags.get(key), ENVIRONMENT.get(key, ""), self._written(key)
         if flag is not None:
             choice = Choice(key, flag, "flag", "as asked for")
@@ -50,10 +53,11 @@ class Chooser:
         return choice.value
 
     def error(self, key: str, problem: str, repair: str | None = None) -> RecipeError:
+        """Returns an error about the value of a key, for the caller to raise."""
         return RecipeError(self.loaded.path, [self.loaded.problem(key, problem, repair)])
 
     def _written(self, key: str) -> Any:
-        """The recipe's own value; None where the recipe has none, or has one by default only."""
+        """Returns the value that the recipe writes for a key; None where it writes none."""
         value: Any = self.loaded.recipe
         for name in key.split("."):
             if name not in getattr(value, "model_fields_set", ()):

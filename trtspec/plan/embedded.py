@@ -1,6 +1,6 @@
-"""What a pair of the torch backend takes of the machine that runs it on its CPU; pure.
+"""The memory and threads that a pair of the torch backend takes of a machine that runs it on its CPU; pure.
 
-The numbers are those that the engines go by when they are loaded; what is free by then may differ.
+The engines compute the same numbers when they are loaded; the free memory may have changed by then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from trtspec.serving.executors.torch.host import Host
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Bytes, and tokens of text that each of the two KV caches holds; the threads of a step, and why."""
+    """What a pair finds on the machine, and what it takes of that.
+
+    `free` and `weights` are in bytes; `kv_per_token` is the bytes of all KV caches for a token. Each cache
+    holds `tokens` of the `asked` tokens that requests can ask for. A step runs on `threads` threads, which
+    `because` explains.
+    """
 
     free: int
     weights: int
@@ -29,14 +34,14 @@ class Embedded:
 
     @property
     def problem(self) -> str | None:
-        """Why this cannot work, if so."""
+        """Why the pair cannot work on this machine; None if it can."""
         if self.tokens < self.max_seq_len:
             return f"the KV cache holds {self.tokens} tokens, less than one text of {self.max_seq_len}"
         return None
 
 
 def embedded(resolved: Resolved, host: Host) -> Embedded | None:
-    """None for the `tensorrt_llm` backend."""
+    """Returns what the pair takes of this host; None for the `tensorrt_llm` backend."""
     if resolved.backend != "torch":
         return None
     engines = resolved.engines.values()
@@ -55,7 +60,10 @@ def embedded(resolved: Resolved, host: Host) -> Embedded | None:
 
 
 def _need(engine: EnginePlan) -> KvNeed:
-    """Of the whole model, whose ranks run on one device; a cache of float8 is kept in the model's dtype."""
+    """Returns the need of the whole model, since its ranks run on one device.
+
+    The torch backend keeps a float8 cache in the model's dtype.
+    """
     source, options = engine.model.source, engine.options
     per_layer = 2 * source.num_key_value_heads * source.head_size * _item(engine)
     return KvNeed(source.num_hidden_layers * per_layer, TEXTS * options.max_batch_size, options.max_seq_len)

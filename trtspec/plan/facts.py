@@ -21,7 +21,7 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """What a model is calibrated with; `digest` is the file's SHA-256, None if it was not asked for."""
+    """The texts that a model is calibrated with; `digest` is the file's SHA-256, None if not asked for."""
 
     dataset: Dataset
     digest: str | None
@@ -29,10 +29,10 @@ class DatasetFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One model: `name` as the recipe has it, `revision` the commit of a Hub model.
+    """One model: `name` is what the recipe writes, `revision` the commit of a Hub model, None for a folder.
 
     `digests` has the SHA-256 of each file that a build reads, by its name; None if they were not asked for.
-    `dataset` is None for what is not calibrated.
+    `dataset` is None for a model that is not calibrated.
     """
 
     name: str
@@ -46,7 +46,7 @@ class ModelFacts:
 class Facts:
     """What planning depends on beside the recipe.
 
-    `serving_code` is the digest of what a repository carries.
+    `serving_code` is the digest of the code that a model repository carries.
     """
 
     models: Mapping[Role, ModelFacts]

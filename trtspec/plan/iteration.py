@@ -1,10 +1,11 @@
-"""What one iteration of an engine holds; pure.
+"""How many tokens one iteration of an engine holds; pure.
 
 A round sends the whole text again, though most of it is in the KV cache. TensorRT-LLM 1.0 to 1.2 counts it
 whole when it fills an iteration with requests (`batch_manager/microBatchScheduler.cpp`), because it learns
-only afterwards how much is reused. What does not fit waits for the next iteration. With chunked context, part
-of it is read at once, and the drafts of texts that do fit are discarded for that (`fitDraftTokens`): each
-verification then brings one token. Without it nothing is discarded, but every text must fit an iteration.
+only afterwards how much is reused. A text that does not fit waits for the next iteration. With chunked
+context, part of it is read in this one, and the drafts of texts that do fit are discarded to make room
+(`fitDraftTokens`): each verification then brings one token. Without chunked context no draft is discarded,
+but every text must fit into one iteration.
 """
 
 from __future__ import annotations
@@ -14,23 +15,26 @@ from collections.abc import Callable
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.plan.choices import Chooser
 
-# `trtllm-build`'s default, and beyond what it expects no gain.
+# `trtllm-build`'s default, and the number above which it expects no gain.
 MAX_NUM_TOKENS, MOST_NUM_TOKENS = 8192, 16384
 
 
 def least_num_tokens(options: BuildOptions) -> int:
-    """What is enough to verify every request, whatever else is chosen."""
+    """Returns the fewest tokens that are ever chosen, which are enough to verify a draft of every request."""
     return max(MAX_NUM_TOKENS, verification(options))
 
 
 def verification(options: BuildOptions) -> int:
-    """Tokens of every request's draft, and one more of each."""
+    """Returns the tokens that verify a draft of every request: the draft's, and one more for each request."""
     return options.max_batch_size * (options.max_draft_len + 1)
 
 
 def choose_num_tokens(choose: Chooser, target: BuildOptions, affordable: Callable[[int], bool] | None) -> int:
-    """`affordable` says whether the GPUs have room for iterations of so many tokens; None for the torch
-    backend, which reads a text in parts of any size."""
+    """Returns `max_num_tokens`; raises RecipeError for fewer than one verification of every request takes.
+
+    `affordable` says whether the GPUs have room for iterations of so many tokens; it is None for the torch
+    backend, which reads a text in parts of any size.
+    """
     needed = verification(target)
     default, reason = least_num_tokens(target), "trtllm-build's default"
     if affordable:
@@ -46,7 +50,7 @@ def choose_num_tokens(choose: Chooser, target: BuildOptions, affordable: Callabl
 
 
 def choose_chunked_context(choose: Chooser, target: BuildOptions) -> bool:
-    """Whether the target has chunked context; raises RecipeError where it cannot be without."""
+    """Says whether the target has chunked context; raises RecipeError if it needs what the recipe forbids."""
     tokens, longest = target.max_num_tokens, _longest(target)
     holds = tokens >= longest
     reason = "an iteration holds the longest text, so no draft is discarded"
@@ -66,7 +70,7 @@ def choose_chunked_context(choose: Chooser, target: BuildOptions) -> bool:
 
 
 def _widest(target: BuildOptions, affordable: Callable[[int], bool]) -> tuple[int, str]:
-    """The longest text if that can be had, and several texts at once."""
+    """Returns the most tokens that are of use and affordable, and the reason."""
     least, longest = least_num_tokens(target), _longest(target)
     everything = target.max_batch_size * longest
     wishes = sorted({min(max(MOST_NUM_TOKENS, longest), everything), MOST_NUM_TOKENS, longest}, reverse=True)
@@ -83,10 +87,10 @@ def _widest(target: BuildOptions, affordable: Callable[[int], bool]) -> tuple[in
 
 
 def _longest(target: BuildOptions) -> int:
-    """What the builder makes of `max_seq_len`: the longest text and a draft."""
+    """Returns the tokens of the longest text and a draft, to which the builder sets `max_seq_len`."""
     return target.max_seq_len + target.max_draft_len
 
 
 def _text(target: BuildOptions, tokens: int) -> int:
-    """The longest text that every request may have at once, each with a draft."""
+    """Returns the tokens of the longest text that every request may have at once, each with a draft."""
     return tokens // target.max_batch_size - target.max_draft_len

@@ -1,4 +1,4 @@
-"""The Triton models that a build has: one with both engines inside, or one for each; pure."""
+"""The Triton models of a build: one with both engines inside, or one for each behind one in front; pure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,11 @@ def _engine(
 
 
 def _window(engine: EnginePlan) -> int | None:
-    """The engine itself knows of none, so its model says what `trtspec.serving` tells it in process."""
+    """Returns the attention window in tokens; None where a token sees the whole text.
+
+    An engine directory does not hold it, so the engine's Triton model must; in process `trtspec.serving`
+    tells the runtime.
+    """
     source, options = engine.model.source, engine.options
     window = family_of(source).window(source)
     longest = options.max_seq_len + options.max_draft_len
@@ -68,7 +72,10 @@ def _window(engine: EnginePlan) -> int | None:
 
 
 def _kv_tokens(resolved: Resolved) -> int | None:
-    """What each KV cache may hold where they share a GPU: both, a request of full length at least."""
+    """Returns the tokens that each KV cache may hold where the engines share a GPU; None where they do not.
+
+    Each cache holds at least a request of full length.
+    """
     memory = budget(resolved)
     if memory is None or not resolved.placement.is_shared:
         return None

@@ -1,8 +1,8 @@
-"""What the engines take of the fullest GPU; pure.
+"""The memory that the engines take of the fullest GPU; pure.
 
 Weights and KV cache are exact: the first are the bytes of the checkpoint's largest rank, the second follows
-from the layers and key-value heads of a rank. What an engine works with is an estimate that errs on the
-large side. The KV cache gets `free_gpu_memory_fraction` of what is left, as in TensorRT-LLM's
+from the layers and key-value heads of a rank. The workspace of an engine is an estimate that errs on the
+large side. The KV caches get `free_gpu_memory_fraction` of what is left, as in TensorRT-LLM's
 `KvCacheConfig` (`executor.h`), and both engines hold the same texts.
 """
 
@@ -20,15 +20,15 @@ from trtspec.roles import Role
 from trtspec.units import GIB, gib
 
 KV_FRACTION = 0.9
-_RUNTIME = 3 * GIB // 2  # CUDA context and libraries, TensorRT's own, NCCL; for each engine
+_RUNTIME = 3 * GIB // 2  # of each engine: the CUDA context and libraries, TensorRT, NCCL
 _LOGIT_COPIES = 3  # the engine's output, the decoder's copy of it, the probabilities of a verification
 _LOGIT_SIZE = 4  # float32
-_TENSOR = 1 << 31  # trtllm-build warns of it (`check_max_num_tokens`)
+_TENSOR = 1 << 31  # trtllm-build warns of tensors with so many numbers (`check_max_num_tokens`)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """One engine on the GPU that has most of it: bytes, and bytes of KV cache for a token."""
+    """What one engine takes of the GPU that has most of it: bytes, and bytes of KV cache for a token."""
 
     weights: int
     workspace: int
@@ -39,9 +39,8 @@ class EngineMemory:
 class Budget:
     """The fullest GPU, which has the target, and the draft too if it has no GPU of its own.
 
-    All in bytes, except tokens and requests.
-
-    `tokens_per_request` is `max_seq_len` and the longest draft.
+    Numbers are bytes, except those of tokens and requests. `tokens_per_request` is `max_seq_len` and the
+    longest draft.
     """
 
     gpu: str
@@ -60,12 +59,12 @@ class Budget:
 
     @property
     def kv_per_token(self) -> int:
-        """Of all engines."""
+        """The bytes that a token of text takes in the KV caches of all engines."""
         return sum(engine.kv_per_token for engine in self.engines.values())
 
     @property
     def left(self) -> int:
-        """What the KV caches share; below zero where not even the engines fit."""
+        """The bytes that the KV caches share; below zero where not even the engines fit."""
         free = self.total - self.weights - self.workspace
         return int(KV_FRACTION * free) if free > 0 else free
 
@@ -76,12 +75,12 @@ class Budget:
 
     @property
     def requests(self) -> int:
-        """How many requests of full length that is."""
+        """How many requests of full length each cache holds."""
         return self.tokens // self.tokens_per_request
 
     @property
     def problem(self) -> str | None:
-        """Why this cannot work, if so."""
+        """Why the engines cannot work on this GPU; None if they can."""
         if self.left < 0:
             needed = gib(self.weights + self.workspace)
             return f"the engines take {needed} of a GPU, and {self.gpu} has {gib(self.total)}"
@@ -92,7 +91,7 @@ class Budget:
 
 
 def budget(resolved: Resolved) -> Budget | None:
-    """None for the `torch` backend, of which `embedded` has the numbers."""
+    """Returns the budget of a plan; None for the `torch` backend, whose numbers `embedded` returns."""
     hardware = resolved.loaded.recipe.hardware
     gpu = gpus.GPUS.get(hardware.gpu)
     if resolved.release is None or gpu is None:
@@ -101,7 +100,7 @@ def budget(resolved: Resolved) -> Budget | None:
 
 
 def budget_of(gpu: gpus.Gpu, engines: Mapping[Role, EnginePlan], count: int) -> Budget:
-    """Of engines on a server with `count` such GPUs."""
+    """Returns the budget of engines on a server with `count` such GPUs."""
     options, is_shared = engines[Role.TARGET].options, placement(engines, count).is_shared
     nothing = EngineMemory(0, 0, 0)
     return Budget(
@@ -117,7 +116,10 @@ def budget_of(gpu: gpus.Gpu, engines: Mapping[Role, EnginePlan], count: int) -> 
 
 
 def engine_memory(engine: EnginePlan) -> EngineMemory:
-    """An engine that verifies drafts has logits of each of their tokens, and of one more."""
+    """Returns what the largest rank of an engine takes.
+
+    An engine that verifies drafts computes logits for each of their tokens, and for one more.
+    """
     source, options, mapping = engine.model.source, engine.options, engine.checkpoint.mapping
     layers = len(mapping.layers(0, source.num_hidden_layers))
     heads = max(source.num_key_value_heads // mapping.tp_size, 1)
@@ -125,7 +127,8 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
     kv_item = ITEM_SIZE[FP8 if engine.checkpoint.fp8_kv_cache else dtype]
     rows = options.max_batch_size * (options.max_draft_len + 1)
     logits = _LOGIT_COPIES * rows * source.vocab_size * _LOGIT_SIZE
-    # At its widest, in the MLP: the residual, its norm and what was added to it; gate, up and their product.
+    # Activations are widest in the MLP: the residual, its norm and what was added to it; gate, up and their
+    # product.
     width = 3 * source.hidden_size + 3 * source.intermediate_size // mapping.tp_size
     return EngineMemory(
         weights=max(rank_sizes(source, engine.checkpoint)),
@@ -135,7 +138,6 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
 
 
 def fits_a_tensor(engine: EnginePlan, tokens: int) -> bool:
-    """Whether the widest tensor of an iteration, gate and up in one, has no more numbers than TensorRT
-    counts."""
+    """Says whether TensorRT can count the numbers of an iteration's widest tensor, gate and up in one."""
     wide = 2 * engine.model.source.intermediate_size // engine.checkpoint.mapping.tp_size
     return tokens * wide < _TENSOR

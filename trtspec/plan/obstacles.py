@@ -1,4 +1,4 @@
-"""Why a step cannot be run on this machine; found before anything is done. Pure."""
+"""The reasons why a step cannot be run on this machine, found before anything is done; pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtspec.recipe.schema import Recipe
 
 
 def calibrate_obstacle(host: Host) -> TrtspecError | None:
-    """What keeps a model from being calibrated here."""
+    """Returns what keeps a model from being calibrated here, None if nothing does."""
     missing = next((package for package in calibrate.PACKAGES if package not in host.versions), None)
     if missing is None:
         return None
@@ -26,7 +26,7 @@ def calibrate_obstacle(host: Host) -> TrtspecError | None:
 
 
 def build_obstacle(host: Host, release: Release, gpu: str, ranks: int) -> TrtspecError | None:
-    """What keeps `trtllm-build` from making an engine of so many ranks for this GPU here."""
+    """Returns what keeps `trtllm-build` from making an engine of so many ranks for this GPU here, or None."""
     if host.container:
         return daemon.obstacle(host.daemon, needs_gpus=True) or _gpu_obstacle(host, gpus.GPUS[gpu], ranks)
     inside = f"run inside {release.image}, with trtspec installed there"
@@ -42,7 +42,7 @@ def build_obstacle(host: Host, release: Release, gpu: str, ranks: int) -> Trtspe
 
 
 def recipe_obstacle(host: Host, recipe: Recipe) -> TrtspecError | None:
-    """What keeps this machine from building TensorRT-LLM engines, as far as the recipe alone tells."""
+    """Returns what keeps this machine from building TensorRT-LLM engines, as far as the recipe tells."""
     models, release = recipe.models.values(), release_of(recipe.engine.release)
     datasets = [own.dataset for model in models if (own := model.quantization.calibration)]
     if not all(dataset.endswith(CALIBRATION) for dataset in datasets) and (found := calibrate_obstacle(host)):

@@ -1,6 +1,6 @@
-"""A recipe and the facts, with every default filled in; each value knows where it came from and why.
+"""Fills in every default of a recipe from the facts; each value knows where it came from and why.
 
-What a flag says counts before the environment, that before the recipe, and the recipe before a default.
+A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a default.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ BACKENDS = ("tensorrt_llm", "torch")
 
 MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU = 8, 4
 MAX_SEQ_LEN = 8192
-_PRICE = 0.1  # of the KV cache, at most, for iterations that hold more texts
+_PRICE = 0.1  # the largest share of the KV cache that iterations with more texts may cost
 
 
 def resolve(
     loaded: LoadedRecipe, facts: Facts, flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Resolved:
-    """Pure; raises RecipeError for what the recipe asks and this pair, or trtspec, cannot give.
+    """Returns the recipe with every default filled in; pure.
 
-    Raises ModelError for a model that trtspec does not convert.
+    `flags` has values by their key in the recipe, None for a flag that was not given. Raises RecipeError for
+    what the recipe asks for and this pair, or trtspec, cannot give, and ModelError for a model
+    that trtspec does not convert.
     """
     choose = Chooser(loaded, flags, environment)
     recipe = loaded.recipe
@@ -87,12 +89,12 @@ def resolve(
 def build_folder(
     loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Path:
-    """The build directory, which is known before the facts are."""
+    """Returns the build directory, which is known before the facts are."""
     return _choose_output(Chooser(loaded, flags, environment))
 
 
 def backend_of(loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]) -> str:
-    """What builds the engines, which is known before the facts are too; it may be none of `BACKENDS`."""
+    """Returns the name of the backend, which is known before the facts are; it may be none of `BACKENDS`."""
     backend: str = Chooser(loaded, flags, environment)("engine.backend", loaded.recipe.backend, "")
     return backend
 
@@ -103,7 +105,7 @@ def _choose_output(choose: Chooser) -> Path:
 
 
 def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
-    """The sizes that all engines share. The coordinator sends each the whole text in every round."""
+    """Returns the sizes that all engines share: the coordinator sends each the whole text in every round."""
     on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
     drafts = choose(
         "speculation.max_draft_len",
@@ -134,15 +136,17 @@ def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
 
 
 def _proposing(options: BuildOptions) -> BuildOptions:
-    """A draft verifies nothing."""
+    """Returns the options of an engine that only proposes: it verifies nothing."""
     return replace(options, max_draft_len=0)
 
 
 def _iterations(
     choose: Chooser, engines: Mapping[Role, EnginePlan], *, on_tensorrt: bool
 ) -> dict[Role, EnginePlan]:
-    """The engines with the size of their iterations. The draft keeps chunked context: it has no drafts that
-    could be discarded."""
+    """Returns the engines with the size of their iterations, and with or without chunked context.
+
+    The draft engine keeps chunked context: it gets no drafts that could be discarded.
+    """
     hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET]
     gpu = gpus.GPUS.get(hardware.gpu) if on_tensorrt else None
 
@@ -193,7 +197,10 @@ def _engine(
 def _own_sizes(
     choose: Chooser, role: Role, shared: BuildOptions, own: Mapping[str, Any], extra: Mapping[str, Value]
 ) -> BuildOptions:
-    """The sizes of one engine, of which some are its own; it reads every text that the others read."""
+    """Returns the sizes of one engine: its own, and the shared ones for the rest.
+
+    Raises RecipeError for sizes that are too small for a text that the other engines read.
+    """
     options = replace(shared, **own, extra=extra)
     for name, least, reason in (
         ("max_seq_len", shared.max_seq_len, "every engine reads the whole text"),
@@ -213,7 +220,7 @@ def _own_sizes(
 def _build_options(
     choose: Chooser, role: Role, backend: str, architecture: str, checkpoint: ConvertOptions
 ) -> dict[str, Value]:
-    """The options of `trtllm-build` beside the sizes: an expert's, and the recipe's in their place."""
+    """Returns the options of `trtllm-build` beside the sizes: the recipe's, and defaults for the rest."""
     recipe = choose.loaded.recipe
     model = recipe.models[role]
     if is_on(model.build.get("reduce_fusion")) and not FAMILIES[architecture].reduce_fusion:
@@ -237,7 +244,7 @@ def _build_options(
 
 
 def _adapter(choose: Chooser, key: str, written: str) -> str:
-    """The folder of a LoRA adapter, whole: trtllm-build runs in another one than the recipe's."""
+    """Returns the absolute path of a LoRA adapter, since trtllm-build does not run in the recipe's folder."""
     folder = (choose.loaded.path.parent / written).absolute()
     if not folder.is_dir():
         raise choose.error(key, f"{folder} is not a folder", "write a folder relative to the recipe")

@@ -34,8 +34,8 @@ class CalibrationPlan:
 class EnginePlan:
     """One engine: how its checkpoint is made, and what it is built for.
 
-    `calibration` is None for what needs none; what it finds becomes part of `checkpoint` when it is known.
-    With `enable_chunked_context` TensorRT-LLM may read a text in several iterations.
+    `calibration` is None for a model that needs none; the scales that it finds are added to `checkpoint` when
+    the step runs. With `enable_chunked_context` TensorRT-LLM may read a text in several iterations.
     """
 
     model: ModelFacts
@@ -49,7 +49,7 @@ class EnginePlan:
 class Resolved:
     """Everything that the steps are made from; `release` is None for the torch backend.
 
-    `admission` is without the tokens that the KV caches hold.
+    `admission` has no `kv_tokens` yet; `repository_spec` adds them.
     """
 
     loaded: LoadedRecipe
@@ -75,6 +75,6 @@ class Resolved:
 
 
 def placement(engines: Mapping[Role, EnginePlan], gpus: int) -> Placement:
-    """Of engines on a server with so many GPUs."""
+    """Returns the GPUs that the engines run on, of a server with so many."""
     ranks = {role: engine.checkpoint.mapping.world_size for role, engine in engines.items()}
     return place(ranks, gpus)

@@ -1,4 +1,4 @@
-"""How the Triton model in front of a pair is called, laid out and kept from being overrun; pure."""
+"""The choices for the Triton model in front of a pair: its draft tokens, layout and admission; pure."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _QUEUE_DELAY, _DRAFT_TIMEOUT = 300 * _SECOND, 5 * _SECOND
 
 
 def choose_num_draft_tokens(choose: Chooser, longest: int) -> int:
+    """Returns the K of a request that names none; raises RecipeError for more than `longest`."""
     asked: int = choose("speculation.num_draft_tokens", longest, "as many as the target verifies")
     if asked > longest:
         problem = f"{asked} is more than the target verifies: max_draft_len is {longest}"
@@ -43,7 +44,7 @@ def choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
 
 
 def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> Admission:
-    """Whatever the recipe leaves out keeps within what it names."""
+    """Returns the limits on requests; a limit that the recipe leaves out fits those that it writes."""
     serving = choose.loaded.recipe.serving
     places = min(engine.options.max_batch_size for engine in engines)
     per_place = _QUEUED_FOR_A_PLACE * places

@@ -1,4 +1,4 @@
-"""`config.pbtxt`, from Triton's own message."""
+"""`config.pbtxt` of the model in front, made from Triton's own protobuf message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtspec.serving.triton.tensors import INPUTS, OUTPUTS
 
 
 def model_config(spec: RepositorySpec) -> pb.ModelConfig:
-    """The Triton model that owns the coordinator, and both engines where they are no models of their own.
+    """Returns the config of the model that runs the coordinator, and in the in-process layout both engines.
 
     `max_batch_size` 1 gives each tensor the batch dimension that clients of NVIDIA's models send ([1, 1]),
     and lets Triton refuse more than one prompt in a request. The one instance serves all requests at once.
@@ -34,7 +34,7 @@ def model_config(spec: RepositorySpec) -> pb.ModelConfig:
 
 
 def _parameters(spec: RepositorySpec) -> dict[str, str]:
-    """What `trtspec.serving.triton.engines` reads."""
+    """Returns the parameters that `trtspec.serving.triton.engines` reads."""
     engines = spec.tensorrt_llm
     parameters = {
         "engine_backend": "bls" if spec.engines else "tensorrt_llm" if engines else "torch",
@@ -67,5 +67,5 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
 
 
 def config_text(spec: RepositorySpec) -> str:
-    """The same bytes for the same spec."""
+    """Returns the text of `config.pbtxt`; it is the same for the same spec."""
     return text_format.MessageToString(model_config(spec), as_utf8=True)

@@ -1,7 +1,7 @@
 """`config.pbtxt` of an engine that is a model of its own, for either backend.
 
-Parameters are those that NVIDIA's C++ backend reads (`inflight_batcher_llm/src/model_instance_state.cc` and
-`model_state.cc`), written out where its default would not do, or is another in another release.
+The parameters are those that NVIDIA's C++ backend reads (`inflight_batcher_llm/src/model_instance_state.cc`
+and `model_state.cc`), written out where its default does not fit or depends on the release.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
 
 
 def engine_config(model: EngineModel) -> pb.ModelConfig:
-    """A Triton model that takes token ids and gives token ids.
+    """Returns the config of a Triton model that takes token ids and returns token ids.
 
-    No request waits for others to be batched with, since the engine takes new ones in at every step. It is
-    not decoupled: see `trtspec.serving.executors.bls.bls_executor`.
+    No request waits for others to form a batch with, since the engine takes in new ones at every step. The
+    model is not decoupled: see `trtspec.serving.executors.bls.bls_executor`.
     """
     backend = "tensorrtllm" if model.backend == "tensorrt_llm" else "python"
     config = pb.ModelConfig(name=model.name, backend=backend, max_batch_size=model.max_batch_size)
@@ -49,12 +49,15 @@ def engine_config(model: EngineModel) -> pb.ModelConfig:
 
 
 def engine_config_text(model: EngineModel) -> str:
-    """The same bytes for the same model."""
+    """Returns the text of `config.pbtxt`; it is the same for the same model."""
     return text_format.MessageToString(engine_config(model), as_utf8=True)
 
 
 def _common(model: EngineModel) -> dict[str, str]:
-    """NVIDIA's own BLS coordinator reads the prompt off the output, and takes requests to say otherwise."""
+    """Returns the parameters of both backends.
+
+    The output begins with the prompt, unless a request says otherwise; NVIDIA's BLS coordinator expects that.
+    """
     return {
         "gpt_model_path": model.engine_dir,
         "exclude_input_in_output": "false",
@@ -63,14 +66,15 @@ def _common(model: EngineModel) -> dict[str, str]:
 
 
 def _tensorrtllm(model: EngineModel) -> dict[str, str]:
-    """The C++ backend's own.
+    """Returns the parameters of the C++ backend alone.
 
     A KV cache gets the smaller of `max_tokens_in_paged_kv_cache` and a fraction of the memory that is free
     when it is made. Triton loads models at the same time, so fractions alone would depend on the order; the
     numbers of tokens leave room for the other engine, whichever comes first.
 
-    The last three are read without a default, so they must be there; nothing here is decoded by a grammar.
-    Host memory stays out of it: blocks that came back from there were mixed up (TensorRT-LLM #8274, #8813).
+    The last three are read without a default, so they must be there; they are empty, since no output is bound
+    by a grammar. The KV cache gets no host memory: blocks that came back from there were mixed up
+    (TensorRT-LLM #8274, #8813).
     """
     parameters = {
         "FORCE_CPU_ONLY_INPUT_TENSORS": "no",

@@ -25,11 +25,10 @@ class Placement:
 
 
 def place(ranks: Mapping[Role, int], gpus: int) -> Placement:
-    """Of engines of so many ranks on a server with so many GPUs.
+    """Returns the GPUs of engines with so many ranks, on a server with so many GPUs.
 
-    The draft gets GPUs of its own where the server has them, and shares the target's first ones where not.
-
-    Engines on one GPU take turns on it, so apart they are faster with many requests at once.
+    The draft gets GPUs of its own where the server has them, and shares the target's first ones where not:
+    engines on one GPU take turns on it, so apart they are faster with many requests at once.
     """
     target, draft = ranks[Role.TARGET], ranks.get(Role.DRAFT, 0)
     first = target if target + draft <= gpus else 0

@@ -18,8 +18,8 @@ class EngineModel:
     takes `engine_dir` relative to the folder that the server runs in, the build directory; the former
     relative to the model's. `kv_tokens` is how many tokens its KV cache may hold, `gpu_device_ids` has the
     GPU of each rank; `enable_chunked_context` lets a text be read in several iterations;
-    `max_attention_window` is how many tokens a token sees, None where that is the whole text. All four are
-    the C++ backend's alone.
+    `max_attention_window` is how many tokens a token sees, None where that is the whole text. Only the C++
+    backend reads these four.
     """
 
     name: str
@@ -34,9 +34,9 @@ class EngineModel:
 
 @dataclass(frozen=True, slots=True)
 class TensorRtLlm:
-    """What serving TensorRT-LLM's engines in one process takes beside their folders.
+    """What it takes, beside the folders, to serve TensorRT-LLM's engines in one process.
 
-    `image` is the one that has the release which built them. Both KV caches together take
+    `image` is NVIDIA's image of the release that built them. Both KV caches together take
     `kv_cache_free_gpu_mem_fraction` of the memory that the engines leave free. An engine with chunked context
     may read a text in several iterations.
     """
@@ -49,7 +49,7 @@ class TensorRtLlm:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who is served, and for how long: the fields are parameters of `config.pbtxt` under these names.
+    """The limits on requests: the fields are parameters of `config.pbtxt` under these names.
 
     `max_places` completions are at work at once, and `max_queue_size` more wait, each up to
     `max_queue_delay_microseconds`. A completion whose request names no time limit has

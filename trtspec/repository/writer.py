@@ -1,4 +1,4 @@
-"""Writes a Triton model repository that needs nothing of trtspec installed where it is served."""
+"""Writes a Triton model repository, which can be served where trtspec is not installed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ VERSION = "1"
 def write_repository(destination: Path, spec: RepositorySpec) -> None:
     """Writes `<destination>/<model>/{config.pbtxt,1/}` for each model.
 
-    Those of the Python backend have `model.py` and `trtspec/serving/…` in `1/`; NVIDIA's C++ backend needs
-    the folder alone, which has a file so that no store loses it. `destination` must not exist, or be empty;
-    it is not written atomically, which is the caller's to arrange. The same spec gives the same bytes.
+    Models of the Python backend have `model.py` and `trtspec/serving/…` in `1/`. NVIDIA's C++ backend needs
+    only the folder, which gets a file, since some stores lose empty folders. `destination` must not exist or
+    must be empty; a model that is there already raises FileExistsError. The repository is not written
+    atomically; a caller that needs that must arrange it. The same spec gives the same bytes.
     """
     version = _write_config(destination / spec.model_name, config_text(spec))
     _write_code(version, "triton_model.py")
@@ -39,7 +40,10 @@ def _write_config(model: Path, text: str) -> Path:
 
 
 def _write_code(version: Path, edge: str) -> None:
-    """The copy is a regular package, which Python prefers to an installed trtspec's parts."""
+    """Writes `model.py`, and a copy of `trtspec.serving` beside it.
+
+    The copy is a regular package, which Python prefers to the parts of an installed trtspec.
+    """
     (version / "model.py").write_bytes((files("trtspec.repository") / edge).read_bytes())
     source, package = Path(trtspec.serving.__path__[0]), version / "trtspec"
     shutil.copytree(source, package / "serving", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))

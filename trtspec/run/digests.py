@@ -14,14 +14,17 @@ LARGE = 1 << 30
 
 
 class FileDigests:
-    """Digests by device, inode, size and modification time, in a small file; two hard links are one file."""
+    """Keeps digests in a small file, by device, inode, size and modification time.
+
+    Two hard links are one file. A file of a gigabyte or more is read under `watch`.
+    """
 
     def __init__(self, store: Path, watch: Progress) -> None:
         self._store, self._watch = store, watch
         self._known: dict[str, str] = _read(store)
 
     def of(self, file: Path) -> str:
-        """The digest in hexadecimal."""
+        """Returns the SHA-256 of a file in hexadecimal."""
         stat = file.stat()
         key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
         if key not in self._known:
@@ -31,10 +34,13 @@ class FileDigests:
         return self._known[key]
 
     def of_tree(self, path: Path) -> dict[str, str]:
-        """The digests of a file, or of all below a folder, by paths that begin with its own name."""
+        """Returns the digests of a file or of all files in a folder, by paths that begin with its own name.
+
+        There are none where `path` does not exist.
+        """
         if not path.is_dir():
             return {path.name: self.of(path)} if path.exists() else {}
-        # Python leaves compiled files where a server has run.
+        # A server that has run leaves Python's compiled files, which no step has made.
         files = (file for file in path.rglob("*") if file.is_file() and file.parent.name != "__pycache__")
         return {file.relative_to(path.parent).as_posix(): self.of(file) for file in sorted(files)}
 

@@ -1,4 +1,4 @@
-"""One build at a time in one directory."""
+"""The lock of a build directory, which allows one build at a time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FILE = ".trtspec/lock"
 
 @contextmanager
 def locked(build: Path) -> Iterator[None]:
-    """Holds the directory; raises UnavailableError if another process does.
+    """Holds the lock of a build directory; raises UnavailableError if another process holds it.
 
-    A dead process holds nothing. The descriptor is inheritable: a builder that outlives a killed trtspec
-    keeps the directory until it ends.
+    The kernel frees the lock of a process that dies. The descriptor is inheritable: a builder that outlives a
+    killed trtspec keeps the lock until it ends.
     """
     (build / FILE).parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(build / FILE, os.O_RDWR | os.O_CREAT, 0o644)

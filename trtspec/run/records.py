@@ -1,4 +1,4 @@
-"""What was done in a build directory, so that it is not done again."""
+"""The records of what was done in a build directory, so that it is not done again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FILE = f"{FOLDER}/steps.json"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A step that was done: its digest, what its inputs were, the SHA-256 of its files, and its time.
+    """A step that was done: its digest, its inputs, the files that it made, and the seconds that it took.
 
-    `inputs` has, for each step before it, the digest of the files that it was given. `files` are by their
-    path in the build directory.
+    `inputs` has one digest for the files of each step that it comes after. `files` has the SHA-256 of each
+    file, by its path in the build directory.
     """
 
     digest: str
@@ -28,7 +28,7 @@ class Record:
 
 
 def read_records(build: Path) -> dict[str, Record]:
-    """The records by step; none where there are none, or none that can be read."""
+    """Returns the records by the names of the steps; none if their file is missing or damaged."""
     try:
         content = json.loads((build / FILE).read_text(encoding="utf-8"))
         return {name: Record(**record) for name, record in content.items()}

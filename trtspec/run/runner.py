@@ -1,4 +1,4 @@
-"""Runs steps: each atomic, none twice."""
+"""Runs the steps of a build: each makes its whole output or none of it, and no step is run twice."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progress) -> list[str]:
-    """Does what is not done yet and returns the names of it; a run that broke off can be run again.
+    """Runs the steps that are not done yet and returns their names; a run that broke off can be run again.
 
-    Raises whatever a step raises, after its traces are removed, and UnavailableError for a full disk.
+    Raises a step's obstacle before any step is run, and whatever a step raises, after its unfinished output
+    is removed. Raises UnavailableError for a full disk, a directory that another build holds, and one with
+    files in the places of outputs that trtspec did not make.
     """
     ran = []
     _check_ours(steps, build)
@@ -51,7 +53,7 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
 
 
 def pending(steps: Sequence[Step], build: Path, digests: FileDigests) -> set[str]:
-    """The names of the steps that a run would not skip; writes nothing."""
+    """Returns the names of the steps that a run would not skip; writes nothing."""
     records, names = read_records(build), set[str]()
     for step in steps:
         if not _is_done(step, records, build, digests) or names.intersection(step.after):
@@ -60,7 +62,7 @@ def pending(steps: Sequence[Step], build: Path, digests: FileDigests) -> set[str
 
 
 def _check_ours(steps: Sequence[Step], build: Path) -> None:
-    """Nothing of the user's that happens to have the name of an output must be replaced."""
+    """Raises UnavailableError if a file of the user's is where an output would be put."""
     names = (PurePosixPath(step.output).parts[0] for step in steps if step.output)
     theirs = [name for name in names if (build / name).exists()]
     if theirs and not (build / FOLDER).is_dir():
@@ -69,7 +71,7 @@ def _check_ours(steps: Sequence[Step], build: Path) -> None:
 
 
 def _prepare(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progress) -> None:
-    """What cannot be run here is said before an hour of conversion, not after it."""
+    """Raises the first obstacle and prepares the steps, before an hour of conversion and not after it."""
     names = pending(steps, build, digests)
     undone = [step for step in steps if step.name in names]
     for step in undone:
@@ -84,7 +86,7 @@ def _prepare(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Pr
 
 @contextmanager
 def _named(step: Step) -> Iterator[None]:
-    """What is raised knows its step."""
+    """Adds the step's name to a TrtspecError that is raised in the block."""
     try:
         yield
     except TrtspecError as error:
@@ -93,7 +95,7 @@ def _named(step: Step) -> Iterator[None]:
 
 
 def _is_done(step: Step, records: dict[str, Record], build: Path, digests: FileDigests) -> bool:
-    """Whether the output is there as it was made, from what it would be made from now."""
+    """Says whether the output is there unchanged, and was made from the same inputs as it would be now."""
     record = records.get(step.name)
     if record is None or step.digest is None or record.digest != step.digest:
         return False
@@ -121,12 +123,12 @@ def _make(step: Step, build: Path, advance: Advance) -> None:
 
 
 def _inputs(step: Step, records: dict[str, Record]) -> dict[str, str]:
-    """One digest for what each step before this one made."""
+    """Returns one digest for the files of each step that this one comes after."""
     return {name: digest_of(dict(records[name].files)) for name in step.after if name in records}
 
 
 def _files(step: Step, build: Path, digests: FileDigests) -> dict[str, str]:
-    """The digests of what the step made, by paths in the build directory."""
+    """Returns the digests of the files that the step made, by their paths in the build directory."""
     if step.output is None:
         return {}
     parent = PurePosixPath(step.output).parent

@@ -1,4 +1,4 @@
-"""Steps that have GPUs of their own, at the same time."""
+"""Runs steps that have GPUs of their own at the same time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ Job = Callable[[Advance], None]
 
 
 class _Stopped(Exception):
-    """Another job has failed, or the user does not want to wait."""
+    """Raised in a job to end it, since another has failed or the user has pressed Ctrl-C."""
 
 
 def groups(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """The steps in their order; in one group those that neither share a GPU nor read each other's output."""
+    """Yields the steps in their order, in groups that can be run at the same time.
+
+    Where a group has several steps, they have GPUs of their own and do not read each other's output.
+    """
     group: list[Step] = []
     for step in steps:
         if group and not all(_apart(step, other) for other in group):
@@ -31,9 +34,10 @@ def groups(steps: Sequence[Step]) -> Iterator[list[Step]]:
 
 
 def run_together(jobs: Sequence[Job], advance: Advance) -> Iterator[tuple[int, float]]:
-    """Runs the jobs, several in threads, and yields the index and the seconds of each that has ended.
+    """Runs the jobs, in threads if there are several, and yields the index and the seconds of each that ends.
 
-    Raises what a job raises. The others, then as with Ctrl-C, end at their next word of progress.
+    Raises what a job raises. The other jobs then end the next time that they call `advance`, as they do with
+    Ctrl-C.
     """
     if len(jobs) == 1:
         yield 0, _timed(jobs[0], advance)

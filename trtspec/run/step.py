@@ -13,15 +13,15 @@ from trtspec.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do: of which kind, and with the model of which role, if it is about one.
+    """One thing to do, with the model of `role`, or with no model of its own if that is None.
 
     `output` is a path in the build directory, None for a check that makes nothing; `after` names the steps
-    whose outputs it reads. `command` does the same by hand, and is empty where only `trtspec build` does
-    it. `digest` stands for all that the output depends on beside those outputs; it is None where the facts
-    are without digests. `action` makes the output at the temporary path that it is given and tells how many
-    of `size` bytes are done. `gpus` are the UUIDs of GPUs that are the step's own: neighbours that both have
-    some are run side by side. `obstacle` is what keeps the step from being run on this machine. `prepare`
-    fetches what else it needs, before the first step is run.
+    whose outputs the step reads. `command` does the same by hand, and is empty where only `trtspec build` can
+    do it. `digest` stands for all that the output depends on beside those outputs; it is None where the facts
+    have no digests. `action` makes the output at the temporary path that it is given, and reports how many of
+    `size` bytes are done. `gpus` are the UUIDs of GPUs that the step has for itself: neighbours that both
+    have some are run side by side. `obstacle` is what keeps the step from being run on this machine.
+    `prepare` fetches what else the step needs, before the first step is run.
     """
 
     kind: str
@@ -44,5 +44,5 @@ class Step:
 
 
 def name_of(kind: str, role: Role | None) -> str:
-    """What people, records and manifests call a step."""
+    """Returns the name of a step, for people, records and manifests."""
     return f"{kind} {role}" if role else kind

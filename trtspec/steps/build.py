@@ -1,4 +1,4 @@
-"""The step that builds an engine: by TensorRT-LLM's `trtllm-build`, or for the torch backend."""
+"""The step that builds an engine: with TensorRT-LLM's `trtllm-build`, or for the torch backend."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOGS = f"{FOLDER}/logs"
 
 
 def step(resolved: Resolved, facts: Facts, role: Role, gpus: tuple[str, ...]) -> Step:
-    """`gpus` are the UUIDs of those that the build has for itself, empty for all."""
+    """Returns the step; `gpus` are the UUIDs of the GPUs that it has for itself, empty if it may use all."""
     options = resolved.engines[role].options
     drafts = options.max_draft_len
     common = Step(
@@ -50,12 +50,15 @@ def step(resolved: Resolved, facts: Facts, role: Role, gpus: tuple[str, ...]) ->
 
 
 def engine(role: Role) -> str:
-    """Its folder in the build directory."""
+    """Returns the folder of an engine, relative to the build directory."""
     return f"{role}/engine"
 
 
 def portable_argv(role: Role, plan: EnginePlan) -> tuple[str, ...]:
-    """As run in the build directory, with adapters there too: the same on every machine."""
+    """Returns the command line as if it were run in the build directory, with LoRA adapters there too.
+
+    It is the same on every machine.
+    """
     extra = dict(plan.options.extra)
     for adapter in _adapters(plan.options):
         extra["lora_dir"] = adapter.name
@@ -64,7 +67,7 @@ def portable_argv(role: Role, plan: EnginePlan) -> tuple[str, ...]:
 
 def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role, release: Release) -> Step:
     plan, host, gpu = resolved.engines[role], facts.host, resolved.loaded.recipe.hardware.gpu
-    # In a container nothing is relative to where trtspec runs.
+    # A container does not know the folder that trtspec runs in, so its paths must be absolute.
     build = resolved.output.absolute() if host.container else resolved.output
     log, cache = build / LOGS / f"build-{role}.log", TimingCache(release.version, gpu, _shape(plan))
     folders = (resolved.output.absolute(), cache.file.parent, *_adapters(plan.options))
@@ -86,7 +89,7 @@ def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role,
 def _launcher(
     release: Release, host: Host, role: Role, folders: tuple[Path, ...], gpus: tuple[str, ...]
 ) -> Launcher:
-    """What starts the builder of one engine; `folders` are those that it uses, the build directory first."""
+    """Returns what starts the builder; `folders` are all that it uses, the build directory first."""
     if not host.container:
         return LocalLauncher(host.trtllm_build or trtllm.COMMAND, gpus)
     return ContainerLauncher(
@@ -99,12 +102,12 @@ def _launcher(
 
 
 def _adapters(options: BuildOptions) -> list[Path]:
-    """Folders that trtllm-build reads beside the checkpoint."""
+    """Returns the folders of LoRA adapters, which trtllm-build reads beside the checkpoint."""
     return [Path(str(options.extra["lora_dir"]))] if "lora_dir" in options.extra else []
 
 
 def _shape(plan: EnginePlan) -> str:
-    """What the kernels of an engine depend on, beside its sizes."""
+    """Returns a name for what the kernels of an engine depend on, beside its sizes."""
     source, options = plan.model.source, plan.checkpoint
     precision = "fp8" if options.fp8 else options.dtype
     return f"{source.hidden_size}x{source.intermediate_size}-{precision}-tp{options.mapping.tp_size}"
@@ -124,7 +127,7 @@ def run_tensorrt_llm(
     output: Path,
     advance: Advance,
 ) -> None:
-    # The command runs in the folder of its log, so its paths must be whole.
+    # The command runs in the folder of its log, so its paths must be absolute.
     argv = trtllm.build_argv(str(checkpoint.absolute()), str(output.absolute()), options)
     trtllm.build(argv, launcher, cache, log.absolute(), advance)
     directory.check_engine(output, options.max_draft_len, cache.release)

@@ -28,7 +28,7 @@ KIND = "calibrate"
 
 
 def step(facts: Facts, role: Role, model: ModelFacts, plan: CalibrationPlan) -> Step:
-    """Depends neither on how a checkpoint is cut into ranks nor on what the engine is built for."""
+    """Returns the step, which depends neither on the ranks of a checkpoint nor on the sizes of the engine."""
     dataset, options, weights = plan.dataset.dataset, plan.options, digest_of_files(is_safetensors, model)
     if dataset.is_ready:
         summary = f"the FP8 scales of the {role}, from {dataset.file.name}"
@@ -61,14 +61,17 @@ def step(facts: Facts, role: Role, model: ModelFacts, plan: CalibrationPlan) -> 
 
 
 def scales(resolved: Resolved, role: Role) -> tuple[Path | None, tuple[str, ...]]:
-    """The file with what the calibration of a model found, and the step that makes it, if there is one."""
+    """Returns the file with the FP8 scales of a model and the name of the step that makes it.
+
+    They are None and () for a model that is not calibrated.
+    """
     if resolved.engines[role].calibration is None:
         return None, ()
     return resolved.output / role / FILE, (name_of(KIND, role),)
 
 
 def with_scales(options: ConvertOptions, file: Path | None) -> ConvertOptions:
-    """The options with what was found, when it is there to be read."""
+    """Returns the options with the scales in `file`, if there is one; raises ModelError for another file."""
     return replace(options, calibration=read_calibration(file)) if file else options
 
 
@@ -85,7 +88,10 @@ def run(
 
 
 def _reuse(file: Path, weights: str | None, output: Path, advance: Advance, *, kv_cache: bool) -> None:
-    """Copies what an earlier calibration of the same weights found; raises ModelError for any other."""
+    """Copies the scales that an earlier calibration of the same weights found.
+
+    Raises ModelError for those of other weights, and for those without a KV cache that `kv_cache` asks for.
+    """
     found = read_calibration(file)
     if found.provenance.get("weights") != weights:
         model = found.provenance.get("model")

@@ -40,12 +40,12 @@ def step(resolved: Resolved, role: Role) -> Step:
 
 
 def checkpoint(role: Role) -> str:
-    """Its folder in the build directory."""
+    """Returns the folder of a checkpoint, relative to the build directory."""
     return f"{role}/checkpoint"
 
 
 def _precision(options: ConvertOptions) -> str:
-    """Of the weights, and how many ranks there are if several."""
+    """Returns the precision of the weights, and how many ranks there are if several."""
     ranks = options.mapping.world_size
     precision = f"FP8 and {options.dtype}" if options.fp8 else options.dtype
     return f"{precision}, {ranks} ranks" if ranks > 1 else precision

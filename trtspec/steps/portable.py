@@ -1,4 +1,4 @@
-"""Values as every machine writes them, with no path of this one in them."""
+"""Names, values and command lines without this machine's paths, so that every machine writes the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtspec.plan.choices import Choice
 
 
 def portable_name(model: str) -> str:
-    """Of a model or a dataset."""
+    """Returns the name of a model or a dataset; of an absolute path, only the last part."""
     return Path(model).name if Path(model).is_absolute() or model.startswith("~") else model
 
 
@@ -18,6 +18,6 @@ def portable_value(choice: Choice) -> bool | int | float | str:
 
 
 def portable_command(command: tuple[str, ...], recipe: Path, build: Path) -> list[str]:
-    """The command as seen from the build directory."""
+    """Returns a command's words with paths relative to the build directory, and the recipe by its name."""
     places = {str(recipe): recipe.name, str(build): "."}
     return [places.get(word, word.removeprefix(f"{build}/")) for word in command]

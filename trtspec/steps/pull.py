@@ -1,4 +1,4 @@
-"""The step that pulls an engine from a store, in place of those that make it."""
+"""The step that pulls an engine from a store, in place of the steps that make it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def step(role: Role, stored: Stored) -> Step:
 
 
 def in_place(steps: Sequence[Step], found: Mapping[Role, Stored]) -> list[Step]:
-    """The steps, with one that pulls in place of those that make an engine which was found."""
+    """Returns the steps, with one that pulls each engine that was found in place of those that make it."""
     made: list[Step] = []
     for each in steps:
         if each.role not in found or each.kind not in _MAKERS:
@@ -54,19 +54,19 @@ def in_place(steps: Sequence[Step], found: Mapping[Role, Stored]) -> list[Step]:
 
 
 def engine_key(steps: Sequence[Step], role: Role) -> str | None:
-    """Stands for all that an engine is made of; None where the models' files have not been read."""
+    """Returns a digest of all that an engine is made of; None where the models' files have not been read."""
     digests = [step.digest for step in steps if step.role is role and step.kind in _MAKERS and step.output]
     return None if None in digests else digest_of(digests)
 
 
 def recorded(found: Mapping[Role, Stored], key: str) -> dict[str, Any]:
-    """What the manifests of the engines that were pulled have of their models under `key`."""
+    """Returns, by role, what the manifests of the pulled engines say under `key` of the engine's model."""
     made = {role: stored.entry.manifest.get(key, {}).get(role) for role, stored in found.items()}
     return {role: value for role, value in made.items() if value is not None}
 
 
 def provenance(found: Mapping[Role, Stored]) -> dict[str, Any]:
-    """What made the engines that were pulled."""
+    """Returns, by role, with what and how the pulled engines were made."""
     return {role: _made(role, stored.entry) for role, stored in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""What of a model's files a step reads, as a digest."""
+"""One digest for those files of a model that a step reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from trtspec.plan.facts import TOKENIZER_FILES, ModelFacts
 
 
 def digest_of_files(reads: Callable[[str], bool], *models: ModelFacts, **values: Any) -> str | None:
-    """Stands for values and for the models' files that are read; None without the files' digests."""
+    """Returns a digest of `values` and of the models' files whose names `reads` accepts.
+
+    It is None where the digests of the files are not known.
+    """
     if any(model.digests is None for model in models):
         return None
     chosen = [{name: sha for name, sha in (model.digests or {}).items() if reads(name)} for model in models]

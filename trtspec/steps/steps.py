@@ -27,7 +27,7 @@ _READERS = (calibrate.KIND, convert.KIND, verify.KIND)
 
 
 def make_steps(resolved: Resolved, facts: Facts, found: Mapping[Role, Stored] = _NOTHING) -> list[Step]:
-    """Every step, with what is `found` in a store pulled from there; pure."""
+    """Returns every step in order; engines that were `found` in a store are pulled from there. Pure."""
     engines = resolved.engines
     steps = [check_pair.step(resolved, facts)] if Role.DRAFT in engines else []
     steps.append(copy_tokenizer.step(facts.target))
@@ -45,5 +45,5 @@ def make_steps(resolved: Resolved, facts: Facts, found: Mapping[Role, Stored] = 
 
 
 def weights_read(steps: Sequence[Step]) -> set[Role]:
-    """The roles whose weights these steps read."""
+    """Returns the roles of the models whose weights these steps read."""
     return {step.role for step in steps if step.role and step.kind in _READERS}

@@ -1,4 +1,4 @@
-"""The step that writes down what everything was made of, and with what."""
+"""The step that writes the manifest: what everything was made of, and with what."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTPUT = "manifest.json"
 
 
 def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping[Role, Stored]) -> Step:
-    """`steps` are all before this one, `found` the engines that were pulled."""
+    """Returns the step; `steps` are all before this one, `found` are the engines that were pulled."""
     calibrations = {
         role: file for role in resolved.engines if role not in found and (file := scales(resolved, role)[0])
     }
@@ -67,7 +67,7 @@ def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping
 
 
 def _commands(resolved: Resolved, steps: Sequence[Step]) -> dict[str, list[str]]:
-    """As run in the build directory, the same on every machine and in every container."""
+    """Returns the command lines by step, as if run in the build directory: the same on every machine."""
     recipe, output = resolved.loaded.path, resolved.output
     return {
         step.name: list(build.portable_argv(step.role, resolved.engines[step.role]))
@@ -87,8 +87,11 @@ def run(
     output: Path,
     advance: Advance,
 ) -> None:
-    """Completes the manifest with what the records have of these steps, how the FP8 scales were found and
-    what they cost, what is installed, and the digest of the image that built the engines."""
+    """Completes the manifest, which is known only after the other steps, and writes it.
+
+    It adds what the records say of these steps, how the FP8 scales were found and what they cost, what is
+    installed, and the digest of the image that built the engines.
+    """
     found = read_records(folder)
     records = {name: found[name] for name in steps if name in found}
     outputs = {path: digest for record in records.values() for path, digest in record.files.items()}

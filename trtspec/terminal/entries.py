@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_pushed(entries: list[Entry]) -> None:
-    """What a push has put into the store."""
+    """Prints what a push has put into the store."""
     for entry in entries:
         out.status(f"pushed {entry.role} {entry.digest[:12]}, {mb_or_gb(entry.size)}")
     if not entries:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_memory(budget: Budget) -> None:
-    """The sum as one reads it: what a GPU has, what the engines take, what is left and for what."""
+    """Prints what a GPU has, what the engines take of it, what is left and for what."""
     engines = budget.engines.items()
     rows = [
         (
@@ -40,14 +40,14 @@ def print_memory(budget: Budget) -> None:
 
 
 def memory_as_json(budget: Budget) -> dict[str, Any]:
-    """In bytes, tokens and requests."""
+    """Returns the budget in bytes, tokens and requests."""
     found = {name: getattr(budget, name) for name in ("left", "tokens", "requests", "problem")}
     values = asdict(budget)
     return {**values, **values.pop("engines"), **found}
 
 
 def print_embedded(embedded: Embedded) -> None:
-    """The same of a pair that runs on a CPU, as this machine has it."""
+    """Prints the same for a pair that runs on the CPU of this machine."""
     enough = "all" if embedded.tokens == embedded.asked else "of"
     rows = [
         ("weights", gib(embedded.weights), "of both models"),

@@ -19,7 +19,7 @@ _RED, _YELLOW, _CYAN = "31", "33", "36"
 
 
 class Output:
-    """What commands print with; streams are looked up at each call, so that a redirected one is honoured."""
+    """Prints for the commands; looks up the streams at each call, so that a redirected one is honoured."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -27,19 +27,19 @@ class Output:
     # Data, on stdout.
 
     def data(self, text: str) -> None:
-        """Text as it is, without a line end, at once: for streams of generated text."""
+        """Prints text as it is, without a line end, at once: for streams of generated text."""
         _write(sys.stdout, text)
 
     def result(self, line: str = "") -> None:
-        """One line of what was asked for."""
+        """Prints one line of what was asked for."""
         _write(sys.stdout, _visible(line) + "\n")
 
     def json(self, value: Any) -> None:
-        """The whole answer as one JSON document."""
+        """Prints the whole answer as one JSON document."""
         _write(sys.stdout, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
     def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
-        """Columns, padded to their widest cell; the last one is left ragged."""
+        """Prints columns, each padded to its widest cell except the last."""
         cells = [[_visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         for row in cells:
@@ -49,7 +49,7 @@ class Output:
     # Talk, on stderr.
 
     def status(self, line: str) -> None:
-        """What trtspec is doing."""
+        """Says what trtspec is doing."""
         _write(sys.stderr, _visible(line) + "\n")
 
     def warning(self, line: str) -> None:
@@ -59,12 +59,12 @@ class Output:
         self._label("error", _RED, line)
 
     def hint(self, line: str) -> None:
-        """What to do next, best a command that can be pasted."""
+        """Says what to do next, best with a command that can be pasted."""
         self._label("hint", _CYAN, line)
 
     @contextmanager
     def progress(self, label: str, total: int | None = None, unit: str = "") -> Iterator[Progress]:
-        """Progress of one piece of work: a bar on a terminal, plain lines elsewhere and in CI.
+        """Shows the progress of the block: a bar on a terminal, plain lines elsewhere and in CI.
 
         `total` is in `unit`s ("B" is shown as kB, MB, GB); without it only the time is shown.
         """
@@ -74,7 +74,7 @@ class Output:
 
     @contextmanager
     def watch(self, label: str, size: int | None) -> Iterator[Advance]:
-        """Progress in bytes, of a step or of a long look at a file."""
+        """Shows the progress of the block in bytes; `size` is None where it is not known."""
         with self.progress(label, size, "B") as progress:
             yield progress.advance
 
@@ -89,7 +89,10 @@ def _coloured(stream: TextIO) -> bool:
 
 
 def _visible(text: str) -> str:
-    """Names and values come from files and servers: none may send a control sequence to the terminal."""
+    """Returns the text with control characters escaped.
+
+    Names and values come from files and servers: none may send a control sequence to the terminal.
+    """
     return text.translate(_CONTROL)
 
 

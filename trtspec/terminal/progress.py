@@ -13,15 +13,15 @@ _INTERVAL_S = 10.0
 
 
 class Progress(Protocol):
-    """What the work tells."""
+    """Receives the progress of a piece of work."""
 
     def advance(self, amount: int = 1, note: str = "", /) -> None:
-        """`amount` units more are done; `note` says what is being done now."""
+        """Reports that `amount` units more are done; `note` says what is being done now."""
         ...
 
 
 class PlainProgress:
-    """A line at the start, one every ten seconds, one at the end with the time it took."""
+    """Prints a line at the start, one every ten seconds, and one at the end with the time that it took."""
 
     def __init__(
         self, label: str, total: int | None, unit: str, say: Callable[[str], None], clock: Callable[[], float]

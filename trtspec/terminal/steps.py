@@ -1,4 +1,4 @@
-"""The steps of a plan, run and shown, for people and for machines."""
+"""Runs and shows the steps of a plan, for people and for machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_steps(made: Plan) -> None:
-    """Each step: whether it is done, what it makes, and its command line."""
+    """Prints each step: whether it is done, what it makes, and its command line."""
     pending = made.pending()
     for step in made.steps:
         place = f" -> {made.output / step.output}" if step.output else ""
@@ -45,7 +45,7 @@ def steps_as_json(made: Plan) -> dict[str, Any]:
 
 
 def run_steps(made: Plan, steps: Sequence[Step], *, json: bool) -> None:
-    """Runs what is not done of these steps of the plan, with progress, and prints what was made."""
+    """Runs those of these steps that are not done, shows progress, and prints the build directory or JSON."""
     from trtspec.run.runner import run
 
     start = monotonic()
@@ -60,7 +60,7 @@ def run_steps(made: Plan, steps: Sequence[Step], *, json: bool) -> None:
 
 
 def _print_costs(made: Plan, steps: Sequence[Step]) -> None:
-    """What FP8 costs each model that was calibrated, whether in this run or before it."""
+    """Prints what FP8 costs each model that was calibrated, whether in this run or before it."""
     from trtspec.checkpoint.calibrate.verdict import cost, worries
     from trtspec.checkpoint.calibration import read_calibration
     from trtspec.steps.calibrate import KIND
