@@ -11,7 +11,12 @@ from trtspec.threads import in_threads
 def test_every_item_once_and_no_advance_lost() -> None:
     done: list[int] = []
     told: list[int] = []
-    in_threads(lambda item: done.append(item) or item, iter(range(1000)), told.append, threads=4)
+
+    def work(item: int) -> int:
+        done.append(item)
+        return item
+
+    in_threads(work, iter(range(1000)), told.append, threads=4)
     assert sorted(done) == sorted(told) == list(range(1000))
 
 

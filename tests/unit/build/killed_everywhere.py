@@ -40,7 +40,7 @@ def build(recipe: Path, folder: Path, kill_at: int | None) -> None:
 
     @contextmanager
     def watch(label: str, size: int | None) -> Iterator[Advance]:
-        yield lambda _: moment()
+        yield lambda *_: moment()
 
     sys.addaudithook(hook)
     made = make_plan(recipe, {"output": str(folder)}, watch, to_run=True)
@@ -67,7 +67,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def main(recipe: Path, folder: Path, every: int) -> None:
     convert.CHUNK = 1 << 16
-    os.fsync = lambda _: None  # what a killed process wrote is not lost; only a power cut loses it
+    os.fsync = lambda fd: None  # what a killed process wrote is not lost; only a power cut loses it
     build(recipe, folder, None)  # here, so that children find imported what it takes
     expected, kills = content(folder), 0
     while True:

@@ -106,7 +106,7 @@ def test_a_dry_run_writes_nothing_and_knows_what_is_done(pair_recipe: Path) -> N
 def kill_everywhere(recipe: Path, every: int) -> int:
     """How many builds were killed, each at another moment."""
     script = Path(__file__).with_name("killed_everywhere.py")
-    command = [sys.executable, script, recipe, recipe.parent / "build", str(every)]
+    command: list[str | Path] = [sys.executable, script, recipe, recipe.parent / "build", str(every)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     return int(result.stdout)
@@ -179,7 +179,7 @@ def test_a_full_disk(slow_pair: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
     build = slow_pair.parent / "build"
-    command = [TRTSPEC, "build", slow_pair, "--output", build]
+    command: list[str | Path] = [TRTSPEC, "build", slow_pair, "--output", build]
     result = subprocess.run(
         command, preexec_fn=no_large_files, capture_output=True, text=True, timeout=60, check=False
     )
@@ -206,7 +206,7 @@ def shards(folder: Path) -> list[Path]:
     return files
 
 
-def edit(folder: Path, pop: str | None = None, **tensors: torch.Tensor) -> None:
+def edit(folder: Path, tensors: dict[str, torch.Tensor], pop: str | None = None) -> None:
     found = load_file(folder / "model.safetensors") | tensors
     save_file({name: tensor for name, tensor in found.items() if name != pop}, folder / "model.safetensors")
 
@@ -221,9 +221,12 @@ def edit(folder: Path, pop: str | None = None, **tensors: torch.Tensor) -> None:
         (lambda folder: os.truncate(shards(folder)[1], 5000), "is cut off"),
         (lambda folder: shards(folder)[1].unlink(), "the index names this shard, but it is missing"),
         (lambda folder: shutil.copy(*shards(folder)), "stands in"),
-        (lambda folder: edit(folder, pop="model.norm.weight"), "model.norm.weight: this tensor is missing"),
-        (lambda folder: edit(folder, **{NORM: torch.zeros(31)}), r"has shape [31], config.json demands [32]"),
-        (lambda folder: edit(folder, **{NORM: torch.zeros(32).int()}), "has dtype I32, expected one of"),
+        (
+            lambda folder: edit(folder, {}, pop="model.norm.weight"),
+            "model.norm.weight: this tensor is missing",
+        ),
+        (lambda folder: edit(folder, {NORM: torch.zeros(31)}), r"has shape [31], config.json demands [32]"),
+        (lambda folder: edit(folder, {NORM: torch.zeros(32).int()}), "has dtype I32, expected one of"),
     ],
 )
 def test_a_model_that_is_broken_is_one_line(

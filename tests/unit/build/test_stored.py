@@ -117,7 +117,9 @@ def test_what_is_corrupted_is_not_used_until_it_is_dropped(pair_recipe: Path, st
 
 def test_two_builders_that_race(pair_recipe: Path, store: Path) -> None:
     builds = [pair_recipe.parent / name for name in ("one", "other")]
-    commands = [[*TRTSPEC, "build", pair_recipe, "--output", folder, "--store", store] for folder in builds]
+    commands: list[list[str | Path]] = [
+        [*TRTSPEC, "build", pair_recipe, "--output", folder, "--store", store] for folder in builds
+    ]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
     for process in processes:
         _, said = process.communicate(timeout=60)

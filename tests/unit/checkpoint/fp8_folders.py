@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-ARGUMENTS = {
+ARGUMENTS: dict[str, Any] = {
     "actorder": None,
     "block_structure": None,
     "dynamic": False,

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -25,11 +27,11 @@ def numbers(dtype: str) -> torch.Tensor:
     return torch.cat([random, borders, borders - 1, borders + 1]).view(torch.float32)
 
 
-def as_array(values: torch.Tensor, dtype: str) -> np.ndarray:
+def as_array(values: torch.Tensor, dtype: str) -> npt.NDArray[Any]:
     return values.view(torch.uint8).numpy().view(NUMPY[dtype])
 
 
-def as_tensor(array: np.ndarray, dtype: str) -> torch.Tensor:
+def as_tensor(array: npt.NDArray[Any], dtype: str) -> torch.Tensor:
     return torch.from_numpy(array.view("u1").copy()).view(DTYPES[dtype])
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -142,7 +143,7 @@ def test_memory_does_not_grow_with_the_model(
     assert peak < 4_000_000
 
 
-def edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+def edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
     save_file(tensors, folder / "model.safetensors")
@@ -260,7 +261,7 @@ def test_a_disk_without_the_space_is_found_before_writing(
     llama_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = read_source(llama_folder())
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     with pytest.raises(UnavailableError, match="the disk is full"):
         convert(source, ConvertOptions("float32"), tmp_path / "out")
     assert not (tmp_path / "out/rank0.safetensors").exists()

@@ -35,7 +35,7 @@ RANKS = [
 ]
 KINDS = {"bf16": (False, False), "fp8": (True, False), "fp8_kv": (True, True)}
 # Every size divides by two ranks as FP8 demands; the vocabulary does not, and is filled up.
-SIZES = {
+SIZES: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 16, "vocab_size": 97, "rope_theta": 500000.0,
 }  # fmt: skip
@@ -51,7 +51,7 @@ class Case:
     def __init__(self, folder: Path, family: str, kind: str) -> None:
         self.folder, self.family = folder, family
         self.fp8, self.kv_cache = KINDS[kind]
-        scaling = {"rope_scaling": ROPE} if family == "llama" else {}
+        scaling: dict[str, Any] = {"rope_scaling": ROPE} if family == "llama" else {}
         tiny_model(family, dtype=torch.bfloat16, **SIZES, **scaling).save_pretrained(folder)
         self.source = read_source(folder)
         self.ids = torch.randint(0, 97, (4, 32), generator=torch.Generator().manual_seed(5))

@@ -87,8 +87,8 @@ def test_the_checkpoint_has_the_largest_scale_of_each_product(
         assert ours[f"{stem}.activation_scaling_factor"].item() == largest("input_scale", *modules)
     for layer, is_above_one in ((0, False), (1, True)):
         scales = [theirs[f"model.layers.{layer}.self_attn.{letter}_scale"].item() for letter in "kv"]
-        found = ours[f"transformer.layers.{layer}.attention.kv_cache_scaling_factor"].item()
-        assert (found, found > 1) == (max(scales), is_above_one)
+        cache = ours[f"transformer.layers.{layer}.attention.kv_cache_scaling_factor"].item()
+        assert (cache, cache > 1) == (max(scales), is_above_one)
     attention = "transformer.layers.1.attention"
     dense = theirs["model.layers.1.self_attn.o_proj.weight"].view(torch.uint8)
     assert torch.equal(ours[f"{attention}.dense.weight"].view(torch.uint8), dense)

@@ -71,6 +71,10 @@ def test_the_numbers_are_those_of_transformers_and_torch(
     assert 0 < result.agreement < 1
 
 
+def amax_of(module: torch.nn.Module, quantizer: str) -> float:
+    return float(getattr(module, quantizer).amax)
+
+
 def test_the_scales_are_the_shared_ones(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
     """ModelOpt's exporter leaves in the model's quantizers what its checkpoint has."""
     source = read_source(llama_folder())
@@ -85,13 +89,13 @@ def test_the_scales_are_the_shared_ones(llama_folder: Callable[..., Path], tmp_p
     for name, amax in found.linears.items():
         ours, theirs = quantized.model.get_submodule(name), exported.get_submodule(name)
         for quantizer in ("weight_quantizer", "input_quantizer"):
-            value = float(getattr(ours, quantizer).amax)
-            assert value == pytest.approx(float(getattr(theirs, quantizer).amax), rel=1e-6), name
-        changed += float(ours.weight_quantizer.amax) > amax.weight * 1.001
+            value = amax_of(ours, quantizer)
+            assert value == pytest.approx(amax_of(theirs, quantizer), rel=1e-6), name
+        changed += amax_of(ours, "weight_quantizer") > amax.weight * 1.001
     assert changed
     for layer in range(source.num_hidden_layers):
         attention = quantized.model.get_submodule(f"model.layers.{layer}.self_attn")
-        assert float(attention.k_bmm_quantizer.amax) == float(attention.v_bmm_quantizer.amax) == 448
+        assert amax_of(attention, "k_bmm_quantizer") == amax_of(attention, "v_bmm_quantizer") == 448
 
 
 def test_nothing_to_measure_with(llama_folder: Callable[..., Path]) -> None:

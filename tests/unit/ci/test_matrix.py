@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from trtspec.build.stored import platform_of
 from trtspec.cli.app import app
 from trtspec.errors import RecipeError, TrtspecError
 from trtspec.recipe.loader import load
 from trtspec.recipe.releases import RELEASES, release_of
 from trtspec.store.entry import Entry
+from trtspec.store.platform import platform_of
 from trtspec.store.push import push
 from trtspec.store.store import Store
 

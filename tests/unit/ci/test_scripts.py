@@ -69,7 +69,7 @@ class Steps:
             codes.append(self._shell(step["run"], given))
         return codes
 
-    def _shell(self, script: str, given: Mapping[str, str]) -> int:
+    def _shell(self, script: str, given: dict[str, str]) -> int:
         outputs = {name: str(path) for name, path in self._outputs.items()}
         environment = self._machine.environment | outputs | given
         command = [*BASH, script]

@@ -138,6 +138,6 @@ class TestSafety:
             files.append(tmp_path / f"{number}.sh")
             files[-1].write_text(f"#!/bin/bash\n{script}\n")
         # SC2086: recipes are file names with wildcards, unquoted on purpose.
-        command = [BIN / "shellcheck", "--exclude", "SC2086", *files]
+        command: list[str | Path] = [BIN / "shellcheck", "--exclude", "SC2086", *files]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert result.returncode == 0, result.stdout

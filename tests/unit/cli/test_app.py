@@ -110,7 +110,8 @@ class TestMain:
     def test_a_defect_is_raised_again_with_a_request_to_report_it(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(cli, "app", lambda: {}["x"])
+        empty: dict[str, object] = {}
+        monkeypatch.setattr(cli, "app", lambda: empty["x"])
         with pytest.raises(KeyError):
             cli.main()
         assert "a defect of trtspec; please report it" in capsys.readouterr().err

@@ -33,7 +33,7 @@ def test_depth_outside_of_strings(body: bytes, deep: bool) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"a": 1}, {"a": {"b": []}, "c": "}"}])
 @pytest.mark.parametrize("space", [b"", b" \r\n"])
-def test_a_field_is_added(given: dict, space: bytes) -> None:
+def test_a_field_is_added(given: dict[str, object], space: bytes) -> None:
     body = space + json.dumps(given).encode()[:-1] + space + b"}" + space
     assert json.loads(with_field(body, "name", "value")) == {**given, "name": "value"}
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from trtspec.deploy.client import Client
 from trtspec.errors import ServerError
 
+if TYPE_CHECKING:
+    from _collections_abc import dict_items
 
-class AfterTheStreamBroke(dict):
+
+class AfterTheStreamBroke(dict[str, Any]):
     """Values that are read when the thread that listens to the stream has ended."""
 
-    def items(self):
+    def items(self) -> dict_items[str, Any]:
         before = self.pop("threads")
         listener = (set(threading.enumerate()) - before).pop()
         listener.join(60)
@@ -33,7 +37,7 @@ def closed_port() -> Iterator[int]:
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_stream_that_cannot_begin_is_a_server_error(closed_port: int, is_late: bool) -> None:
     client = Client(f"127.0.0.1:{closed_port}", "speculative_llm")
-    values: dict = {"text_input": "hello"}
+    values: dict[str, Any] = {"text_input": "hello"}
     if is_late:
         values = AfterTheStreamBroke(values, threads=set(threading.enumerate()))
     with pytest.raises(ServerError, match="failed to connect"):

@@ -39,10 +39,10 @@ SECRETS = {
 }
 
 
-def test_what_engines_need_comes_through():
+def test_what_engines_need_comes_through() -> None:
     assert for_server(NEEDED) == NEEDED
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_secrets_do_not(name):
+def test_secrets_do_not(name: str) -> None:
     assert for_server({name: SECRETS[name]}) == {}

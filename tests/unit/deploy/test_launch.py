@@ -3,13 +3,13 @@
 from trtspec.deploy.launch import SERVER, launch
 
 
-def test_engines_of_one_rank_need_no_mpi():
+def test_engines_of_one_rank_need_no_mpi() -> None:
     line = launch([SERVER, "--http-port=8000"], ranks=1, gpus=2)
 
     assert (line.argv, line.environment) == ((SERVER, "--http-port=8000"), {})
 
 
-def test_several_ranks_make_the_server_an_orchestrator():
+def test_several_ranks_make_the_server_an_orchestrator() -> None:
     """As NVIDIA's `launch_triton_server.py --multi-model` has it."""
     line = launch([SERVER, "--http-port=8000"], ranks=2, gpus=3)
 

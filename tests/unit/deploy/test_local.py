@@ -26,7 +26,9 @@ def executable(file: Path) -> str:
     return str(file)
 
 
-def test_the_image_comes_before_path_and_path_before_the_wheel(tmp_path, monkeypatch):
+def test_the_image_comes_before_path_and_path_before_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(local, "SERVER", str(tmp_path / "opt/tritonserver"))
@@ -38,14 +40,14 @@ def test_the_image_comes_before_path_and_path_before_the_wheel(tmp_path, monkeyp
     assert find_triton() == Triton(Path(image))
 
 
-def test_engines_of_several_ranks_are_launched_by_mpirun():
+def test_engines_of_several_ranks_are_launched_by_mpirun() -> None:
     started = line(Deployment("x", Path("/build"), "model", ranks=2), TRITON, gpus=2)
     assert started.argv[:5] == ("mpirun", "--allow-run-as-root", "-n", "1", str(TRITON.server))
     assert "--model-repository=/build/model_repository" in started.argv
     assert started.environment["TRTLLM_ORCHESTRATOR"] == "1"
 
 
-def test_a_machine_without_mpirun_is_told(tmp_path, monkeypatch):
+def test_a_machine_without_mpirun_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     deployment = Deployment("x", tmp_path, "model", ranks=2, ports=Ports(*free_ports()))
     with (
@@ -57,12 +59,12 @@ def test_a_machine_without_mpirun_is_told(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("gpus", "given"), [(0, True), (1, False)])
-def test_metrics_of_gpus_are_not_asked_for_where_there_are_none(gpus, given):
+def test_metrics_of_gpus_are_not_asked_for_where_there_are_none(gpus: int, given: bool) -> None:
     started = line(Deployment("x", Path("/build"), "model"), TRITON, gpus)
     assert ("--allow-gpu-metrics=false" in started.argv) == given
 
 
-def test_it_finds_a_command_on_path(tmp_path):
+def test_it_finds_a_command_on_path(tmp_path: Path) -> None:
     """As it must find mpirun."""
     code = "import os, sys; from trtspec.deploy.die_with_parent import main; main(os.getppid(), sys.argv[1:])"
     said = subprocess.check_output([sys.executable, "-c", code, "echo", "a b"], text=True)

@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @pytest.fixture
-def free():
+def free() -> list[int]:
     listeners = [socket.create_server((LOOPBACK, 0)) for _ in range(3)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:
@@ -21,27 +21,27 @@ def free():
     return ports
 
 
-def test_free_ports_stay_free(free):
+def test_free_ports_stay_free(free: list[int]) -> None:
     check_free(LOOPBACK, Ports(*free))
     check_free(LOOPBACK, Ports(*free))
 
 
 @pytest.mark.parametrize("index", range(3))
-def test_a_taken_port_is_named_with_its_option(free, index):
+def test_a_taken_port_is_named_with_its_option(free: list[int], index: int) -> None:
     option = ("--http-port", "--grpc-port", "--metrics-port")[index]
     taken = socket.create_server((LOOPBACK, free[index]))
     with taken, pytest.raises(UnavailableError, match=f"{free[index]}: the port is in use") as caught:
         check_free(LOOPBACK, Ports(*free))
-    assert option in caught.value.repair
+    assert option in str(caught.value.repair)
 
 
-def test_the_same_port_twice_is_taken(free):
+def test_the_same_port_twice_is_taken(free: list[int]) -> None:
     with pytest.raises(UnavailableError, match="the port is in use") as caught:
         check_free(LOOPBACK, Ports(free[0], free[0], free[1]))
-    assert "--grpc-port" in caught.value.repair
+    assert "--grpc-port" in str(caught.value.repair)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
-def test_an_address_of_somebody_else_is_refused(free, host):
+def test_an_address_of_somebody_else_is_refused(free: list[int], host: str) -> None:
     with pytest.raises(UnavailableError, match="not an address"):
         check_free(host, Ports(*free))

@@ -22,7 +22,7 @@ subprocess.Popen([*stub[:2], stub[2].format(sys.argv[1])]).wait()
 @pytest.mark.parametrize(
     ("stub", "stuck"), [("sleep 60", True), ("bash -c 'sleep 60; true'", False)], ids=["alone", "watched"]
 )
-def test_a_stub_without_a_watchdog(monkeypatch, stub, stuck):
+def test_a_stub_without_a_watchdog(monkeypatch: pytest.MonkeyPatch, stub: str, stuck: bool) -> None:
     server = subprocess.Popen([sys.executable, "-c", SERVER, stub], start_new_session=True)
     try:
         wait_until(lambda: processes._stubs(server.pid), "a stub")
@@ -35,7 +35,7 @@ def test_a_stub_without_a_watchdog(monkeypatch, stub, stuck):
         server.wait()
 
 
-def test_a_server_that_is_gone_is_not_stuck():
+def test_a_server_that_is_gone_is_not_stuck() -> None:
     server = subprocess.Popen(["true"])
     server.wait()
     assert not has_stuck_stub(server.pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +13,12 @@ from trtspec.deploy.shared_memory import new_prefix, remove_abandoned, remove_re
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
     return tmp_path
 
 
-def test_only_those_of_dead_processes_are_removed(folder):
+def test_only_those_of_dead_processes_are_removed(folder: Path) -> None:
     code = "from trtspec.deploy.shared_memory import new_prefix; print(new_prefix())"
     theirs = subprocess.check_output([sys.executable, "-c", code], text=True).strip()
     namespace = theirs.split("_")[1].partition("-")[0]

@@ -77,7 +77,7 @@ def test_max_num_tokens_as_trtllm_build_counts_them(options: BuildOptions, expec
 
 
 def test_options_of_the_recipe_are_written_as_plugin_config_has_them() -> None:
-    extra = {
+    extra: dict[str, int | float | str] = {
         "gemm_plugin": "auto",
         "nccl_plugin": "disable",
         "multiple_profiles": True,

@@ -52,7 +52,7 @@ def test_what_speculation_stands_on_is_said_aloud() -> None:
 
 
 def test_options_of_the_recipe() -> None:
-    extra = {
+    extra: dict[str, int | float | str] = {
         "gemm_plugin": "disable",
         "nccl_plugin": False,
         "multiple_profiles": True,

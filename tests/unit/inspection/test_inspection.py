@@ -123,7 +123,8 @@ def test_a_qwen3_that_does_not_say_so(tmp_path: Path, key: str, value: str | Non
     model.save_pretrained(tmp_path / "model")
     convert(read_source(tmp_path / "model"), ConvertOptions("bfloat16"), tmp_path / "checkpoint")
     assert not inspect(str(tmp_path / "checkpoint")).findings
-    edit(tmp_path / "checkpoint", **{key: value})
+    change: dict[str, Any] = {key: value}
+    edit(tmp_path / "checkpoint", **change)
     found = only(inspect(str(tmp_path / "checkpoint")))
     assert (found.severity, found.subject) == (Severity.ERROR, key)
     assert found.problem.startswith(problem)

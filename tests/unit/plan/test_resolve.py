@@ -44,9 +44,9 @@ def resolved(llama_folder: Callable[..., Path], tmp_path: Path) -> Resolve:
         ]
         facts = Facts(dict(zip(Role, models, strict=True)), Host({}), serving_code="")
         recipe = tmp_path / "recipe.yaml"
-        start = ("name: x", f"hardware: {{gpu: {gpu}}}", "target: {model: ./t}", "draft: {model: ./d}")
+        usual = ("name: x", f"hardware: {{gpu: {gpu}}}", "target: {model: ./t}", "draft: {model: ./d}")
         given = [line.split(":")[0] for line in lines]
-        start = tuple(line for line in start if line.split(":")[0] not in given)
+        start = tuple(line for line in usual if line.split(":")[0] not in given)
         recipe.write_text("\n".join((*start, *lines)))
         return resolve(load(recipe), facts, flags or {}, environment or {})
 

@@ -11,7 +11,7 @@ from trtspec.recipe.schema import Recipe
 
 def found(**changes: Any) -> dict[str, tuple[str, str | None]]:
     """Key to problem and repair, for a valid recipe with these sections changed."""
-    values = {
+    values: dict[str, Any] = {
         "name": "pair",
         "target": {"model": "a/big"},
         "draft": {"model": "a/small"},

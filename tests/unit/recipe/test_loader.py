@@ -306,4 +306,4 @@ class TestLocations:
 def test_a_recipe_cannot_be_changed(write_recipe: Callable[..., Path]) -> None:
     recipe: Recipe = load(write_recipe(MINIMAL)).recipe
     with pytest.raises(ValueError, match="frozen"):
-        recipe.name = "other"  # type: ignore[misc]
+        recipe.name = "other"

@@ -118,6 +118,7 @@ def test_the_table_of_the_readme(hub_cache: Path) -> None:
         recipe = load(path).recipe
         memory = json.loads(run("plan", path, "--json").stdout)["memory"]
         used = sum(memory[role]["weights"] for role in ("target", "draft")) / (1 << 30)
+        assert recipe.draft is not None
         models = [model.model.partition("/")[2] for model in (recipe.target, recipe.draft)]
         rows.append(
             f"| [{path.stem}]({path.name}) | {recipe.hardware.count} x {recipe.hardware.gpu.upper()} "

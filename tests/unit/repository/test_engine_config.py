@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
 
 from trtspec.repository import RepositorySpec, write_repository
 from trtspec.repository.config import config_text
@@ -25,7 +25,7 @@ def parameters(config: pb.ModelConfig) -> dict[str, str]:
     return {key: value.string_value for key, value in config.parameters.items()}
 
 
-def test_both_backends_have_the_same_tensors():
+def test_both_backends_have_the_same_tensors() -> None:
     ours, nvidias = read(PYTHON), read(NVIDIAS)
 
     assert (ours.backend, nvidias.backend) == ("python", "tensorrtllm")
@@ -34,7 +34,7 @@ def test_both_backends_have_the_same_tensors():
     assert ours.max_batch_size == nvidias.max_batch_size == 16
 
 
-def test_what_nvidias_backend_demands_is_there():
+def test_what_nvidias_backend_demands_is_there() -> None:
     """What it throws without, reads without a default, or must not be left to guess."""
     config = read(NVIDIAS)
     found = parameters(config)
@@ -52,7 +52,7 @@ def test_what_nvidias_backend_demands_is_there():
     ]
 
 
-def test_single_numbers_have_the_batchs_shape_alone():
+def test_single_numbers_have_the_batchs_shape_alone() -> None:
     shapes = {tensor.name: tensor for tensor in read(NVIDIAS).input}
 
     assert shapes["request_output_len"].HasField("reshape")
@@ -61,7 +61,7 @@ def test_single_numbers_have_the_batchs_shape_alone():
     assert list(shapes["stop_words_list"].dims) == [2, -1]
 
 
-def test_what_the_plan_knows_of_a_models_texts():
+def test_what_the_plan_knows_of_a_models_texts() -> None:
     """NVIDIA's backend reads the window as a list of whole numbers with commas between them."""
     model = replace(NVIDIAS, enable_chunked_context=False, max_attention_window=4096)
 
@@ -71,14 +71,14 @@ def test_what_the_plan_knows_of_a_models_texts():
     assert parameters(read(model))["max_attention_window_size"] == "4096"
 
 
-def test_a_cache_without_a_neighbour_is_bounded_by_memory_alone():
+def test_a_cache_without_a_neighbour_is_bounded_by_memory_alone() -> None:
     config = read(EngineModel("tensorrt_llm_draft", "tensorrt_llm", "draft/engine", 16, None, (2,)))
 
     assert "max_tokens_in_paged_kv_cache" not in parameters(config)
     assert not config.model_transaction_policy.decoupled
 
 
-def test_the_coordinator_is_told_who_has_the_engines(tmp_path: Path):
+def test_the_coordinator_is_told_who_has_the_engines(tmp_path: Path) -> None:
     draft = EngineModel("tensorrt_llm_draft", "torch", "../../draft/engine", 16)
     spec = RepositorySpec(engines=(PYTHON, draft))
     found = parameters(text_format.Parse(config_text(spec), pb.ModelConfig()))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
 
 from trtspec.build.plan import make_plan
 from trtspec.plan.layout import repository_spec
@@ -28,12 +28,12 @@ CHECKED_IN = ROOT / "model_repository" / "speculative_llm"
 
 
 @pytest.fixture
-def model(tmp_path):
+def model(tmp_path: Path) -> Path:
     write_repository(tmp_path / "repository", RepositorySpec())
     return tmp_path / "repository" / "speculative_llm"
 
 
-def test_triton_reads_the_config():
+def test_triton_reads_the_config() -> None:
     config = text_format.Parse(config_text(RepositorySpec(model_name="pair")), pb.ModelConfig())
 
     assert (config.name, config.backend, config.max_batch_size) == ("pair", "python", 1)
@@ -50,7 +50,7 @@ def test_triton_reads_the_config():
     }
 
 
-def test_engines_of_tensorrt_llm_are_told_of_their_gpus_and_their_image():
+def test_engines_of_tensorrt_llm_are_told_of_their_gpus_and_their_image() -> None:
     engines = TensorRtLlm(
         "nvcr.io/image", place(dict.fromkeys(Role, 1), 2), 0.8, {Role.TARGET: False, Role.DRAFT: True}
     )
@@ -70,7 +70,7 @@ def test_engines_of_tensorrt_llm_are_told_of_their_gpus_and_their_image():
     }
 
 
-def test_who_is_served_and_for_how_long():
+def test_who_is_served_and_for_how_long() -> None:
     """What is not known is left out."""
     spec = RepositorySpec(admission=Admission(16, 256, 300, 600, 5, 120))
     config = text_format.Parse(config_text(spec), pb.ModelConfig())
@@ -93,7 +93,7 @@ def test_who_is_served_and_for_how_long():
     assert 'key: "kv_tokens"\n  value {\n    string_value: "4096"' in config_text(known)
 
 
-def test_tensors_are_nvidias():
+def test_tensors_are_nvidias() -> None:
     """Names, types and dimensions of `tensorrt_llm_bls` and of the OpenAI front end, both of 25.03."""
     config = text_format.Parse(config_text(RepositorySpec()), pb.ModelConfig())
     tensors = {
@@ -131,27 +131,27 @@ def test_the_checked_in_repository_is_in_step(tmp_path: Path) -> None:
     assert (model / "1" / "model.py").read_bytes() == (CHECKED_IN / "1" / "model.py").read_bytes()
 
 
-def test_the_edge_is_part_of_the_package():
+def test_the_edge_is_part_of_the_package() -> None:
     """A wheel has it although its source is outside of the package."""
     edge = files("trtspec.repository") / "triton_model.py"
 
     assert edge.read_bytes() == (CHECKED_IN / "1" / "model.py").read_bytes()
 
 
-def test_the_same_spec_gives_the_same_bytes(model, tmp_path):
+def test_the_same_spec_gives_the_same_bytes(model: Path, tmp_path: Path) -> None:
     write_repository(tmp_path / "again", RepositorySpec())
 
     assert _contents(model) == _contents(tmp_path / "again" / "speculative_llm")
     assert not [path for path in _contents(model) if "__pycache__" in path]
 
 
-def test_an_occupied_place_is_not_overwritten(model):
+def test_an_occupied_place_is_not_overwritten(model: Path) -> None:
     with pytest.raises(FileExistsError):
         write_repository(model.parent, RepositorySpec())
 
 
 @pytest.mark.parametrize("cwd", [ROOT, ROOT / "tests"], ids=["where trtspec lies", "elsewhere"])
-def test_the_copy_wins_over_an_installed_trtspec(model, cwd):
+def test_the_copy_wins_over_an_installed_trtspec(model: Path, cwd: Path) -> None:
     """As Triton's stub imports: the environment's packages, and the working folder, come first."""
     script = (
         "import importlib.util, sys, types\n"

@@ -62,7 +62,7 @@ class Kitchen:
     @contextmanager
     def _watch(self, label: str, size: int | None) -> Iterator[Advance]:
         self.watched.append(label)
-        yield lambda _: None
+        yield lambda *_: None
 
     @property
     def loaf(self) -> str:

@@ -33,10 +33,11 @@ def test_many_at_once_say_what_the_target_alone_says(
         deltas = await asyncio.gather(*(coordinator.complete(request) for request in requests))
         for request, delta in zip(requests, deltas, strict=True):
             assert_is(delta, expect(request, by_prompt(languages), tokenizer, byte_level.decode))
-        assert {delta.completion.end_reason for delta in deltas} == set(EndReason)
+        completions = [delta.completion for delta in deltas if delta.completion is not None]
+        assert {completion.end_reason for completion in completions} == set(EndReason)
 
         total = coordinator.stats.speculation
-        each = [delta.completion.speculation for delta in deltas]
+        each = [completion.speculation for completion in completions]
         assert total.num_spec_steps == sum(counts.num_spec_steps for counts in each) > 100
         assert total.num_draft_tokens == sum(counts.num_draft_tokens for counts in each)
         assert total.num_accepted_draft_tokens == sum(total.accepted_per_position)
@@ -84,6 +85,7 @@ def test_the_end_token_ends_without_another_round(
         delta = await Coordinator(target, draft, tokenizer).complete(
             CompletionRequest(prompt_token_ids=[1], max_tokens=100, num_draft_tokens=4)
         )
+        assert delta.completion is not None
         assert (delta.token_ids, delta.completion.end_reason) == (ids, EndReason.END_ID)
         # The last verification is the one that met the end: nothing was asked about the whole text but that.
         about_the_whole = [r for r in target.requests if len(r.input_token_ids) == 1 + length]
@@ -105,6 +107,7 @@ def test_an_end_token_that_the_engines_do_not_know(run: Run, tokenizer: Tokenize
                 prompt_token_ids=[1], max_tokens=50, num_draft_tokens=num_draft_tokens
             )
             delta = await coordinator.complete(request)
+            assert delta.completion is not None
             assert (delta.token_ids, delta.completion.end_reason) == ([5, 6, 7], EndReason.END_ID)
             assert target.in_flight == 0
 
@@ -113,16 +116,16 @@ def test_an_end_token_that_the_engines_do_not_know(run: Run, tokenizer: Tokenize
 
 def test_without_a_draft_one_request_does_all(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> None:
-        for coordinator_has_draft, options in [
-            (False, {}),
-            (True, {"num_draft_tokens": 0}),
-            (True, {"sampling": SamplingConfig(frequency_penalty=0.3)}),
-            (True, {"max_tokens": 1}),
+        plain = CompletionRequest(prompt_token_ids=[1], max_tokens=20)
+        for coordinator_has_draft, request in [
+            (False, plain),
+            (True, replace(plain, num_draft_tokens=0)),
+            (True, replace(plain, sampling=SamplingConfig(frequency_penalty=0.3))),
+            (True, replace(plain, max_tokens=1)),
         ]:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
             draft = drafting_for(target, 1.0)
             coordinator = Coordinator(target, draft if coordinator_has_draft else None, tokenizer)
-            request = replace(CompletionRequest(prompt_token_ids=[1], max_tokens=20), **options)
             delta = await coordinator.complete(request)
             assert delta.token_ids == list(range(50, 50 + request.max_tokens))
             assert [(r.max_tokens, r.streaming) for r in target.requests] == [(request.max_tokens, True)]
@@ -136,6 +139,7 @@ def test_a_stop_string_cancels_the_target_decoding_alone(run: Run, tokenizer: To
         target = ScriptedExecutor(TARGET, echo(tokenizer.encode("one two three four five six"), 5))
         request = CompletionRequest(prompt_token_ids=[1], max_tokens=50, stop=("three",))
         delta = await Coordinator(target, None, tokenizer).complete(request)
+        assert delta.completion is not None
         assert (delta.text, delta.completion.end_reason) == ("one two ", EndReason.STOP)
         assert (target.cancelled, target.in_flight) == ([1], 0)
 
@@ -155,6 +159,7 @@ def test_a_long_completion_outgrows_the_engines_inputs(run: Run, tokenizer: Toke
                 coordinator = Coordinator(target, draft, tokenizer)
                 request = CompletionRequest(prompt_token_ids=[1] * 10, max_tokens=1000, end_id=NO_END)
                 delta = await coordinator.complete(request)
+                assert delta.completion is not None
                 assert delta.completion.end_reason is EndReason.LENGTH
                 assert delta.completion.num_output_tokens == 100 - 8 - 10
                 assert coordinator.stats.draft_failures == 0
@@ -228,10 +233,11 @@ def test_none_of_the_end_tokens_comes_before_min_tokens(
         """Would say either end token at once, and says 60 where it may not."""
 
         def say(self, request: Request) -> tuple[list[int], FinishReason]:
-            said, first = len(request.input_token_ids) - 1, []
+            said = len(request.input_token_ids) - 1
+            first: list[int] = []
             for position in range(said, said + request.max_tokens):
                 wish = tokenizer.end_ids[position % 2]
-                banned = {*request.bad_token_ids}
+                banned: set[int | None] = {*request.bad_token_ids}
                 if position - said < (request.sampling.min_tokens or 0):
                     banned.add(request.end_id)
                 token = 60 if wish in banned else wish
@@ -247,6 +253,7 @@ def test_none_of_the_end_tokens_comes_before_min_tokens(
         )
         coordinator = Coordinator(Model(TARGET), Model(DRAFT), tokenizer)
         completion = (await coordinator.complete(request)).completion
+        assert completion is not None
         assert (completion.num_output_tokens, completion.end_reason) == (7, EndReason.END_ID)
 
     run(main())

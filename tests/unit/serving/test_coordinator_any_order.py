@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
+import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,9 +14,11 @@ from tests.fakes.languages import DRAFT, TARGET, chatter
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing
 from tests.fakes.trimming import Trimming, sometimes
 from trtspec.serving.bounds import Bounds
-from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import Busy, TimedOut
+from trtspec.serving.executor import Listener, Request
+from trtspec.serving.tokenizer import Tokenizer
 
 WORDS = [*range(60, 90), 256, 257]
 
@@ -51,13 +54,21 @@ arrivals = st.builds(Arrival, st.integers(0, 60), requests, st.none() | st.integ
     seed=st.integers(0, 1000),
 )
 def test_any_interleaving(
-    tokenizer, byte_level, arrivals, places, kv_tokens, queue, faults, agreement, seed
+    tokenizer: Tokenizer,
+    byte_level: tokenizers.Tokenizer,
+    arrivals: list[Arrival],
+    places: int,
+    kv_tokens: int | None,
+    queue: int,
+    faults: list[int],
+    agreement: float,
+    seed: int,
 ) -> None:
     language, failing = chatter(WORDS, seed), set(faults)
 
     async def main() -> None:
         inner = ScriptedExecutor(TARGET, language)
-        target = Watched(Trimming(inner, sometimes(seed)))
+        target = Watched(Trimming(inner, sometimes(seed)), inner)
         draft = ScriptedExecutor(
             DRAFT,
             agreeing(language, DRAFT.vocab_size, agreement),
@@ -75,6 +86,7 @@ def test_any_interleaving(
             elif not isinstance(end, Busy):
                 wanted = expect(arrival.request, language, tokenizer, byte_level.decode)
                 assert (end.text, end.token_ids) == (wanted.text, wanted.token_ids)
+                assert end.completion is not None
                 assert end.completion.end_reason is wanted.end_reason
         assert target.most_at_once <= places
         assert (inner.in_flight, draft.in_flight) == (0, 0)
@@ -94,17 +106,17 @@ GOOD = CompletionRequest(prompt_token_ids=[1], max_tokens=5)
 class Watched(Trimming):
     """Counts the requests that are at the target at once."""
 
-    def __init__(self, inner: Trimming) -> None:
-        super().__init__(inner, lambda length: length)
-        self.most_at_once = 0
+    def __init__(self, trimming: Trimming, inner: ScriptedExecutor) -> None:
+        super().__init__(trimming, lambda length: length)
+        self._inner, self.most_at_once = inner, 0
 
-    def enqueue_request(self, request, listener):
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
         request_id = super().enqueue_request(request, listener)
-        self.most_at_once = max(self.most_at_once, self._executor._executor.in_flight)
+        self.most_at_once = max(self.most_at_once, self._inner.in_flight)
         return request_id
 
 
-async def one(coordinator: Coordinator, arrival: Arrival):
+async def one(coordinator: Coordinator, arrival: Arrival) -> Delta | Busy | TimedOut | None:
     """The completion, the error that it met, or None where the client left."""
     for _ in range(arrival.turn):
         await asyncio.sleep(0)

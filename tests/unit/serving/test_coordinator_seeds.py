@@ -22,8 +22,8 @@ class Sampler(OneShot):
         self.skill = skill
 
     def say(self, request: Request) -> tuple[list[int], FinishReason]:
-        assert request.sampling.seed is not None
-        draft, said = list(request.draft_token_ids), []
+        draft = list(request.draft_token_ids)
+        said: list[int] = []
         if draft:
             chosen = [self.draw(request, draft[:length]) for length in range(len(draft) + 1)]
             outcome = verify(draft, chosen, request.end_id, len(draft) + 1)
@@ -35,6 +35,7 @@ class Sampler(OneShot):
         return said, reason
 
     def draw(self, request: Request, said: list[int]) -> int:
+        assert request.sampling.seed is not None
         number = random.Random((request.sampling.seed + len(said)) % NUM_SEEDS).random()
         sequence = [*request.input_token_ids, *said]
         likely = zlib.crc32(repr(sequence[-3:]).encode()) % 200

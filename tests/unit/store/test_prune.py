@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def later(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
     monkeypatch.setattr(Files, "find", aged)
 
 
-def at_day(day: int, **values: object) -> Entry:
+def at_day(day: int, **values: Any) -> Entry:
     entry = Entry("target", "llama", H200, "1" * 64, f"2026-01-{day:02}T00:00:00+00:00", {}, (), {})
     return replace(entry, **values)
 
@@ -118,7 +119,7 @@ def test_a_push_that_uses_an_object_nobody_else_needs(
     entry = entry_of(engine)
     push(store, entry, engine, silent)
     store.files.remove([entry.document])
-    pruned = []
+    pruned: list[bool] = []
     size = Files.size
 
     def size_then_prune(self: Files, name: str) -> int | None:

@@ -19,14 +19,14 @@ def engine(tmp_path: Path) -> Path:
     return write_engine(tmp_path / "engine", tiny_llama(vocab_size=96), max_seq_len=128, max_draft_len=6)
 
 
-def test_are_those_of_the_loaded_engine(engine: Path):
+def test_are_those_of_the_loaded_engine(engine: Path) -> None:
     executor = TorchExecutor(engine)
     executor.shutdown()
     assert read_limits(engine) == executor.limits
     assert isinstance(read_limits(engine), Limits)
 
 
-def test_an_engine_without_the_mode_verifies_nothing(engine: Path):
+def test_an_engine_without_the_mode_verifies_nothing(engine: Path) -> None:
     config = json.loads((engine / "config.json").read_text())
     config["build_config"]["speculative_decoding_mode"] = 1
     (engine / "config.json").write_text(json.dumps(config))
@@ -43,7 +43,7 @@ def test_an_engine_without_the_mode_verifies_nothing(engine: Path):
         ("[]", "not an engine's config.json"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, content: str | None, problem: str):
+def test_what_cannot_be_read_is_named(tmp_path: Path, content: str | None, problem: str) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
 

@@ -20,12 +20,14 @@ from trtspec.serving.executors.step_result import decode, verify
         ([1, 2, 3], [1, 2, 3, 4], 3, 2, [1, 2], "LENGTH"),
     ],
 )
-def test_verify(draft, chosen, end_id, room, tokens, reason):
+def test_verify(
+    draft: list[int], chosen: list[int], end_id: int | None, room: int, tokens: list[int], reason: str
+) -> None:
     outcome = verify(draft, chosen, end_id, room)
     assert (outcome.token_ids, outcome.finish_reason) == (tokens, FinishReason[reason])
 
 
-def test_decode():
+def test_decode() -> None:
     assert decode(5, 5, 3).finish_reason is FinishReason.END_ID
     assert decode(5, 5, 3).token_ids == []
     assert decode(5, None, 3).finish_reason is FinishReason.NOT_FINISHED

@@ -20,23 +20,23 @@ LIMITS = Limits(max_batch_size=2, max_input_len=20, max_seq_len=24, max_draft_le
         (20, 4, 3, 0, 3),
     ],
 )
-def test_what_is_left_of_a_request(prompt, draft, max_tokens, kept, room):
+def test_what_is_left_of_a_request(prompt: int, draft: int, max_tokens: int, kept: int, room: int) -> None:
     valid = validate(Request([1] * prompt, max_tokens, draft_token_ids=[2] * draft), LIMITS)
     assert (valid.prompt_len, len(valid.draft), valid.max_tokens) == (prompt, kept, room)
 
 
-def test_no_room_for_a_single_token():
+def test_no_room_for_a_single_token() -> None:
     with pytest.raises(Refused, match="no room"):
         validate(Request([1] * 20, 3), LIMITS)
 
 
-def test_the_request_keeps_its_own_lists():
+def test_the_request_keeps_its_own_lists() -> None:
     tokens = [1, 2, 3]
     validate(Request(tokens, 3), LIMITS).text.append(4)
     assert tokens == [1, 2, 3]
 
 
-def test_a_text_is_taken_as_it_is():
+def test_a_text_is_taken_as_it_is() -> None:
     text = Text([1, 2, 3])
     valid = validate(Request(text, 3), LIMITS)
     text.append(4)
@@ -44,7 +44,7 @@ def test_a_text_is_taken_as_it_is():
     assert valid.prompt_len == 3
 
 
-def test_a_text_packs_what_is_new():
+def test_a_text_packs_what_is_new() -> None:
     text = Text([1, 2, 3])
     first = text.packed(2)
     assert first.tolist() == [1, 2]
@@ -56,7 +56,7 @@ def test_a_text_packs_what_is_new():
 
 
 @pytest.mark.parametrize("wrong", [-1, 50])
-def test_tokens_out_of_the_vocabulary_are_refused(wrong):
+def test_tokens_out_of_the_vocabulary_are_refused(wrong: int) -> None:
     for request in (Request([1, wrong], 3), Request([1], 3, [wrong]), Request([1], 3, bad_token_ids=[wrong])):
         with pytest.raises(Refused, match="acceptable range"):
             validate(request, LIMITS)

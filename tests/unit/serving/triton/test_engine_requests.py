@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from trtspec.serving.errors import RequestError
@@ -10,10 +13,15 @@ from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.executors.bls.tensors import request_arrays
 from trtspec.serving.executors.validation import Valid
 from trtspec.serving.text import Text
-from trtspec.serving.triton.engine_requests import is_stop, read_engine_request, response_arrays
+from trtspec.serving.triton.engine_requests import (
+    EngineRequest,
+    is_stop,
+    read_engine_request,
+    response_arrays,
+)
 
 
-def tensors(**values):
+def tensors(**values: npt.ArrayLike) -> dict[str, npt.NDArray[Any]]:
     """As Triton hands them to the model: lists have the batch's dimension, numbers nothing else."""
     return {
         "input_ids": np.array([[3, 1, 4]], np.int32),
@@ -23,7 +31,7 @@ def tensors(**values):
     }
 
 
-def read(**values):
+def read(**values: npt.ArrayLike) -> EngineRequest:
     return read_engine_request(tensors(**values), excludes_input=False)
 
 
@@ -37,7 +45,7 @@ def read(**values):
         Request([3], 1, sampling=SamplingConfig(0.5, 20, 0.5, 7, 1.5, 0.25, -0.25, 3)),
     ],
 )
-def test_what_the_coordinator_asks_is_what_is_understood(request_: Request):
+def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> None:
     prompt = request_.input_token_ids
     valid = Valid(Text(prompt), len(prompt), [*request_.draft_token_ids], request_.max_tokens)
 
@@ -54,13 +62,13 @@ def test_what_the_coordinator_asks_is_what_is_understood(request_: Request):
     assert asked.excludes_input
 
 
-def test_temperature_alone_is_greedy_as_in_tensorrt_llm():
+def test_temperature_alone_is_greedy_as_in_tensorrt_llm() -> None:
     assert read(temperature=[0.7]).request.sampling.is_greedy
     assert not read(temperature=[0.7], runtime_top_p=[1.0]).request.sampling.is_greedy
     assert read(runtime_top_k=[0], runtime_top_p=[0.0]).request.sampling.is_greedy
 
 
-def test_what_nvidias_coordinator_always_sends_asks_for_nothing():
+def test_what_nvidias_coordinator_always_sends_asks_for_nothing() -> None:
     asked = read(
         bad_words_list=np.array([[[0], [-1]]], np.int32),  # of [""], the usual curl line's
         stop_words_list=np.zeros([1, 2, 0], np.int32),
@@ -91,23 +99,23 @@ def test_what_nvidias_coordinator_always_sends_asks_for_nothing():
         ("guided_decoding_guide", [b"{}"]),
     ],
 )
-def test_what_it_cannot_do_is_refused(name, value):
+def test_what_it_cannot_do_is_refused(name: str, value: npt.ArrayLike) -> None:
     with pytest.raises(RequestError, match=name):
         read(**{name: value})
 
 
-def test_several_sequences_and_none_are_refused():
+def test_several_sequences_and_none_are_refused() -> None:
     with pytest.raises(RequestError, match="2 sequences"):
         read(input_ids=[[1], [2]])
     with pytest.raises(RequestError, match="input_ids is missing"):
         read_engine_request({}, excludes_input=False)
 
 
-def test_padding_behind_the_prompt_is_no_prompt():
+def test_padding_behind_the_prompt_is_no_prompt() -> None:
     assert read(input_ids=[[3, 1, 4, 0, 0]]).request.input_token_ids == [3, 1, 4]
 
 
-def test_the_prompt_comes_first_unless_it_is_unwanted_or_streamed():
+def test_the_prompt_comes_first_unless_it_is_unwanted_or_streamed() -> None:
     shown, hidden = read(), read(exclude_input_in_output=[True])
     streamed = read(streaming=[True])
 
@@ -118,7 +126,7 @@ def test_the_prompt_comes_first_unless_it_is_unwanted_or_streamed():
     assert response_arrays(hidden, [])["output_ids"].shape == (1, 1, 0)
 
 
-def test_numbers_come_when_asked_for():
+def test_numbers_come_when_asked_for() -> None:
     asked = read(
         draft_input_ids=[[5, 6, 7]],
         return_perf_metrics=[True],
@@ -138,7 +146,7 @@ def test_numbers_come_when_asked_for():
     }
 
 
-def test_a_stop_is_told_from_a_request():
+def test_a_stop_is_told_from_a_request() -> None:
     assert is_stop(tensors(stop=[True]))
     assert not is_stop(tensors(stop=[False]))
     assert not is_stop(tensors())

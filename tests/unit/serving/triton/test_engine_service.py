@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.fakes.bls_model import QueueClient, as_received
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from trtspec.serving.errors import EngineFailure, EngineLoadError
-from trtspec.serving.executor import Limits
+from trtspec.serving.executor import Limits, Request
 from trtspec.serving.triton.engine_service import EngineService
 
 LIMITS = Limits(max_batch_size=8, max_input_len=255, max_seq_len=600, max_draft_len=4, vocab_size=300)
 LANGUAGE = babble(LIMITS.vocab_size)
+Serve = Callable[..., EngineService]
 
 
 def text(count: int) -> list[int]:
@@ -25,11 +29,13 @@ def text(count: int) -> list[int]:
 
 
 @pytest.fixture
-def serve():
+def serve() -> Iterator[Serve]:
     """Starts services over a scripted engine, `delay` seconds a step, and closes them."""
-    started = []
+    started: list[EngineService] = []
 
-    def start(delay: float = 0.0, fails=lambda request: None) -> EngineService:
+    def start(
+        delay: float = 0.0, fails: Callable[[Request], str | None] = lambda request: None
+    ) -> EngineService:
         service = EngineService(
             lambda: ScriptedExecutor(LIMITS, LANGUAGE, delay, fails), excludes_input=True, check_s=0.01
         )
@@ -41,12 +47,14 @@ def serve():
         service.close()
 
 
-def submit(service: EngineService, request_id: str = "", **values) -> QueueClient:
+def submit(
+    service: EngineService, request_id: str = "", max_tokens: int = 8, **values: npt.NDArray[Any]
+) -> QueueClient:
     client = QueueClient()
     arrays = {
         "input_ids": np.array([[3, 1, 4]], np.int32),
         "input_lengths": np.array([[3]], np.int32),
-        "request_output_len": np.array([[values.pop("max_tokens", 8)]], np.int32),
+        "request_output_len": np.array([[max_tokens]], np.int32),
         **values,
     }
     service.submit(as_received(arrays), request_id, client)
@@ -55,7 +63,8 @@ def submit(service: EngineService, request_id: str = "", **values) -> QueueClien
 
 def heard(client: QueueClient) -> list[list[int]]:
     """The tokens of each response, up to the final one."""
-    responses, is_final = [], False
+    responses: list[list[int]] = []
+    is_final = False
     while not is_final:
         arrays, is_final, error = client.heard.get(timeout=20)
         assert error is None
@@ -69,14 +78,14 @@ def failure(client: QueueClient) -> str | None:
     return client.heard.get(timeout=20)[2]
 
 
-def test_one_answer_or_a_stream(serve):
+def test_one_answer_or_a_stream(serve: Serve) -> None:
     service = serve()
 
     assert heard(submit(service)) == [text(8)]
     assert heard(submit(service, streaming=np.array([[True]]))) == [[token] for token in text(8)]
 
 
-def test_a_stop_ends_the_requests_with_its_id(serve):
+def test_a_stop_ends_the_requests_with_its_id(serve: Serve) -> None:
     service = serve(delay=0.005)
     stopped = submit(service, "a", max_tokens=300, streaming=np.array([[True]]))
     other = submit(service, "b", max_tokens=40)
@@ -88,7 +97,7 @@ def test_a_stop_ends_the_requests_with_its_id(serve):
     assert heard(other) == [text(40)]
 
 
-def test_a_stop_without_an_id_or_for_nobody_ends_nothing(serve):
+def test_a_stop_without_an_id_or_for_nobody_ends_nothing(serve: Serve) -> None:
     service = serve(delay=0.002)
     client = submit(service, max_tokens=30)
 
@@ -98,7 +107,7 @@ def test_a_stop_without_an_id_or_for_nobody_ends_nothing(serve):
     assert heard(client) == [text(30)]
 
 
-def test_a_client_that_leaves_takes_its_work_with_it(serve):
+def test_a_client_that_leaves_takes_its_work_with_it(serve: Serve) -> None:
     service = serve(delay=0.005)
     client = submit(service, max_tokens=300, streaming=np.array([[True]]))
     client.heard.get(timeout=20)
@@ -108,14 +117,14 @@ def test_a_client_that_leaves_takes_its_work_with_it(serve):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_stop_word_ends_the_text_behind_it(serve, streaming):
+def test_a_stop_word_ends_the_text_behind_it(serve: Serve, streaming: bool) -> None:
     words = np.array([[text(5)[3:5], [2, -1]]], np.int32)
     client = submit(serve(), max_tokens=100, stop_words_list=words, streaming=np.array([[streaming]]))
 
     assert [token for tokens in heard(client) for token in tokens] == text(5)
 
 
-def test_errors_of_the_request_and_of_the_engine_are_told(serve):
+def test_errors_of_the_request_and_of_the_engine_are_told(serve: Serve) -> None:
     service = serve()
 
     assert "beam_width is given" in (failure(submit(service, beam_width=np.array([[2]], np.int32))) or "")
@@ -124,20 +133,20 @@ def test_errors_of_the_request_and_of_the_engine_are_told(serve):
     )
 
 
-def test_an_engine_that_cannot_run_is_found_when_it_is_loaded():
+def test_an_engine_that_cannot_run_is_found_when_it_is_loaded() -> None:
     with pytest.raises(EngineFailure, match="broken"):
         EngineService(lambda: ScriptedExecutor(LIMITS, LANGUAGE, 0.0, lambda request: "broken"), True, 1)
 
 
-def test_an_engine_that_cannot_be_loaded_leaves_no_thread():
-    def load():
+def test_an_engine_that_cannot_be_loaded_leaves_no_thread() -> None:
+    def load() -> ScriptedExecutor:
         raise EngineLoadError("rank0.safetensors", "is cut short")
 
     with pytest.raises(EngineLoadError, match="is cut short"):
         EngineService(load, True, 1)
 
 
-def test_closing_ends_what_runs(serve):
+def test_closing_ends_what_runs(serve: Serve) -> None:
     service = EngineService(lambda: ScriptedExecutor(LIMITS, LANGUAGE, 0.005), True, 0.01)
     client = submit(service, max_tokens=300, streaming=np.array([[True]]))
     client.heard.get(timeout=20)

@@ -11,12 +11,12 @@ from trtspec.serving.triton.engines import load
 from trtspec.serving.triton.parameters import Parameters
 
 
-def test_a_backend_that_nobody_knows_is_named():
+def test_a_backend_that_nobody_knows_is_named() -> None:
     with pytest.raises(EngineLoadError, match="engine_backend: 'vllm' is none of bls, tensorrt_llm, torch"):
         load({"engine_backend": "vllm"}, Path())
 
 
-def test_paths_are_relative_to_the_models_folder(tmp_path):
+def test_paths_are_relative_to_the_models_folder(tmp_path: Path) -> None:
     folder = tmp_path / "repository" / "model"
     parameters = {"engine_backend": "torch", "tokenizer_dir": "../../tokenizer"}
 
@@ -26,19 +26,19 @@ def test_paths_are_relative_to_the_models_folder(tmp_path):
     assert caught.value.path == str(tmp_path / "tokenizer" / "tokenizer.json")
 
 
-def test_a_missing_parameter_is_named():
+def test_a_missing_parameter_is_named() -> None:
     with pytest.raises(EngineLoadError, match="tokenizer_dir: missing from the parameters"):
         load({"engine_backend": "torch"}, Path())
 
 
 @pytest.mark.parametrize("text", ["three", "-1", "1.5"])
-def test_what_is_not_a_number_is_named(text):
+def test_what_is_not_a_number_is_named(text: str) -> None:
     with pytest.raises(EngineLoadError, match=rf"num_draft_tokens: '{text}' .* is not a number$"):
         load({"engine_backend": "torch", "num_draft_tokens": text}, Path())
 
 
 @pytest.mark.parametrize("text", ["0", "1", "1.5", "-0.1", "nan", "most"])
-def test_a_fraction_lies_between_0_and_1(text):
+def test_a_fraction_lies_between_0_and_1(text: str) -> None:
     with pytest.raises(EngineLoadError, match=rf"fraction: '{text}' .* is not a number between 0 and 1$"):
         Parameters({"fraction": text}, Path()).fraction("fraction")
     assert Parameters({"fraction": "0.85"}, Path()).fraction("fraction") == 0.85

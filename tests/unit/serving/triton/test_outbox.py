@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -43,18 +44,18 @@ class FakeClient:
 
 
 @pytest.fixture
-def ticks():
+def ticks() -> threading.Semaphore:
     return threading.Semaphore(0)
 
 
 @pytest.fixture
-def sender(ticks):
+def sender(ticks: threading.Semaphore) -> Iterator[Sender]:
     sender = Sender(ticks.release, tick_s=0.01)
     yield sender
     sender.close()
 
 
-def test_chunks_arrive_in_order(sender):
+def test_chunks_arrive_in_order(sender: Sender) -> None:
     client = FakeClient()
     outbox = sender.open(client, lambda: None)
 
@@ -68,7 +69,7 @@ def test_chunks_arrive_in_order(sender):
     assert client.heard[-1].completion is DONE
 
 
-def test_what_comes_during_a_send_goes_out_together(sender):
+def test_what_comes_during_a_send_goes_out_together(sender: Sender) -> None:
     client = FakeClient()
     client.may_send.clear()
     outbox = sender.open(client, lambda: None)
@@ -84,7 +85,7 @@ def test_what_comes_during_a_send_goes_out_together(sender):
     assert client.heard == [Chunk("first"), Chunk("abcd", DONE)]
 
 
-def test_a_refused_send_ends_that_request_alone(sender, caplog):
+def test_a_refused_send_ends_that_request_alone(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:
     bad, good, gone = FakeClient(), FakeClient(), threading.Event()
     bad.fails = True
     broken = sender.open(bad, gone.set)
@@ -99,8 +100,9 @@ def test_a_refused_send_ends_that_request_alone(sender, caplog):
     assert bad.heard == []
 
 
-def test_a_client_that_leaves_is_noticed_once(sender, ticks):
-    client, leaves = FakeClient(), []
+def test_a_client_that_leaves_is_noticed_once(sender: Sender, ticks: threading.Semaphore) -> None:
+    client = FakeClient()
+    leaves: list[int] = []
     sender.open(client, lambda: leaves.append(1))
     client.left = True
 
@@ -111,7 +113,9 @@ def test_a_client_that_leaves_is_noticed_once(sender, ticks):
     assert leaves == [1]
 
 
-def test_a_client_that_cannot_be_asked_costs_the_others_nothing(sender, ticks, caplog):
+def test_a_client_that_cannot_be_asked_costs_the_others_nothing(
+    sender: Sender, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken(FakeClient):
         def has_left(self) -> bool:
             raise RuntimeError("no such request")
@@ -124,7 +128,7 @@ def test_a_client_that_cannot_be_asked_costs_the_others_nothing(sender, ticks, c
         assert leaves.wait(SECONDS)
 
 
-def test_a_metric_that_fails_costs_the_clients_nothing(caplog):
+def test_a_metric_that_fails_costs_the_clients_nothing(caplog: pytest.LogCaptureFixture) -> None:
     ticked = threading.Semaphore(0)
 
     def tick() -> None:
@@ -140,7 +144,7 @@ def test_a_metric_that_fails_costs_the_clients_nothing(caplog):
         sender.close()
 
 
-def test_close_sends_what_waits():
+def test_close_sends_what_waits() -> None:
     client = FakeClient()
     sender = Sender(lambda: None, tick_s=60)
     sender.open(client, lambda: None).put(Chunk("a", DONE))

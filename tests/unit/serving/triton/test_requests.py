@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from trtspec.serving.completion import CompletionRequest
@@ -21,7 +24,7 @@ DTYPES = {
 BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 
 
-def tensors(**values):
+def tensors(**values: object) -> dict[str, npt.NDArray[Any]]:
     """As Triton would hand them over."""
     return {
         name: np.array([value if isinstance(value, list) else [value]], dtype=DTYPES[BY_NAME[name].datatype])
@@ -29,17 +32,17 @@ def tensors(**values):
     }
 
 
-def refusal(**values) -> str:
+def refusal(**values: object) -> str:
     with pytest.raises(RequestError) as caught:
         read(tensors(**values), {})
     return explain(caught.value)
 
 
-def test_a_prompt_alone_has_defaults():
+def test_a_prompt_alone_has_defaults() -> None:
     assert read(tensors(text_input="é".encode()), {}) == (CompletionRequest("é"), Wanted())
 
 
-def test_every_input_reaches_its_place():
+def test_every_input_reaches_its_place() -> None:
     completion, wanted = read(
         tensors(
             text_input=b"a",
@@ -72,7 +75,7 @@ def test_every_input_reaches_its_place():
     assert wanted == Wanted(True, "a", True, True, True)
 
 
-def test_values_are_plain_python():
+def test_values_are_plain_python() -> None:
     completion, wanted = read(
         tensors(text_input=b"a", max_tokens=7, temperature=0.5, seed=1, stream=True), {}
     )
@@ -81,7 +84,7 @@ def test_values_are_plain_python():
     assert kinds == [int, float, bool]
 
 
-def test_what_asks_for_nothing_is_accepted():
+def test_what_asks_for_nothing_is_accepted() -> None:
     neutral = {tensor.name: tensor.only[0] for tensor in INPUTS if tensor.only}
     neutral = {name: value.encode() if isinstance(value, str) else value for name, value in neutral.items()}
 
@@ -89,7 +92,7 @@ def test_what_asks_for_nothing_is_accepted():
     assert read(given, {}) == (CompletionRequest("a"), Wanted())
 
 
-def test_what_is_not_implemented_is_refused():
+def test_what_is_not_implemented_is_refused() -> None:
     assert refusal(text_input=b"a", beam_width=4) == (
         "beam_width is 4; it must be 1, since anything else is not implemented"
     )
@@ -99,23 +102,23 @@ def test_what_is_not_implemented_is_refused():
     )
 
 
-def test_a_missing_text_is_named():
+def test_a_missing_text_is_named() -> None:
     assert refusal(max_tokens=3) == "text_input is missing; it must be given"
 
 
-def test_bytes_that_are_not_utf8_are_placed():
+def test_bytes_that_are_not_utf8_are_placed() -> None:
     assert refusal(text_input=b"ab\xff") == "text_input is not UTF-8 at byte 2; it must be valid UTF-8"
     assert refusal(text_input=b"a", stop_words=[b"\x80"]).startswith("stop_words is not UTF-8 at byte 0")
 
 
-def test_a_shape_that_is_not_a_scalar_is_named():
+def test_a_shape_that_is_not_a_scalar_is_named() -> None:
     with pytest.raises(RequestError) as caught:
         read({"text_input": np.empty((1, 0), dtype=np.object_)}, {})
     assert explain(caught.value) == "text_input is of shape [1, 0]; it must be of shape [1, 1]"
 
 
 @pytest.mark.parametrize("where", ["tensor", "parameter"])
-def test_an_unknown_name_has_its_nearest(where):
+def test_an_unknown_name_has_its_nearest(where: str) -> None:
     given = tensors(text_input=b"a")
     sent = (
         ({**given, "max_token": given["text_input"]}, {}) if where == "tensor" else (given, {"max_token": 1})
@@ -125,12 +128,12 @@ def test_an_unknown_name_has_its_nearest(where):
     assert str(caught.value) == "max_token is not an input of this model; did you mean max_tokens?"
 
 
-def test_tritons_own_parameters_are_let_through():
+def test_tritons_own_parameters_are_let_through() -> None:
     completion, _ = read(tensors(text_input=b"a"), {"triton_enable_empty_final_response": True})
     assert completion == CompletionRequest("a")
 
 
-def test_an_input_sent_as_a_parameter_is_refused():
+def test_an_input_sent_as_a_parameter_is_refused() -> None:
     with pytest.raises(RequestError) as caught:
         read(tensors(text_input=b"a"), {"max_tokens": 3})
     assert explain(caught.value) == "max_tokens is a parameter; it must be an input of type INT32"
@@ -140,17 +143,19 @@ def test_an_input_sent_as_a_parameter_is_refused():
     ("parameters", "timeout_us", "seconds"),
     [({}, 0, None), ({}, 1_500_000, 1.5), ({"timeout": 250_000}, 0, 0.25), ({"timeout": 0}, 0, None)],
 )
-def test_a_time_limit_is_tritons_timeout(parameters, timeout_us, seconds):
+def test_a_time_limit_is_tritons_timeout(
+    parameters: dict[str, int], timeout_us: int, seconds: float | None
+) -> None:
     assert read(tensors(text_input=b"a"), parameters, timeout_us)[0].timeout_s == seconds
 
 
 @pytest.mark.parametrize("wrong", ["5 s", 1.5, True])
-def test_a_time_limit_that_is_no_number_of_microseconds_is_refused(wrong):
+def test_a_time_limit_that_is_no_number_of_microseconds_is_refused(wrong: object) -> None:
     with pytest.raises(RequestError, match="whole number of microseconds"):
         read(tensors(text_input=b"a"), {"timeout": wrong})
 
 
-def test_the_coordinators_names_become_the_clients():
+def test_the_coordinators_names_become_the_clients() -> None:
     assert (
         explain(RequestError("stop", "65 strings", "at most 64"))
         == "stop_words is 65 strings; it must be at most 64"

@@ -14,7 +14,7 @@ EVERYTHING = Wanted(perf_metrics=True, num_input_tokens=True, num_output_tokens=
 DONE = Completion(EndReason.LENGTH, 5, 9, Speculation(2, 8, 6, [2, 2, 1, 1]))
 
 
-def test_a_piece_of_text_is_all_there_is():
+def test_a_piece_of_text_is_all_there_is() -> None:
     (text,) = arrays(Chunk("é"), EVERYTHING).values()
 
     assert text.shape == (1, 1)
@@ -22,7 +22,7 @@ def test_a_piece_of_text_is_all_there_is():
     assert text[0, 0] == "é".encode()
 
 
-def test_the_last_has_the_counts_that_are_wanted():
+def test_the_last_has_the_counts_that_are_wanted() -> None:
     made = arrays(Chunk("", DONE), EVERYTHING)
 
     assert {name: array[0, 0] for name, array in made.items()} == {
@@ -38,12 +38,12 @@ def test_the_last_has_the_counts_that_are_wanted():
     assert {array.shape for array in made.values()} == {(1, 1)}
 
 
-def test_nothing_comes_that_was_not_asked_for():
+def test_nothing_comes_that_was_not_asked_for() -> None:
     assert arrays(Chunk("a", DONE), Wanted()).keys() == {"text_output", "finish_reason"}
 
 
 @pytest.mark.parametrize(("reason", "said"), [("END_ID", b"stop"), ("STOP", b"stop"), ("LENGTH", b"length")])
-def test_the_last_says_why_the_text_ended(reason, said):
+def test_the_last_says_why_the_text_ended(reason: str, said: bytes) -> None:
     done = Completion(EndReason[reason], 5, 9, Speculation())
 
     assert arrays(Chunk("a", done), Wanted())["finish_reason"][0, 0] == said

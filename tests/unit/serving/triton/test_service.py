@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,12 +13,15 @@ from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble
 from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executor import Limits
+from trtspec.serving.executor import Limits, Request
 from trtspec.serving.stats import Stats
+from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.outbox import Client, Outbox
 from trtspec.serving.triton.requests import Wanted
 from trtspec.serving.triton.responses import Chunk, Code, Failure
 from trtspec.serving.triton.service import Service
+from trtspec.serving.triton.watchdog import Watchdog
 
 LIMITS = Limits(max_batch_size=8, max_input_len=256, max_seq_len=600, max_draft_len=4, vocab_size=300)
 ENDLESS = CompletionRequest("hello", max_tokens=400, end_id=NO_END)
@@ -48,8 +52,8 @@ class ListeningClient:
         return self.heard[-1].failure
 
 
-class Dog:
-    """Hears what a watchdog hears."""
+class Dog(Watchdog):
+    """Hears what a watchdog hears, without a process that watches."""
 
     def __init__(self) -> None:
         self.has_beaten, self.has_given_up = threading.Event(), threading.Event()
@@ -63,23 +67,35 @@ class Dog:
         self.has_given_up.set()
 
 
-@pytest.fixture
-def serve(tokenizer):
-    """Starts services over scripted engines, `delay` seconds a step, and closes them."""
-    started: list[Service] = []
-    watchdog = Dog()
+class Serve:
+    """Starts services over scripted engines, `delay` seconds a step."""
 
-    def start(delay: float = 0.0, tick=lambda stats: None, fails=lambda request: None, bounds=None):
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self.watchdog = tokenizer, Dog()
+        self.started: list[Service] = []
+
+    def __call__(
+        self,
+        delay: float = 0.0,
+        tick: Callable[[Stats], None] = lambda stats: None,
+        fails: Callable[[Request], str | None] = lambda request: None,
+        bounds: Bounds | None = None,
+    ) -> tuple[Service, ScriptedExecutor]:
         language = babble(LIMITS.vocab_size)
         target = ScriptedExecutor(LIMITS, language, delay, fails)
         draft = ScriptedExecutor(LIMITS, agreeing(language, LIMITS.vocab_size, 0.7), delay)
-        service = Service(lambda: Pair(target, draft, tokenizer, bounds=bounds), tick, watchdog, 0.01)
-        started.append(service)
+        pair = Pair(target, draft, self._tokenizer, bounds=bounds)
+        service = Service(lambda: pair, tick, self.watchdog, 0.01)
+        self.started.append(service)
         return service, target
 
-    start.watchdog = watchdog
-    yield start
-    for service in started:
+
+@pytest.fixture
+def serve(tokenizer: Tokenizer) -> Iterator[Serve]:
+    """Closes what it has started."""
+    serve = Serve(tokenizer)
+    yield serve
+    for service in serve.started:
         service.close()
 
 
@@ -89,7 +105,7 @@ def ask(service: Service, request: CompletionRequest, wanted: Wanted | None = No
     return client
 
 
-def test_one_answer_or_a_stream_are_the_same_text(serve):
+def test_one_answer_or_a_stream_are_the_same_text(serve: Serve) -> None:
     service, _ = serve(delay=0.001)
     whole, streamed = ask(service, ENDLESS), ask(service, ENDLESS, Wanted(stream=True))
 
@@ -97,10 +113,11 @@ def test_one_answer_or_a_stream_are_the_same_text(serve):
     assert len(whole.heard) == 1
     assert len(streamed.heard) > 1
     assert all(chunk.text for chunk in streamed.heard[:-1])
+    assert whole.heard[0].completion is not None
     assert whole.heard[0].completion.num_output_tokens == 400
 
 
-def test_the_prompt_comes_first_when_it_is_wanted(serve):
+def test_the_prompt_comes_first_when_it_is_wanted(serve: Serve) -> None:
     service, _ = serve()
     bare = ask(service, ENDLESS).text()
 
@@ -108,7 +125,7 @@ def test_the_prompt_comes_first_when_it_is_wanted(serve):
     assert ask(service, ENDLESS, Wanted(prefix="hello", stream=True)).text() == "hello" + bare
 
 
-def test_many_requests_run_at_once(serve):
+def test_many_requests_run_at_once(serve: Serve) -> None:
     service, target = serve(delay=0.002)
     clients = [ask(service, CompletionRequest(f"hello {i}", max_tokens=40, end_id=NO_END)) for i in range(8)]
 
@@ -120,7 +137,7 @@ def test_many_requests_run_at_once(serve):
     assert len(set(texts)) == 8
 
 
-def test_a_bad_request_is_the_clients(serve):
+def test_a_bad_request_is_the_clients(serve: Serve) -> None:
     service, _ = serve()
 
     assert ask(service, CompletionRequest("hello", max_tokens=0)).failure() == Failure(
@@ -129,7 +146,7 @@ def test_a_bad_request_is_the_clients(serve):
     assert ask(service, CompletionRequest("hello", max_tokens=3, end_id=NO_END)).failure() is None
 
 
-def test_an_engines_failure_is_the_servers(serve):
+def test_an_engines_failure_is_the_servers(serve: Serve) -> None:
     service, _ = serve(fails=lambda request: "out of memory" if len(request.input_token_ids) == 5 else None)
 
     failed = ask(service, CompletionRequest("wrong", max_tokens=4, end_id=NO_END))
@@ -138,8 +155,8 @@ def test_an_engines_failure_is_the_servers(serve):
     assert ask(service, CompletionRequest("rightly", max_tokens=4, end_id=NO_END)).failure() is None
 
 
-def test_a_defect_is_one_line_and_a_trace_in_the_log(serve, caplog):
-    def defect(request):
+def test_a_defect_is_one_line_and_a_trace_in_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    def defect(request: Request) -> None:
         if len(request.input_token_ids) == 5:
             raise ZeroDivisionError("secret/path.py")
 
@@ -147,13 +164,14 @@ def test_a_defect_is_one_line_and_a_trace_in_the_log(serve, caplog):
     with caplog.at_level(logging.ERROR):
         failure = ask(service, CompletionRequest("wrong", max_tokens=4, end_id=NO_END)).failure()
 
+    assert failure is not None
     assert failure.code is Code.INTERNAL
     assert "secret" not in failure.message
     assert "ZeroDivisionError" in caplog.text
     assert ask(service, CompletionRequest("rightly", max_tokens=4, end_id=NO_END)).failure() is None
 
 
-def test_a_client_that_leaves_frees_the_engines(serve):
+def test_a_client_that_leaves_frees_the_engines(serve: Serve) -> None:
     seen: list[int] = []
     idle = threading.Event()
 
@@ -173,11 +191,13 @@ def test_a_client_that_leaves_frees_the_engines(serve):
     assert len(target.requests) < 100
 
 
-def test_a_client_that_leaves_before_anything_runs_is_told_and_ends_nothing_else(serve, monkeypatch):
+def test_a_client_that_leaves_before_anything_runs_is_told_and_ends_nothing_else(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service, _ = serve()
     open_outbox = service._sender.open
 
-    def open_and_leave(client, on_leave):
+    def open_and_leave(client: Client, on_leave: Callable[[], object]) -> Outbox:
         outbox = open_outbox(client, on_leave)
         on_leave()
         return outbox
@@ -190,7 +210,7 @@ def test_a_client_that_leaves_before_anything_runs_is_told_and_ends_nothing_else
     assert ask(service, CompletionRequest("others", max_tokens=4, end_id=NO_END)).failure() is None
 
 
-def test_closing_tells_those_who_wait(serve, tokenizer):
+def test_closing_tells_those_who_wait(serve: Serve, tokenizer: Tokenizer) -> None:
     target = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), delay=0.01)
     service = Service(lambda: Pair(target, None, tokenizer), lambda stats: None)
     client = ask(service, ENDLESS, Wanted(stream=True))
@@ -203,7 +223,7 @@ def test_closing_tells_those_who_wait(serve, tokenizer):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]
 
 
-def test_draining_lets_those_at_work_end_and_nobody_in(serve):
+def test_draining_lets_those_at_work_end_and_nobody_in(serve: Serve) -> None:
     service, _ = serve(delay=0.002, bounds=Bounds(max_places=1))
     working, waiting = ask(service, ENDLESS, Wanted(stream=True)), ask(service, ENDLESS)
     assert working.is_streaming.wait(SECONDS)
@@ -214,10 +234,11 @@ def test_draining_lets_those_at_work_end_and_nobody_in(serve):
     assert waiting.failure() == stopping
     assert ask(service, ENDLESS).failure() == stopping
     assert working.failure() is None
+    assert working.heard[-1].completion is not None
     assert working.heard[-1].completion.num_output_tokens == 400
 
 
-def test_a_drain_ends_when_the_grace_does(serve):
+def test_a_drain_ends_when_the_grace_does(serve: Serve) -> None:
     service, target = serve(delay=0.01)
     client = ask(service, ENDLESS, Wanted(stream=True))
     assert client.is_streaming.wait(SECONDS)
@@ -230,7 +251,7 @@ def test_a_drain_ends_when_the_grace_does(serve):
     assert target.in_flight == 0
 
 
-def test_engines_that_are_gone_end_the_process_when_all_have_been_told(serve):
+def test_engines_that_are_gone_end_the_process_when_all_have_been_told(serve: Serve) -> None:
     service, target = serve(delay=0.01)
     clients = [ask(service, ENDLESS, Wanted(stream=True)) for _ in range(3)]
     assert all(client.is_streaming.wait(SECONDS) for client in clients)
@@ -239,17 +260,19 @@ def test_engines_that_are_gone_end_the_process_when_all_have_been_told(serve):
 
     for client in clients:
         assert client.failure() == Failure(target.failure, Code.INTERNAL)
-    assert ask(service, ENDLESS).failure().code is Code.UNAVAILABLE
+    refused = ask(service, ENDLESS).failure()
+    assert refused is not None
+    assert refused.code is Code.UNAVAILABLE
     assert serve.watchdog.has_given_up.wait(SECONDS)
     assert serve.watchdog.reason == target.failure
 
 
-def test_the_watchdog_hears_that_the_loop_turns(serve):
+def test_the_watchdog_hears_that_the_loop_turns(serve: Serve) -> None:
     serve()
     assert serve.watchdog.has_beaten.wait(SECONDS)
 
 
-def test_a_full_queue_is_worth_another_try(serve):
+def test_a_full_queue_is_worth_another_try(serve: Serve) -> None:
     service, _ = serve(delay=0.002, bounds=Bounds(max_places=1, max_queue_size=1))
     clients = [ask(service, ENDLESS) for _ in range(6)]
 
@@ -260,16 +283,21 @@ def test_a_full_queue_is_worth_another_try(serve):
     assert ends[2:] == [Failure(busy, Code.UNAVAILABLE)] * 4
 
 
-def test_the_warm_up_counts_nowhere(serve):
+def test_the_warm_up_counts_nowhere(serve: Serve) -> None:
     told = threading.Event()
     first: list[Stats] = []
-    serve(tick=lambda stats: (first.append(stats), told.set()))
+
+    def hear(stats: Stats) -> None:
+        first.append(stats)
+        told.set()
+
+    serve(tick=hear)
 
     assert told.wait(SECONDS)
     assert first[0] == Stats()
 
 
-def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer):
+def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer: Tokenizer) -> None:
     def missing() -> Pair:
         raise EngineLoadError("config.json", "no such file")
 
@@ -277,7 +305,7 @@ def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer):
         Service(missing, lambda stats: None)
     broken = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size), fails=lambda request: "no kernel")
     whole = ScriptedExecutor(LIMITS, babble(LIMITS.vocab_size))
-    for pair in (Pair(broken, None, tokenizer), Pair(whole, broken, tokenizer)):
+    for load in (lambda: Pair(broken, None, tokenizer), lambda: Pair(whole, broken, tokenizer)):
         with pytest.raises(EngineLoadError, match="cannot run: no kernel"):
-            Service(lambda pair=pair: pair, lambda stats: None)
+            Service(load, lambda stats: None)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("trtspec-")]

@@ -29,7 +29,7 @@ time.sleep(60)
 """
 
 
-def serve(folder: Path, told: str) -> subprocess.Popen:
+def serve(folder: Path, told: str) -> subprocess.Popen[str]:
     (folder / "told").write_text(told)
     return subprocess.Popen(
         [sys.executable, "-c", SERVER, PROCESS, str(folder / "told")],
@@ -50,7 +50,7 @@ def serve(folder: Path, told: str) -> subprocess.Popen:
         ("watchdog.give_up('has no\\n GPU any more'); time.sleep(60)", "pair has no GPU any more"),
     ],
 )
-def test_the_server_ends_with_its_process(tmp_path, told, said):
+def test_the_server_ends_with_its_process(tmp_path: Path, told: str, said: str) -> None:
     server = serve(tmp_path, told)
     begin = time.monotonic()
 
@@ -61,7 +61,7 @@ def test_the_server_ends_with_its_process(tmp_path, told, said):
     assert_nothing_left(server)
 
 
-def test_a_process_that_ends_as_it_should_leaves_the_server_alone(tmp_path):
+def test_a_process_that_ends_as_it_should_leaves_the_server_alone(tmp_path: Path) -> None:
     server = serve(
         tmp_path, f"watchdog.beat(); watchdog.close(); open({str(tmp_path / 'done')!r}, 'w').close()"
     )
@@ -75,7 +75,7 @@ def test_a_process_that_ends_as_it_should_leaves_the_server_alone(tmp_path):
     assert_nothing_left(server)
 
 
-def test_a_server_that_is_killed_takes_a_stopped_process_along(tmp_path):
+def test_a_server_that_is_killed_takes_a_stopped_process_along(tmp_path: Path) -> None:
     server = serve(tmp_path, "os.kill(os.getpid(), signal.SIGSTOP)")
     deadline = time.monotonic() + 10
     while not any(state == "T" for state in states(server)):
@@ -86,7 +86,7 @@ def test_a_server_that_is_killed_takes_a_stopped_process_along(tmp_path):
     assert_nothing_left(server)
 
 
-def states(server: subprocess.Popen) -> list[str]:
+def states(server: subprocess.Popen[str]) -> list[str]:
     """Of all processes of its session."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
@@ -99,7 +99,7 @@ def states(server: subprocess.Popen) -> list[str]:
     return [state for state in found if state not in "ZX"]
 
 
-def assert_nothing_left(server: subprocess.Popen) -> None:
+def assert_nothing_left(server: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 10
     while states(server):
         assert time.monotonic() < deadline
@@ -109,7 +109,7 @@ def assert_nothing_left(server: subprocess.Popen) -> None:
 class TestWatch:
     RUNNING, STOPPED, TRACED = (ProcessStat(letter, "1", 0) for letter in "STt")
 
-    def test_only_silence_after_a_beat_is_a_problem(self):
+    def test_only_silence_after_a_beat_is_a_problem(self) -> None:
         watch = Watch(0)
         watch.look(self.RUNNING, 1000)
         assert watch.problem is None
@@ -120,12 +120,12 @@ class TestWatch:
         watch.look(self.RUNNING, 1031)
         assert watch.problem == "has not answered for 30 s"
 
-    def test_a_debugger_may_stop_it(self):
+    def test_a_debugger_may_stop_it(self) -> None:
         watch = Watch(0)
         watch.look(self.TRACED, 100)
         assert watch.problem is None
 
-    def test_a_short_stop_is_none(self):
+    def test_a_short_stop_is_none(self) -> None:
         watch = Watch(0)
         for now in (2, 4, 6):
             watch.look(self.STOPPED, now)

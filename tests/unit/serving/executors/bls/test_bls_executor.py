@@ -11,7 +11,7 @@ import pytest
 
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import Cancelled, EngineFailure
-from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
+from trtspec.serving.executor import FinishReason, Limits, Request, Response, SamplingConfig
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
 from trtspec.serving.executors.bls.tensors import Arrays
 
@@ -45,8 +45,8 @@ class Model:
         return answer
 
 
-def ask(model: Model, request: Request):
-    async def main():
+def ask(model: Model, request: Request) -> Response:
+    async def main() -> Response:
         executor = BlsExecutor(model, LIMITS)
         try:
             return await AsyncExecutor(executor).answer(request, math.inf)
@@ -61,7 +61,7 @@ def heard_by(model: Model) -> dict[str, object]:
     return {name: array.tolist() for name, array in inputs.items()}
 
 
-def test_a_verification_as_tensors():
+def test_a_verification_as_tensors() -> None:
     model = Model(said(5, 6, 7, padding=3))
 
     response = ask(model, Request(PROMPT, 3, draft_token_ids=[5, 6], end_id=2, streaming=True))
@@ -78,7 +78,7 @@ def test_a_verification_as_tensors():
     assert (response.token_ids, response.finish_reason) == ([5, 6, 7], FinishReason.LENGTH)
 
 
-def test_sampling_from_all_tokens_says_so():
+def test_sampling_from_all_tokens_says_so() -> None:
     """Without top-k and top-p TensorRT-LLM would take the best one."""
     model = Model(said(5))
 
@@ -87,7 +87,7 @@ def test_sampling_from_all_tokens_says_so():
     inputs, _ = model.heard.get()
     assert inputs["runtime_top_p"].tolist() == [[1.0]]
     assert inputs["seed"].tolist() == [[2**64 - 1]]
-    assert (inputs["seed"].dtype, inputs["temperature"].dtype) == (np.uint64, np.float32)
+    assert (inputs["seed"].dtype, inputs["temperature"].dtype) == (np.dtype("uint64"), np.dtype("float32"))
     assert "runtime_top_k" not in inputs
 
 
@@ -104,23 +104,25 @@ def test_sampling_from_all_tokens_says_so():
         ([], [5, 6, 7], FinishReason.LENGTH),
     ],
 )
-def test_why_a_request_ended_follows_from_its_tokens(draft, new, reason):
+def test_why_a_request_ended_follows_from_its_tokens(
+    draft: list[int], new: list[int], reason: FinishReason
+) -> None:
     response = ask(Model(said(*new)), Request(PROMPT, 3, draft_token_ids=draft))
 
     assert (response.token_ids, response.finish_reason) == (new, reason)
 
 
-def test_the_models_error_is_the_requests():
+def test_the_models_error_is_the_requests() -> None:
     with pytest.raises(EngineFailure, match=r"^tensorrt_llm: out of blocks$"):
         ask(Model(EngineFailure("tensorrt_llm: out of blocks")), Request(PROMPT, 3))
 
 
-def test_an_answer_without_tensors_is_a_cancellation():
+def test_an_answer_without_tensors_is_a_cancellation() -> None:
     with pytest.raises(Cancelled):
         ask(Model({}), Request(PROMPT, 3))
 
 
-def test_bad_tokens_are_words_of_one_token():
+def test_bad_tokens_are_words_of_one_token() -> None:
     model = Model(said(5))
 
     ask(model, Request(PROMPT, 1, bad_token_ids=(7, 8, 9)))
@@ -128,13 +130,13 @@ def test_bad_tokens_are_words_of_one_token():
     assert heard_by(model)["bad_words_list"] == [[[7, 8, 9], [1, 2, 3]]]
 
 
-def test_a_defect_is_an_error_too():
+def test_a_defect_is_an_error_too() -> None:
     with pytest.raises(EngineFailure, match="sequence_length"):
         ask(Model({"output_ids": np.zeros([1, 1, 1], np.int32)}), Request(PROMPT, 3))
 
 
 def stream(model: Model, request: Request) -> tuple[list[list[int]], FinishReason]:
-    async def main():
+    async def main() -> tuple[list[list[int]], FinishReason]:
         executor = BlsExecutor(model, LIMITS)
         heard = [response async for response in AsyncExecutor(executor).answers(request, math.inf)]
         executor.shutdown()
@@ -143,7 +145,7 @@ def stream(model: Model, request: Request) -> tuple[list[list[int]], FinishReaso
     return asyncio.run(main())
 
 
-def test_a_stream_is_a_row_of_requests_that_continue_one_another():
+def test_a_stream_is_a_row_of_requests_that_continue_one_another() -> None:
     """The same numbers are drawn for the same token, however the text is cut."""
     model = Model(said(10), said(11, 12), said(13, 14, 15, 16), said(17, 18))
     sampling = SamplingConfig(temperature=1.0, seed=2**64 - 2)
@@ -158,7 +160,7 @@ def test_a_stream_is_a_row_of_requests_that_continue_one_another():
     assert "streaming" not in heard[0]
 
 
-def test_pieces_grow_no_further_than_sixteen_tokens():
+def test_pieces_grow_no_further_than_sixteen_tokens() -> None:
     model = Model(*(said(*[5] * size) for size in (1, 2, 4, 8, 16, 16, 3)))
 
     texts, _ = stream(model, Request(PROMPT, 50, streaming=True))
@@ -166,13 +168,13 @@ def test_pieces_grow_no_further_than_sixteen_tokens():
     assert len(texts) == 50
 
 
-def test_a_piece_that_is_too_short_ends_the_stream():
+def test_a_piece_that_is_too_short_ends_the_stream() -> None:
     texts, reason = stream(Model(said(10), said(11)), Request(PROMPT, 9, streaming=True))
 
     assert (texts, reason) == ([[10], [11], []], FinishReason.END_ID)
 
 
-def test_what_counts_generated_tokens_is_one_request():
+def test_what_counts_generated_tokens_is_one_request() -> None:
     sampling = SamplingConfig(presence_penalty=0.5)
     model = Model(said(10, 11, 12))
 
@@ -182,8 +184,8 @@ def test_what_counts_generated_tokens_is_one_request():
     assert heard_by(model)["request_output_len"] == [[3]]
 
 
-def test_a_cancelled_request_is_stopped_by_its_id():
-    async def main():
+def test_a_cancelled_request_is_stopped_by_its_id() -> None:
+    async def main() -> tuple[list[tuple[Arrays, str]], tuple[Arrays, str]]:
         model = Model(said(5))
         executor = BlsExecutor(model, LIMITS)
         stream = AsyncExecutor(executor).answers(Request(PROMPT, 100, streaming=True), math.inf)
@@ -204,11 +206,11 @@ def test_a_cancelled_request_is_stopped_by_its_id():
     }
 
 
-def test_what_has_not_begun_is_never_sent():
-    async def main():
+def test_what_has_not_begun_is_never_sent() -> None:
+    async def main() -> tuple[list[Response], Model]:
         model = Model()
         executor = BlsExecutor(model, LIMITS)
-        heard = []
+        heard: list[Response] = []
         numbers = [executor.enqueue_request(Request(PROMPT, 3), heard.append) for _ in range(6)]
         executor.cancel_request(numbers[-1])
         await asyncio.sleep(0)
@@ -221,7 +223,7 @@ def test_what_has_not_begun_is_never_sent():
     assert len(asked) <= LIMITS.max_batch_size
 
 
-def test_each_executor_has_ids_of_its_own():
+def test_each_executor_has_ids_of_its_own() -> None:
     models = Model(said(1)), Model(said(1))
     for model in models:
         ask(model, Request(PROMPT, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.fakes.engine_dir import tiny_llama
 from trtspec.serving.executor import Executor, Request, Response
 
 EngineWriter = Callable[..., Path]
+Ask = Callable[[Executor, Request], Coroutine[Any, Any, Response]]
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def write(tmp_path: Path) -> EngineWriter:
 
 
 @pytest.fixture
-def final() -> Callable[[Executor, Request], Any]:
+def final() -> Ask:
     """The final response to a request, on the loop that calls."""
 
     async def ask(executor: Executor, request: Request) -> Response:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.engine_dir import tiny_llama
+from tests.unit.serving.executors.tensorrt_llm.conftest import Ask
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory, load_bindings
@@ -102,14 +103,15 @@ def test_a_target_that_does_not_load_leaves_no_draft_behind(trtllm: Any, gpus: A
     assert gpus[0].used == 0
 
 
-def test_rounds_of_both(trtllm: Any, gpus: Any, folders: Any, final: Any) -> None:
+def test_rounds_of_both(trtllm: Any, gpus: Any, folders: Any, final: Ask) -> None:
     """A draft from one engine is verified by the other, and the text is the target's."""
 
     async def main() -> tuple[list[int], list[int]]:
         target, draft = load_engines(
             trtllm, [EngineLocation(folders[0], 0), EngineLocation(folders[1], 0)], 0.9
         )
-        prompt, text = [5, 6, 7], []
+        prompt = [5, 6, 7]
+        text: list[int] = []
         while len(text) < 20:
             proposed = await final(draft, Request(prompt + text, 4))
             verify = Request(prompt + text, 5, draft_token_ids=proposed.token_ids)

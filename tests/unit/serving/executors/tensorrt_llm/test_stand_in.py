@@ -47,7 +47,7 @@ ARGUMENTS = {
     "additional_model_outputs=None",
     "ExternalDraftTokensConfig": "tokens logits=None acceptance_threshold=None fast_logits=None",
 }
-RIGHT = {
+RIGHT: dict[str, dict[str, Any]] = {
     "Request": {"input_token_ids": [1], "max_tokens": 1},
     "ExternalDraftTokensConfig": {"tokens": [1]},
 }

@@ -12,6 +12,7 @@ import torch
 
 from tests.fakes.bindings import change_config
 from tests.fakes.engine_dir import tiny_model
+from tests.unit.serving.executors.tensorrt_llm.conftest import Ask
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor, FinishReason, Request, Response, SamplingConfig
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
@@ -67,7 +68,7 @@ class TestConfig:
             load(fraction=1e-8)
 
     @pytest.mark.parametrize("window", [None, 16])
-    def test_a_sliding_window_is_seen(self, load: Load, write: Any, final: Any, window: int | None) -> None:
+    def test_a_sliding_window_is_seen(self, load: Load, write: Any, final: Ask, window: int | None) -> None:
         model = tiny_model("mistral", sliding_window=window, attn_implementation="eager")
         prompt = [(11 * i) % 96 for i in range(40)]
         text = list(prompt)
@@ -159,7 +160,7 @@ class TestErrors:
         assert (caught.value.subject, caught.value.problem) == (str(engine.folder), problem)
 
     def test_of_the_engine_are_one_line_and_harm_no_other(
-        self, load: Load, engine: TrtLlmEngine, final: Any
+        self, load: Load, engine: TrtLlmEngine, final: Ask
     ) -> None:
         """The engine is believed to take more than it does."""
         generous = replace(engine, limits=replace(engine.limits, max_input_len=500, max_seq_len=600))
@@ -176,7 +177,7 @@ class TestErrors:
         assert (refused.token_ids, refused.is_final) == ([], True)
         assert len(served.token_ids) == 4
 
-    def test_what_the_bindings_do_not_take(self, load: Load, final: Any) -> None:
+    def test_what_the_bindings_do_not_take(self, load: Load, final: Ask) -> None:
         async def main() -> tuple[Response, Response]:
             executor = load()
             wrong = await final(executor, Request([1], 4, sampling=SamplingConfig(top_k=2**31)))
@@ -191,7 +192,8 @@ class TestErrors:
 
     def test_of_a_listener_harm_no_other_response_of_the_iteration(self, load: Load, trtllm: Any) -> None:
         async def main() -> tuple[list[Response], list[Exception]]:
-            errors, heard = [], []
+            errors: list[Exception] = []
+            heard: list[Response] = []
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
             executor = load()
@@ -211,7 +213,7 @@ class TestErrors:
 
 
 class TestAnEngineThatDies:
-    def test_everyone_hears_of_it(self, load: Load, trtllm: Any, final: Any) -> None:
+    def test_everyone_hears_of_it(self, load: Load, trtllm: Any, final: Ask) -> None:
         async def main() -> list[Response]:
             executor = load()
             tasks = [asyncio.create_task(final(executor, Request([i + 1], 100))) for i in range(3)]
@@ -226,21 +228,22 @@ class TestAnEngineThatDies:
         for response in asyncio.run(main()):
             assert (response.error, response.token_ids, response.is_final) == (said, [], True)
 
-    def test_before_anyone_asked(self, load: Load, trtllm: Any, final: Any) -> None:
+    def test_before_anyone_asked(self, load: Load, trtllm: Any, final: Ask) -> None:
         executor = load()
         trtllm.Executor.MADE[0].break_down("gone")
         executor._responses._thread.join(20)
         response = asyncio.run(self.ask(executor, final))
         assert response.error == "The engine failed: gone"
 
-    async def ask(self, executor: Executor, final: Any) -> Response:
+    async def ask(self, executor: Executor, final: Ask) -> Response:
         return await final(executor, Request([1], 4))
 
     def test_what_is_cancelled_then_is_cancelled_here_alone(self, load: Load, trtllm: Any) -> None:
         """The engine's end is known, and those that wait have not been told yet."""
 
         async def main() -> list[Response]:
-            executor, heard = load(), []
+            executor = load()
+            heard: list[Response] = []
             request_id = executor.enqueue_request(Request([1], 100), heard.append)
             trtllm.Executor.MADE[0].break_down("gone")
             executor._responses._thread.join(20)
@@ -253,7 +256,7 @@ class TestAnEngineThatDies:
 
 
 class TestShutdown:
-    def test_frees_the_memory_and_refuses_what_comes_later(self, load: Load, trtllm: Any, final: Any) -> None:
+    def test_frees_the_memory_and_refuses_what_comes_later(self, load: Load, trtllm: Any, final: Ask) -> None:
         async def main() -> Response:
             executor = load()
             await final(executor, Request([1], 4))

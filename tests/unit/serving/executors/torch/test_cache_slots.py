@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,10 +19,15 @@ def take(slots: CacheSlots, text: list[int], more: int = 0) -> Lease | None:
     return slots.take(Text(text), len(text), [], len(text) + more)
 
 
+def granted(lease: Lease | None) -> Lease:
+    assert lease is not None
+    return lease
+
+
 def filled(*texts: list[int], budget: int = ROOM) -> CacheSlots:
     """Slots 1, 2, ... that hold these texts, all free, the first the longest unused."""
     slots = CacheSlots(budget)
-    leases = [slots.take(Text(text), len(text), [], len(text)) for text in texts]
+    leases = [granted(slots.take(Text(text), len(text), [], len(text))) for text in texts]
     for text, lease in zip(texts, leases, strict=True):
         slots.grow(lease.slot, len(text))
     for lease in leases:
@@ -29,7 +35,7 @@ def filled(*texts: list[int], budget: int = ROOM) -> CacheSlots:
     return slots
 
 
-def test_common_prefix_is_that_of_a_loop():
+def test_common_prefix_is_that_of_a_loop() -> None:
     dice = random.Random(0)
     for _ in range(500):
         a = [dice.randrange(50) for _ in range(dice.randrange(200))]
@@ -41,24 +47,25 @@ def test_common_prefix_is_that_of_a_loop():
         assert common_prefix(a, b, limit) == same
 
 
-def test_the_slot_of_the_last_round_is_taken_again():
+def test_the_slot_of_the_last_round_is_taken_again() -> None:
     slots = filled(LONG[:100], [7, 7, 7], [8, 8])
     assert take(slots, [*LONG[:98], 5, 6]) == Lease(1, 98)
     assert take(slots, [7, 7, 7, 1]) == Lease(2, 3)
 
 
-def test_a_text_that_grew_is_known_by_itself_and_only_what_is_new_is_compared():
+def test_a_text_that_grew_is_known_by_itself_and_only_what_is_new_is_compared() -> None:
     class Unread(Text):
         """What was read once is not read again."""
 
         read_from = 0
 
-        def __getitem__(self, part):
+        def __getitem__(self, part: Any) -> Any:
             assert not isinstance(part, slice) or part.start >= self.read_from
             return super().__getitem__(part)
 
-    slots, text, new = CacheSlots(ROOM), Unread(LONG), []
-    lease = slots.take(text, 300, new, 305)
+    slots, text = CacheSlots(ROOM), Unread(LONG)
+    new: list[int] = []
+    lease = granted(slots.take(text, 300, new, 305))
     new += [1, 2, 3, 4]
     slots.grow(lease.slot, 303)
     slots.free(lease.slot)
@@ -67,91 +74,91 @@ def test_a_text_that_grew_is_known_by_itself_and_only_what_is_new_is_compared():
     assert slots.take(text, 303, [], 310) == Lease(lease.slot, 302)
 
 
-def test_the_last_token_is_not_reused():
-    assert take(filled(LONG[:100]), LONG[:100]).reused == 99
+def test_the_last_token_is_not_reused() -> None:
+    assert granted(take(filled(LONG[:100]), LONG[:100])).reused == 99
 
 
-def test_a_text_that_would_lose_its_tail_is_copied_from():
+def test_a_text_that_would_lose_its_tail_is_copied_from() -> None:
     slots = filled(LONG, [7, 7])
     assert take(slots, [*LONG[:150], 3]) == Lease(3, 150, copy_from=1)
     assert take(slots, [*LONG, 3]) == Lease(1, 300)
 
 
-def test_a_busy_slot_is_copied_from_when_that_pays():
+def test_a_busy_slot_is_copied_from_when_that_pays() -> None:
     slots = CacheSlots(ROOM)
-    busy = take(slots, LONG[:100])
+    busy = granted(take(slots, LONG[:100]))
     slots.grow(busy.slot, 100)
     assert take(slots, [*LONG[:100], 1]) == Lease(2, 100, copy_from=1)
     assert take(slots, [*LONG[:50], 1]) == Lease(3, 0)
 
 
-def test_the_same_text_twice_at_once():
+def test_the_same_text_twice_at_once() -> None:
     slots, text = CacheSlots(ROOM), Text(LONG)
-    slots.grow(slots.take(text, 300, [], 301).slot, 300)
+    slots.grow(granted(slots.take(text, 300, [], 301)).slot, 300)
     assert slots.take(text, 300, [], 301) == Lease(2, 299, copy_from=1)
     slots.free(2)
     slots.free(1)
     assert slots.take(text, 300, [], 301) == Lease(2, 299)
 
 
-def test_what_a_busy_slot_has_not_computed_is_not_there():
+def test_what_a_busy_slot_has_not_computed_is_not_there() -> None:
     slots = CacheSlots(ROOM)
-    slots.grow(take(slots, LONG).slot, 10)
+    slots.grow(granted(take(slots, LONG)).slot, 10)
     assert take(slots, LONG) == Lease(2, 0)
 
 
-def test_the_least_recently_used_are_dropped_for_room():
+def test_the_least_recently_used_are_dropped_for_room() -> None:
     slots = filled([1] * 100, [2] * 100, [3] * 100, budget=300)
     assert take(slots, [4] * 90) == Lease(4, 0, dropped=(1,))
     assert take(slots, [5] * 110) == Lease(5, 0, dropped=(2,))
 
 
-def test_a_text_at_work_is_not_dropped():
+def test_a_text_at_work_is_not_dropped() -> None:
     slots = filled([1] * 100, [2] * 100, [3] * 100, budget=300)
-    busy = take(slots, [1] * 99 + [5])
+    busy = granted(take(slots, [1] * 99 + [5]))
     assert busy.slot == 1
     assert take(slots, [4] * 201) is None
     assert slots.tokens == 300, "something was dropped for nothing"
     assert take(slots, [4] * 200) == Lease(4, 0, dropped=(2, 3))
 
 
-def test_room_for_what_a_sequence_can_become_is_kept():
+def test_room_for_what_a_sequence_can_become_is_kept() -> None:
     slots = CacheSlots(300)
-    first = take(slots, [1] * 10, more=190)
+    first = granted(take(slots, [1] * 10, more=190))
     assert take(slots, [2] * 101) is None
     assert take(slots, [2] * 100) is not None
     slots.grow(first.slot, 200)
     assert slots.tokens == 300
 
 
-def test_without_room_for_a_copy_the_source_is_taken():
+def test_without_room_for_a_copy_the_source_is_taken() -> None:
     slots = filled(LONG, budget=400)
     assert take(slots, [*LONG[:150], 3]) == Lease(1, 150)
 
 
-def test_a_short_text_counts_what_it_takes_at_least():
+def test_a_short_text_counts_what_it_takes_at_least() -> None:
     slots = CacheSlots(2 * LEAST)
     assert take(slots, [1])
     assert take(slots, [2])
     assert take(slots, [3]) is None
 
 
-def test_nothing_is_known_after_clear():
+def test_nothing_is_known_after_clear() -> None:
     slots = filled(LONG, [7, 7])
-    busy = take(slots, [9])
+    busy = granted(take(slots, [9]))
     assert slots.clear() == (1, 2)
-    assert take(slots, LONG).reused == 0
+    assert granted(take(slots, LONG)).reused == 0
     assert busy.slot == 3
 
 
-def test_rounds_of_as_many_texts_as_fit_lose_nothing():
+def test_rounds_of_as_many_texts_as_fit_lose_nothing() -> None:
     """Each text comes again and again, between it all others: what was computed is never computed again."""
     budget, texts = 16 * 300, [Text([index, 1, 2, 3] * 20) for index in range(16)]
     slots = CacheSlots(budget)
     for number in range(40):
         for text in texts:
             new = [number] * 4
-            lease = slots.take(text, len(text), new, len(text) + 5)
+            lease = granted(slots.take(text, len(text), new, len(text) + 5))
             assert lease.reused == (len(text) - 1 if number else 0)
             slots.grow(lease.slot, len(text) + 4)
             slots.free(lease.slot)
@@ -165,7 +172,8 @@ class Rounds(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.slots, self.busy = CacheSlots(1000), {}
+        self.slots = CacheSlots(1000)
+        self.busy: dict[int, tuple[Text, int, list[int], int]] = {}
         self.cache: dict[int, list[int]] = {}  # what the device has in each slot
         self.texts = [Text([kind] * 5) for kind in (1, 1, 2, 3)]
 
@@ -175,13 +183,14 @@ class Rounds(RuleBasedStateMachine):
         more=st.lists(st.integers(1, 3), max_size=90),
         room=st.integers(1, 60),
     )
-    def begin(self, which: int, more: list[int], room: int):
+    def begin(self, which: int, more: list[int], room: int) -> int | None:
         text = self.texts[which]
         if len(text) + len(more) + room <= 1000:
             text += more
         elif len(text) + room > 1000:
             text = self.texts[which] = Text(more or [1])
-        prompt_len, new = len(text), []
+        prompt_len = len(text)
+        new: list[int] = []
         lease = self.slots.take(text, prompt_len, new, prompt_len + room)
         if lease is None:
             assert self.busy, "there was room, and it was not given"
@@ -200,28 +209,28 @@ class Rounds(RuleBasedStateMachine):
         return lease.slot
 
     @rule(slot=running, tokens=st.lists(st.integers(1, 3), max_size=20))
-    def grow(self, slot: int | None, tokens: list[int]):
-        if slot in self.busy:
+    def grow(self, slot: int | None, tokens: list[int]) -> None:
+        if slot is not None and slot in self.busy:
             text, prompt_len, new, room = self.busy[slot]
             new += tokens[: room - len(new)]
             self.cache[slot] = text[:prompt_len] + new
             self.slots.grow(slot, prompt_len + len(new))
 
     @rule(slot=consumes(running), keeps=st.booleans())
-    def end(self, slot: int | None, keeps: bool):
-        if slot in self.busy:
+    def end(self, slot: int | None, keeps: bool) -> None:
+        if slot is not None and slot in self.busy:
             text, prompt_len, new, _ = self.busy.pop(slot)
             self.slots.free(slot)
             if keeps and len(text) == prompt_len and prompt_len + len(new) < 900:
                 text += new
 
     @rule()
-    def forget(self):
+    def forget(self) -> None:
         for slot in self.slots.clear():
             del self.cache[slot]
 
     @invariant()
-    def counts_are_right(self):
+    def counts_are_right(self) -> None:
         assert self.slots.tokens <= self.slots.budget
         held = {slot: len(tokens) for slot, tokens in self.cache.items()}
         held |= {slot: prompt_len + room for slot, (_, prompt_len, _, room) in self.busy.items()}

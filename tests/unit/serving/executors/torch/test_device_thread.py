@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -41,7 +41,7 @@ def answer(device_thread: DeviceThread, hear: Callable[[Response], None]) -> Cal
     return lambda: device_thread.say(hear, Response(1, [], is_final=True))
 
 
-def run(main: Callable[[DeviceThread, list[str]], object]) -> list[str]:
+def run(main: Callable[[DeviceThread, list[str]], Awaitable[object]]) -> list[str]:
     """The log of `main`, a coroutine function, on a thread that no engine uses any more at the end."""
     log: list[str] = []
 
@@ -55,7 +55,7 @@ def run(main: Callable[[DeviceThread, list[str]], object]) -> list[str]:
     return log
 
 
-def test_what_is_posted_together_is_there_before_the_first_step():
+def test_what_is_posted_together_is_there_before_the_first_step() -> None:
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
         done = asyncio.Event()
         draft, target = Engine(device_thread, log, "draft"), Engine(device_thread, log, "target")
@@ -68,7 +68,7 @@ def test_what_is_posted_together_is_there_before_the_first_step():
     assert run(main) == ["draft", "draft", "target", "target"]
 
 
-def test_tasks_that_an_answer_wakes_have_their_say_before_the_next_step():
+def test_tasks_that_an_answer_wakes_have_their_say_before_the_next_step() -> None:
     """The draft's answer leads to more draft work, three tasks on, before the waiting target goes."""
 
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
@@ -96,7 +96,7 @@ def test_tasks_that_an_answer_wakes_have_their_say_before_the_next_step():
     assert run(main) == ["draft", "draft", "target"]
 
 
-def test_the_loop_is_free_while_a_step_runs():
+def test_the_loop_is_free_while_a_step_runs() -> None:
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
         done, go_on = asyncio.Event(), threading.Event()
         engine = Engine(device_thread, log)
@@ -111,7 +111,7 @@ def test_the_loop_is_free_while_a_step_runs():
     assert run(main) == ["step", "loop", "step"]
 
 
-def test_a_loop_that_does_not_answer_holds_nothing_up_for_long():
+def test_a_loop_that_does_not_answer_holds_nothing_up_for_long() -> None:
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
         stepped = threading.Event()
         engine = Engine(device_thread, log)
@@ -123,7 +123,7 @@ def test_a_loop_that_does_not_answer_holds_nothing_up_for_long():
     assert run(main) == ["step", "step", "True"]
 
 
-def test_a_listener_that_raises_does_not_stop_the_others():
+def test_a_listener_that_raises_does_not_stop_the_others() -> None:
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
         done = asyncio.Event()
         asyncio.get_running_loop().set_exception_handler(
@@ -142,7 +142,7 @@ def test_a_listener_that_raises_does_not_stop_the_others():
     assert run(main) == ["step", "list index out of range"]
 
 
-def test_leaving_waits_for_the_step_that_runs():
+def test_leaving_waits_for_the_step_that_runs() -> None:
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
         running = threading.Event()
 
@@ -161,18 +161,21 @@ def test_leaving_waits_for_the_step_that_runs():
     assert run(main) == ["step", "slept", "left"]
 
 
-def test_a_thread_comes_back_for_whom_joins_later():
+def test_a_thread_comes_back_for_whom_joins_later() -> None:
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
-        for name in ("one", "two"):
+        async def play(name: str) -> None:
             done, engine = asyncio.Event(), Engine(device_thread, log, name)
-            engine.add(answer(device_thread, lambda _, done=done: done.set()))
+            engine.add(answer(device_thread, lambda _: done.set()))
             await done.wait()
             device_thread.leave(engine)
+
+        await play("one")
+        await play("two")
 
     assert run(main) == ["one", "two"]
 
 
-def test_nobody_is_left_behind_who_never_played():
+def test_nobody_is_left_behind_who_never_played() -> None:
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
         device_thread.leave(Engine(device_thread, log))
 
@@ -180,7 +183,7 @@ def test_nobody_is_left_behind_who_never_played():
 
 
 @pytest.mark.parametrize("loops", [2])
-def test_one_loop_after_another(loops: int):
+def test_one_loop_after_another(loops: int) -> None:
     log: list[str] = []
     device_thread = DeviceThread()
     engine = Engine(device_thread, log)

@@ -27,7 +27,7 @@ def edit(engine: Path, section: str, **changes: Any) -> None:
     (engine / "config.json").write_text(json.dumps(document))
 
 
-def edit_tensors(engine: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+def edit_tensors(engine: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     tensors = load_file(engine / "rank0.safetensors")
     change(tensors)
     save_file(tensors, engine / "rank0.safetensors")

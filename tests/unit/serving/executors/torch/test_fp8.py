@@ -85,7 +85,7 @@ def quantized(tmp_path: Path) -> Callable[..., Quantized]:
         tensors = load_file(tmp_path / "export/rank0.safetensors")
         take_weights(model, tensors)
         rotary = copy.deepcopy(model.model.rotary_emb)
-        model.to(compute).model.rotary_emb = rotary
+        model.to(compute).model.rotary_emb = rotary  # type: ignore[arg-type]
         tensors = {n: t.to(compute) if t.dtype == dtype else t for n, t in tensors.items()}
         names = {"architecture": MODELS[family].__name__, "quantization": theirs["quantization"]}
         pretrained = theirs | pretrained_config(model) | names
@@ -126,7 +126,7 @@ class Product(torch.nn.Module):
         self._product, self._rows = product, rows
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self._product(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        y: torch.Tensor = self._product(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return y[..., self._rows]
 
 

@@ -24,14 +24,14 @@ def machine(root: Path, groups: str, files: dict[str, str]) -> Path:
     return root
 
 
-def test_without_limits(tmp_path: Path):
+def test_without_limits(tmp_path: Path) -> None:
     files = {"sys/fs/cgroup/cpu.max": "max 100000\n", "sys/fs/cgroup/memory.max": "max\n"}
     host = look(machine(tmp_path, "0::/\n", files))
     assert (host.quota, host.memory) == (None, 2000000 * 1024)
     assert host.cpus == len(os.sched_getaffinity(0))
 
 
-def test_version_2(tmp_path: Path):
+def test_version_2(tmp_path: Path) -> None:
     """The tightest of the own group and those around it."""
     files = {
         "sys/fs/cgroup/a/cpu.max": "150000 100000\n",
@@ -44,7 +44,7 @@ def test_version_2(tmp_path: Path):
     assert (host.quota, host.memory) == (1.5, 500000000)
 
 
-def test_version_1(tmp_path: Path):
+def test_version_1(tmp_path: Path) -> None:
     files = {
         "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "50000\n",
         "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
@@ -58,7 +58,7 @@ def test_version_1(tmp_path: Path):
     assert (host.quota, host.memory) == (0.5, 500000000)
 
 
-def test_a_container_that_does_not_see_its_own_path(tmp_path: Path):
+def test_a_container_that_does_not_see_its_own_path(tmp_path: Path) -> None:
     files = {
         "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
         "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
@@ -69,21 +69,21 @@ def test_a_container_that_does_not_see_its_own_path(tmp_path: Path):
     assert (host.quota, host.memory) == (None, 200000000)
 
 
-def test_a_group_that_is_over_its_limit(tmp_path: Path):
+def test_a_group_that_is_over_its_limit(tmp_path: Path) -> None:
     files = {"sys/fs/cgroup/memory.max": "5\n", "sys/fs/cgroup/memory.current": "9\n"}
     assert look(machine(tmp_path, "0::/\n", files)).memory == 0
 
 
-def test_a_system_without_proc(tmp_path: Path):
+def test_a_system_without_proc(tmp_path: Path) -> None:
     assert look(tmp_path).memory == 10**12
 
 
-def test_what_the_user_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_the_user_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert look(tmp_path).omp_num_threads == "3"
 
 
-def test_this_machine():
+def test_this_machine() -> None:
     host = look()
     assert host.cpus >= 1
     assert host.memory > 0
@@ -101,5 +101,5 @@ def test_this_machine():
         (Host(8, None, 0, "many"), 8),
     ],
 )
-def test_as_many_as_there_are_processors_for(host: Host, threads: int):
+def test_as_many_as_there_are_processors_for(host: Host, threads: int) -> None:
     assert host.threads[0] == threads

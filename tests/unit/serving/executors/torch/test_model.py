@@ -53,7 +53,8 @@ def run(decoder: Decoder, text: list[int], step: int) -> torch.Tensor:
 
 def expected(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
     with torch.inference_mode():
-        return model(torch.tensor([token_ids])).logits[0]
+        logits: torch.Tensor = model(torch.tensor([token_ids])).logits[0]
+        return logits
 
 
 def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -87,7 +88,12 @@ def test_logits_of_every_family(tmp_path: Path, family: str, step: int) -> None:
 @pytest.mark.parametrize("family", MODELS)
 def test_a_large_model_of_every_family(tmp_path: Path, family: str) -> None:
     """Of a size at which weights are packed, which biases must survive."""
-    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "head_dim": 64}
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 4,
+        "head_dim": 64,
+    }
     model = tiny_model(family, **sizes)
     decoder, text = load(tmp_path, model), torch.randint(0, 96, (20,)).tolist()
     for step in (1, 5):

@@ -26,7 +26,7 @@ def plan(*sequences: Sequence, max_rows: int = 100, short: int = 8) -> dict[int,
     return {sequences.index(work.sequence): (work.rows, work.choices) for work in works}
 
 
-def test_a_prompt_a_verification_and_a_decoding_share_a_step():
+def test_a_prompt_a_verification_and_a_decoding_share_a_step() -> None:
     decoding = sequence(10, computed=12, generated=3)
     assert plan(sequence(20), sequence(30, draft=4, computed=28), decoding) == {
         0: (20, 1),
@@ -35,29 +35,29 @@ def test_a_prompt_a_verification_and_a_decoding_share_a_step():
     }
 
 
-def test_what_goes_on_goes_before_prompts():
+def test_what_goes_on_goes_before_prompts() -> None:
     decoding, verification = sequence(5, computed=5, generated=1), sequence(30, draft=6, computed=29)
     assert plan(sequence(90), decoding, verification, max_rows=50) == {0: (50 - 8, 0), 1: (1, 1), 2: (7, 7)}
 
 
-def test_prompts_are_served_in_order():
+def test_prompts_are_served_in_order() -> None:
     assert plan(sequence(70), sequence(70), sequence(20)) == {0: (70, 1), 1: (30, 0)}
 
 
-def test_a_prompt_goes_on_where_it_stopped():
+def test_a_prompt_goes_on_where_it_stopped() -> None:
     assert plan(sequence(90, computed=75), max_rows=50) == {0: (15, 1)}
 
 
-def test_no_chunk_is_longer_than_chunk():
+def test_no_chunk_is_longer_than_chunk() -> None:
     assert plan(sequence(3 * CHUNK), max_rows=10 * CHUNK) == {0: (CHUNK, 0)}
 
 
-def test_the_rows_of_a_draft_stay_together():
+def test_the_rows_of_a_draft_stay_together() -> None:
     assert plan(sequence(48, draft=6), max_rows=50) == {0: (54 - 7, 0)}
     assert plan(sequence(48, draft=6, computed=47), max_rows=50) == {0: (7, 7)}
 
 
-def test_prompts_come_to_an_end_beside_a_full_batch():
+def test_prompts_come_to_an_end_beside_a_full_batch() -> None:
     going_on = [sequence(30, draft=6, computed=29) for _ in range(20)]
     assert plan(*going_on, sequence(80), sequence(80), max_rows=100)[20] == (25, 0)
 
@@ -67,7 +67,9 @@ def test_prompts_come_to_an_end_beside_a_full_batch():
     going_on=st.integers(0, 16),
 )
 @settings(max_examples=200, deadline=None)
-def test_every_prompt_is_done_in_bounded_steps_in_order(prompts: list[tuple[int, int]], going_on: int):
+def test_every_prompt_is_done_in_bounded_steps_in_order(
+    prompts: list[tuple[int, int]], going_on: int
+) -> None:
     scheduler = Scheduler(max_rows=256, short=10)
     waiting = [sequence(length, draft) for length, draft in prompts]
     running = [sequence(30, draft=8, computed=29) for _ in range(going_on)]

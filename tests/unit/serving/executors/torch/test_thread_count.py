@@ -23,11 +23,11 @@ class Machine:
         return steps
 
 
-def test_all_of_a_quiet_machine():
+def test_all_of_a_quiet_machine() -> None:
     assert set(Machine(2).run(60)) == {2}
 
 
-def test_one_less_beside_a_busy_program_and_back_when_it_is_gone():
+def test_one_less_beside_a_busy_program_and_back_when_it_is_gone() -> None:
     machine = Machine(2)
     machine.taken = 1
     steps = machine.run(60)
@@ -38,7 +38,7 @@ def test_one_less_beside_a_busy_program_and_back_when_it_is_gone():
     assert set(machine.run(20)) == {2}
 
 
-def test_a_short_disturbance_costs_a_second():
+def test_a_short_disturbance_costs_a_second() -> None:
     machine = Machine(2)
     machine.taken = 1
     machine.run(0.1)
@@ -46,7 +46,7 @@ def test_a_short_disturbance_costs_a_second():
     assert machine.run(10).count(1) < 150
 
 
-def test_as_many_as_are_left_of_a_large_machine():
+def test_as_many_as_are_left_of_a_large_machine() -> None:
     machine = Machine(16)
     machine.taken = 5
     assert 9 <= machine.run(10)[-1] <= 11
@@ -54,7 +54,7 @@ def test_as_many_as_are_left_of_a_large_machine():
     assert machine.run(40)[-1] == 16
 
 
-def test_one_is_the_least():
+def test_one_is_the_least() -> None:
     machine = Machine(2)
     machine.taken = 2
     assert machine.run(10)[-1] == 1

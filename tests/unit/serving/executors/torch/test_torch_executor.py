@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
 from trtspec.serving.executors.torch import memory
+from trtspec.serving.executors.torch.cache import Span
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.host import Host
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.pair import load_engines
-from trtspec.serving.executors.torch.runner import STRIKES
+from trtspec.serving.executors.torch.runner import STRIKES, Runner
 from trtspec.serving.executors.torch.scheduler import MAX_ROWS
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.text import Text
@@ -52,6 +53,11 @@ class Model:
             return forward(*arguments)
 
         monkeypatch.setattr(Decoder, "forward", changed)
+
+
+def runner_of(executor: TorchExecutor) -> Runner:
+    assert executor._runner is not None
+    return executor._runner
 
 
 def test_requests_in_flight_share_a_step(engine: Path) -> None:
@@ -96,7 +102,12 @@ def test_the_loop_takes_cancels_and_delivers_while_a_step_runs(
 ) -> None:
     """What is refused and cancelled while the model is at work is answered before it is done."""
     at_work, go_on = threading.Event(), threading.Event()
-    Model(monkeypatch, lambda: (at_work.set(), go_on.wait(20)))
+
+    def work() -> None:
+        at_work.set()
+        go_on.wait(20)
+
+    Model(monkeypatch, work)
 
     async def main() -> None:
         executor = TorchExecutor(engine)
@@ -194,7 +205,7 @@ def test_shutdown_ends_the_thread_and_frees_the_weights(engine: Path) -> None:
     async def main() -> list[weakref.ref[Decoder]]:
         device_thread = DeviceThread()
         executors = [TorchExecutor(engine, device_thread=device_thread) for _ in range(2)]
-        models = [weakref.ref(executor._runner._model) for executor in executors]
+        models = [weakref.ref(runner_of(executor)._model) for executor in executors]
         for executor in executors:
             await ask(executor, Request([1, 2, 3], 50, streaming=False))
             executor.enqueue_request(Request([1, 2, 3], 50), lambda response: None)
@@ -223,7 +234,7 @@ def test_requests_that_do_not_fit_the_cache_together_wait(engine: Path) -> None:
 def test_memory_is_what_texts_take_and_is_given_back(engine: Path) -> None:
     async def main() -> None:
         executor = TorchExecutor(engine, kv_tokens=1000)
-        cache = executor._runner._cache
+        cache = runner_of(executor)._cache
         assert cache.tokens == 0
         for index in range(96):
             await ask(executor, Request([index] * 40, 60))
@@ -242,13 +253,15 @@ def test_the_largest_gap_of_a_stream_while_prompts_arrive(tmp_path: Path) -> Non
     async def main(arrivals: int) -> tuple[int, int]:
         """The rows of the largest step, and how many steps the stream took."""
         executor, over = TorchExecutor(engine), asyncio.get_running_loop().create_future()
-        forward, steps = executor._runner._model.forward, []
+        decoder = runner_of(executor)._model
+        forward = decoder.forward
+        steps: list[int] = []
 
-        def counted(token_ids: list[int], *more: Any) -> torch.Tensor:
+        def counted(token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> torch.Tensor:
             steps.append(len(token_ids))
-            return forward(token_ids, *more)
+            return forward(token_ids, spans, wanted)
 
-        executor._runner._model.forward = counted
+        decoder.forward = counted  # type: ignore[method-assign]
 
         def listen(response: Response) -> None:
             if response.is_final:
@@ -272,12 +285,12 @@ def test_a_round_of_a_long_text_looks_at_what_is_new(tmp_path: Path) -> None:
     class Watched(Text):
         looked, is_whole = 0, False
 
-        def __getitem__(self, part):
+        def __getitem__(self, part: Any) -> Any:
             found = super().__getitem__(part)
             Watched.looked += len(found) if isinstance(part, slice) else 1
             return found
 
-        def __iter__(self):
+        def __iter__(self) -> Iterator[int]:
             assert not Watched.is_whole, "the whole text was read"
             return super().__iter__()
 
@@ -333,7 +346,7 @@ def json_size(folder: Path) -> int:
     """Bytes of the tensors, as the header of the file has them."""
     with (folder / "rank0.safetensors").open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return max(tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__")
+    return max(int(tensor["data_offsets"][1]) for name, tensor in header.items() if name != "__metadata__")
 
 
 def test_the_serving_package_stands_alone() -> None:
