@@ -7,7 +7,7 @@ Parameters are those that NVIDIA's C++ backend reads (`inflight_batcher_llm/src/
 from __future__ import annotations
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
+from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.repository.spec import EngineModel
 from trtspec.serving.triton.engine_tensors import INPUTS, OUTPUTS
