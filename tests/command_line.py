@@ -24,6 +24,7 @@ def trtspec(
     argv, here = ["trtspec", *map(str, words)], Path.cwd()
     packages = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     stdout, stderr = StringIO(), StringIO()
+    status: int | str | None = 0
     with (
         patch.dict(os.environ, environment, clear=True),
         patch.object(sys, "path", [*packages, *sys.path]),
@@ -34,9 +35,9 @@ def trtspec(
         os.chdir(folder or here)
         try:
             main()
-            status = 0
         except SystemExit as end:
             status = end.code
         finally:
             os.chdir(here)
+    assert isinstance(status, int)
     return CompletedProcess(argv, status, stdout.getvalue(), stderr.getvalue())

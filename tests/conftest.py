@@ -53,7 +53,7 @@ def saved_llama(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
                 **config,
             }
             made[key] = tmp_path_factory.mktemp("llama")
-            model = LlamaForCausalLM(LlamaConfig(**values)).to(dtype)
+            model = LlamaForCausalLM(LlamaConfig(**values)).to(dtype)  # type: ignore[arg-type]
             model.save_pretrained(made[key], max_shard_size=shard)
             _save_tokenizer(made[key])
         return made[key]

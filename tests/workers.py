@@ -12,7 +12,7 @@ _LAYOUT = re.compile(r"tests/e2e/.*[\[-](in_process|bls)[-\]]")
 _RECIPES = re.compile(r"tests/(golden|unit/recipes)/")
 
 
-class FilesAndServers(LoadScopeScheduling):
+class FilesAndServers(LoadScopeScheduling):  # type: ignore[misc]
     """The tests of a file run in one process, and those that share what takes seconds to make, in any file.
 
     These are the server of a layout, and the Hub cache with the models of the recipes. The order is that of

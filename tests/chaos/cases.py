@@ -37,22 +37,21 @@ class Case:
 def make_cases(build: Path) -> list[Case]:
     """Of prompts whose text no rounding can change, so that every difference is a fault of the server."""
     prompts = _prompts(build)
+    asked = [(prompt, max_tokens, stop) for prompt in prompts for max_tokens, stop in ANSWERS]
     requests = [
-        CompletionRequest(prompt, max_tokens=max_tokens, stop=stop)
-        for prompt in prompts
-        for max_tokens, stop in ANSWERS
+        CompletionRequest(prompt, max_tokens=max_tokens, stop=stop) for prompt, max_tokens, stop in asked
     ]
     answers = asyncio.run(_complete(build, requests))
     stable = {
-        request.prompt
-        for request, (_, tokens) in zip(requests, answers, strict=True)
-        if request.max_tokens == WHOLE and _is_stable(build, request.prompt, tokens)
+        prompt
+        for (prompt, max_tokens, _), (_, tokens) in zip(asked, answers, strict=True)
+        if max_tokens == WHOLE and _is_stable(build, prompt, tokens)
     }
     assert len(stable) > 0.7 * len(prompts), "the target's text is not what transformers says"
     return [
-        Case(request.prompt, request.max_tokens, request.stop, text)
-        for request, (text, _) in zip(requests, answers, strict=True)
-        if request.prompt in stable
+        Case(prompt, max_tokens, stop, text)
+        for (prompt, max_tokens, stop), (text, _) in zip(asked, answers, strict=True)
+        if prompt in stable
     ]
 
 

@@ -24,8 +24,8 @@ EVERY_S = 0.05
 MODES = ("works", "fails", "hangs", "lies")
 
 
-def load(parameters: Mapping[str, str], folder: Path) -> engines.Pair:
-    pair = engines.load(parameters, folder)
+def load(values: Mapping[str, str], folder: Path) -> engines.Pair:
+    pair = engines.load(values, folder)
     assert pair.draft is not None
     draft = FaultyDraft(pair.draft)
     threading.Thread(target=_talk, args=(draft, asyncio.get_running_loop()), daemon=True).start()

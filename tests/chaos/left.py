@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from tests.chaos.server import Process, Server, until
 
@@ -73,7 +74,7 @@ def left_behind(server: Server) -> list[str]:
     """Stops the server, and looks for what should have gone before, with, and after it."""
     found = []
     for gauge in ("num_requests_running", "num_requests_waiting"):
-        if not _becomes(lambda gauge=gauge: server.metric(gauge) == 0, IDLE_S):
+        if not _becomes(partial(_is_zero, server, gauge), IDLE_S):
             found.append(f"{gauge} is {server.metric(gauge):g} when nobody asks anything")
     if not _becomes(lambda: server.told()["tasks"] == 0, IDLE_S):
         found.append(f"{server.told()['tasks']} tasks run when nobody asks anything")
@@ -85,7 +86,7 @@ def left_behind(server: Server) -> list[str]:
     except subprocess.TimeoutExpired:
         found.append(f"deploy did not end in {IDLE_S:g} s")
     time.sleep(0)
-    alive = [process for process in processes if not _becomes(lambda pid=process.pid: _is_gone(pid), 5)]
+    alive = [process for process in processes if not _becomes(partial(_is_gone, process.pid), 5)]
     found += [f"{process.name} still runs" for process in alive]
     found += [f"{region} is left in /dev/shm" for region in server.regions()]
     return found
@@ -97,6 +98,10 @@ def _becomes(happens: Callable[[], bool], seconds: float) -> bool:
     except AssertionError:
         return False
     return True
+
+
+def _is_zero(server: Server, gauge: str) -> bool:
+    return server.metric(gauge) == 0
 
 
 def _is_gone(pid: int) -> bool:

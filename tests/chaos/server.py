@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,7 +179,7 @@ def deploy(recipe: Path, output: Path, *options: str) -> Iterator[Server]:
         process.wait()
 
 
-def until(happens, seconds: float, what: str) -> None:
+def until(happens: Callable[[], object], seconds: float, what: str) -> None:
     deadline = time.monotonic() + seconds
     while not happens():
         assert time.monotonic() < deadline, f"not in {seconds:g} s: {what}"

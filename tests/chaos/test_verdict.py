@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.chaos.cases import Case
@@ -13,12 +15,14 @@ CASE = Case("def f(", 4, (), "a, b")
 UPS = [Up(0, 100), Up(110, float("inf"))]
 
 
-def shot(kind: Kind, **values: object) -> Shot:
+def shot(kind: Kind, **values: Any) -> Shot:
     case = CASE if kind in (Kind.WELL_FORMED, Kind.CANCELLED, Kind.LIMITED) else None
     return Shot(0, kind, "http", False, {}, case, **values)
 
 
-def answer(text: str = "", error: str | None = None, sent: float = 10, took: float = 1, **values) -> Answer:
+def answer(
+    text: str = "", error: str | None = None, sent: float = 10, took: float = 1, **values: Any
+) -> Answer:
     found = {"status": 200 if error is None else 400, "num_ends": int(error is None), "is_over": True}
     return Answer(sent_at=sent, done_at=sent + took, text=text, error=error, **{**found, **values})
 

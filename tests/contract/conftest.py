@@ -50,7 +50,7 @@ class Scripted:
     """The executor without a model of the coordinator's tests."""
 
     overtaken = 0
-    keep = staticmethod(keep_all)
+    keep: Keep = staticmethod(keep_all)
 
     def __init__(self) -> None:
         self.next_token = babble(VOCAB_SIZE)
@@ -65,7 +65,7 @@ class Torch:
     """The torch executor; what it should say comes from transformers, without a cache."""
 
     overtaken = 0
-    keep = staticmethod(keep_all)
+    keep: Keep = staticmethod(keep_all)
 
     def __init__(self, folder: Path) -> None:
         self.model, self._folder = tiny_llama(vocab_size=VOCAB_SIZE), folder
@@ -73,9 +73,13 @@ class Torch:
         self._loaded: list[TorchExecutor] = []
 
     def load(self, **limits: int) -> Executor:
+        return _trimming(self.untrimmed(**limits), self.keep)
+
+    def untrimmed(self, **limits: int) -> TorchExecutor:
+        """A fresh one that keeps all of drafts."""
         name = "-".join(f"{key}{value}" for key, value in limits.items()) or "plain"
         self._loaded.append(TorchExecutor(write_engine(self._folder / name, self.model, **(LIMITS | limits))))
-        return _trimming(self._loaded[-1], self.keep)
+        return self._loaded[-1]
 
     def close(self) -> None:
         async def end() -> None:
@@ -90,7 +94,8 @@ class Torch:
     def logits(self, sequence: Sequence[int]) -> torch.Tensor:
         """After each token of the sequence: `[tokens, vocab]`."""
         with torch.inference_mode():
-            return self.model(torch.tensor([list(sequence)])).logits[0]
+            logits: torch.Tensor = self.model(torch.tensor([list(sequence)])).logits[0]
+            return logits
 
     def _next_token(self, sequence: tuple[int, ...]) -> int:
         return int(self.logits(sequence)[-1].argmax())
@@ -205,7 +210,13 @@ def _continue(subject: Subject, prompt: Sequence[int], count: int) -> list[int]:
     return text[len(prompt) :]
 
 
-Responses = Coroutine[Any, Any, list[Response]]
+Ask = Callable[[Executor, Request], Coroutine[Any, Any, list[Response]]]
+
+
+class Answers(Protocol):
+    """Enqueues all requests at once and returns the final response of each; none of them streams."""
+
+    def __call__(self, executor: Executor, *requests: Request) -> list[Response]: ...
 
 
 async def ask(executor: Executor, request: Request) -> list[Response]:
@@ -227,14 +238,12 @@ async def ask(executor: Executor, request: Request) -> list[Response]:
 
 
 @pytest.fixture(name="ask")
-def ask_fixture() -> Callable[[Executor, Request], Responses]:
+def ask_fixture() -> Ask:
     return ask
 
 
 @pytest.fixture
-def answers() -> Callable[..., list[Response]]:
-    """Enqueues all requests at once and returns the final response of each; none of them streams."""
-
+def answers() -> Answers:
     async def gather(executor: Executor, *requests: Request) -> list[Response]:
         heard = await asyncio.gather(*(ask(executor, request) for request in requests))
         assert [len(responses) for responses in heard] == [1] * len(requests)

@@ -1,14 +1,18 @@
 """Many requests in flight: each is served as if alone, in the order in which they came; cancellation."""
 
+from __future__ import annotations
+
 import asyncio
 import random
+from functools import partial
 
+from tests.contract.conftest import Answers, Ask, Continuation, Subject
 from trtspec.serving.executor import FinishReason, Request, Response
 
 PROMPT = [11, 22, 33, 44]
 
 
-def test_in_flight_equals_one_by_one(subject, continuation, answers):
+def test_in_flight_equals_one_by_one(subject: Subject, continuation: Continuation, answers: Answers) -> None:
     dice, requests = random.Random(3), []
     for index in range(24):
         prompt = [dice.randrange(96) for _ in range(dice.randrange(1, 60))]
@@ -25,9 +29,10 @@ def test_in_flight_equals_one_by_one(subject, continuation, answers):
         assert response.token_ids == text
 
 
-def test_more_requests_than_the_batch_are_served_in_order(subject, ask):
-    async def main():
-        executor, finished = subject.load(), []
+def test_more_requests_than_the_batch_are_served_in_order(subject: Subject, ask: Ask) -> None:
+    async def main() -> list[int]:
+        executor = subject.load()
+        finished: list[int] = []
 
         async def one(index: int) -> None:
             [response] = await ask(executor, Request([index + 1, 50], 10))
@@ -42,9 +47,10 @@ def test_more_requests_than_the_batch_are_served_in_order(subject, ask):
     assert max(abs(place - index) for place, index in enumerate(finished)) <= subject.overtaken
 
 
-def test_no_more_than_the_batch_runs_at_once(subject):
-    async def main():
-        executor, heard, over = subject.load(), [], asyncio.get_running_loop().create_future()
+def test_no_more_than_the_batch_runs_at_once(subject: Subject) -> None:
+    async def main() -> list[tuple[int, bool]]:
+        executor, over = subject.load(), asyncio.get_running_loop().create_future()
+        heard: list[tuple[int, bool]] = []
 
         def listen(index: int, response: Response) -> None:
             heard.append((index, response.is_final))
@@ -53,7 +59,7 @@ def test_no_more_than_the_batch_runs_at_once(subject):
 
         for index in range(6):
             request = Request([index + 1, 50], 30, streaming=True)
-            executor.enqueue_request(request, lambda response, index=index: listen(index, response))
+            executor.enqueue_request(request, partial(listen, index))
         await asyncio.wait_for(over, 20)
         executor.shutdown()
         return heard
@@ -64,12 +70,13 @@ def test_no_more_than_the_batch_runs_at_once(subject):
     assert any(is_final for _, is_final in heard[:first])
 
 
-def test_cancel_in_the_middle(subject, continuation, ask):
-    async def main():
-        executor, heard = subject.load(), []
+def test_cancel_in_the_middle(subject: Subject, continuation: Continuation, ask: Ask) -> None:
+    async def main() -> tuple[list[Response], Response]:
+        executor = subject.load()
+        heard: list[Response] = []
         cancelled = asyncio.get_running_loop().create_future()
 
-        def listen(response):
+        def listen(response: Response) -> None:
             heard.append(response)
             if len(heard) == 3:
                 executor.cancel_request(response.request_id)
@@ -90,9 +97,10 @@ def test_cancel_in_the_middle(subject, continuation, ask):
     assert other.token_ids == continuation([7, 7, 1], 40)
 
 
-def test_cancel_while_waiting(subject, continuation, ask):
-    async def main():
-        executor, heard = subject.load(max_batch_size=1), []
+def test_cancel_while_waiting(subject: Subject, continuation: Continuation, ask: Ask) -> None:
+    async def main() -> tuple[list[Response], Response, Response]:
+        executor = subject.load(max_batch_size=1)
+        heard: list[Response] = []
         first = asyncio.create_task(ask(executor, Request(PROMPT, 10)))
         await asyncio.sleep(0)
         request_id = executor.enqueue_request(Request([1, 2], 10), heard.append)
@@ -106,8 +114,10 @@ def test_cancel_while_waiting(subject, continuation, ask):
     assert last.token_ids == continuation([3, 4], 10)
 
 
-def test_cancelling_what_is_finished_or_unknown_is_nothing(subject, continuation, ask):
-    async def main():
+def test_cancelling_what_is_finished_or_unknown_is_nothing(
+    subject: Subject, continuation: Continuation, ask: Ask
+) -> None:
+    async def main() -> list[Response]:
         executor = subject.load()
         [response] = await ask(executor, Request(PROMPT, 3))
         executor.cancel_request(response.request_id)
@@ -118,8 +128,8 @@ def test_cancelling_what_is_finished_or_unknown_is_nothing(subject, continuation
     assert response.token_ids == continuation(PROMPT, 5)
 
 
-def test_shutdown_cancels_all(subject, ask):
-    async def main():
+def test_shutdown_cancels_all(subject: Subject, ask: Ask) -> None:
+    async def main() -> list[Response]:
         executor = subject.load(max_batch_size=2)
         tasks = [asyncio.create_task(ask(executor, Request([i + 1], 100))) for i in range(4)]
         await asyncio.sleep(0)
@@ -130,13 +140,14 @@ def test_shutdown_cancels_all(subject, ask):
         assert (response.is_final, response.finish_reason) == (True, FinishReason.CANCELLED)
 
 
-def test_a_request_enqueued_by_a_listener_is_served(subject, continuation):
+def test_a_request_enqueued_by_a_listener_is_served(subject: Subject, continuation: Continuation) -> None:
     """A coordinator may send the next round from within the answer to the last."""
 
-    async def main():
-        executor, done = subject.load(), asyncio.get_running_loop().create_future()
+    async def main() -> Response:
+        executor = subject.load()
+        done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
-        def listen(response):
+        def listen(response: Response) -> None:
             executor.enqueue_request(Request(PROMPT + response.token_ids, 5), done.set_result)
 
         executor.enqueue_request(Request(PROMPT, 5), listen)
@@ -145,14 +156,14 @@ def test_a_request_enqueued_by_a_listener_is_served(subject, continuation):
     assert asyncio.run(main()).token_ids == continuation(PROMPT, 10)[5:]
 
 
-def test_a_listener_that_fails_harms_no_other(subject, continuation, ask):
-    async def main():
+def test_a_listener_that_fails_harms_no_other(subject: Subject, continuation: Continuation, ask: Ask) -> None:
+    async def main() -> tuple[Response, Exception]:
         loop = asyncio.get_running_loop()
-        failure = loop.create_future()
+        failure: asyncio.Future[Exception] = loop.create_future()
         loop.set_exception_handler(lambda _, context: failure.set_result(context["exception"]))
         executor = subject.load()
 
-        def listen(response):
+        def listen(response: Response) -> None:
             raise KeyError("listener")
 
         executor.enqueue_request(Request([1, 2], 5), listen)

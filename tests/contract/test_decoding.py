@@ -1,22 +1,25 @@
 """A request without a draft is ordinary decoding (rules 5 and 6 of `trtspec.serving.executor`)."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest
 import torch
 
-from trtspec.serving.executor import FinishReason, Request
+from tests.contract.conftest import Answers, Ask, Continuation, Subject, Torch
+from trtspec.serving.executor import FinishReason, Request, Response
 
 PROMPT = [5, 17, 33, 60]
 
 
-def test_says_what_the_model_says(subject, continuation, answers):
+def test_says_what_the_model_says(subject: Subject, continuation: Continuation, answers: Answers) -> None:
     [response] = answers(subject.load(), Request(PROMPT, 20))
     assert response.token_ids == continuation(PROMPT, 20)
     assert (response.is_final, response.finish_reason, response.error) == (True, FinishReason.LENGTH, None)
 
 
-def test_greedy_text_is_that_of_transformers_generate(torch_subject, answers):
+def test_greedy_text_is_that_of_transformers_generate(torch_subject: Torch, answers: Answers) -> None:
     for prompt in (PROMPT, [1], list(range(40))):
         ids = torch.tensor([prompt])
         generated = torch_subject.model.generate(
@@ -26,7 +29,9 @@ def test_greedy_text_is_that_of_transformers_generate(torch_subject, answers):
         assert response.token_ids == generated[0, len(prompt) :].tolist()
 
 
-def test_the_end_token_is_not_in_the_output(subject, continuation, answers):
+def test_the_end_token_is_not_in_the_output(
+    subject: Subject, continuation: Continuation, answers: Answers
+) -> None:
     text = continuation(PROMPT, 30)
     for token in set(text):
         [response] = answers(subject.load(), Request(PROMPT, 30, end_id=token))
@@ -35,20 +40,24 @@ def test_the_end_token_is_not_in_the_output(subject, continuation, answers):
 
 
 @pytest.mark.parametrize("end_id", [None, -1])
-def test_without_an_end_token_nothing_ends_the_text(subject, continuation, answers, end_id):
+def test_without_an_end_token_nothing_ends_the_text(
+    subject: Subject, continuation: Continuation, answers: Answers, end_id: int | None
+) -> None:
     [response] = answers(subject.load(), Request(PROMPT, 12, end_id=end_id))
     assert response.token_ids == continuation(PROMPT, 12)
 
 
-def test_an_end_token_that_would_come_after_the_last(subject, continuation, answers):
+def test_an_end_token_that_would_come_after_the_last(
+    subject: Subject, continuation: Continuation, answers: Answers
+) -> None:
     text = continuation(PROMPT, 30)
     position = next(i for i in range(2, 30) if text[i] not in text[:i])
     [response] = answers(subject.load(), Request(PROMPT, position, end_id=text[position]))
     assert (response.token_ids, response.finish_reason) == (text[:position], FinishReason.LENGTH)
 
 
-def test_streaming_tells_each_token_once(subject, continuation, ask):
-    async def main():
+def test_streaming_tells_each_token_once(subject: Subject, continuation: Continuation, ask: Ask) -> None:
+    async def main() -> list[Response]:
         return await ask(subject.load(), Request(PROMPT, 8, streaming=True))
 
     responses = asyncio.run(main())
@@ -57,11 +66,13 @@ def test_streaming_tells_each_token_once(subject, continuation, ask):
     assert [response.finish_reason for response in responses[:-1]] == [FinishReason.NOT_FINISHED] * 7
 
 
-def test_a_stream_that_meets_the_end_token_closes_with_nothing_new(subject, continuation, ask):
+def test_a_stream_that_meets_the_end_token_closes_with_nothing_new(
+    subject: Subject, continuation: Continuation, ask: Ask
+) -> None:
     text = continuation(PROMPT, 30)
     position = next(i for i in range(2, 30) if text[i] not in text[:i])
 
-    async def main():
+    async def main() -> list[Response]:
         return await ask(subject.load(), Request(PROMPT, 30, end_id=text[position], streaming=True))
 
     responses = asyncio.run(main())
@@ -69,12 +80,16 @@ def test_a_stream_that_meets_the_end_token_closes_with_nothing_new(subject, cont
     assert responses[-1].finish_reason is FinishReason.END_ID
 
 
-def test_an_engine_without_the_mode_decodes(subject, continuation, answers):
+def test_an_engine_without_the_mode_decodes(
+    subject: Subject, continuation: Continuation, answers: Answers
+) -> None:
     [response] = answers(subject.load(max_draft_len=0), Request(PROMPT, 9))
     assert response.token_ids == continuation(PROMPT, 9)
 
 
-def test_one_engine_is_baseline_and_verifier(subject, continuation, answers):
+def test_one_engine_is_baseline_and_verifier(
+    subject: Subject, continuation: Continuation, answers: Answers
+) -> None:
     executor, text = subject.load(), continuation(PROMPT, 9)
     plain, verified = answers(
         executor, Request(PROMPT, 9), Request(PROMPT, 4, draft_token_ids=text[:3], end_id=None)

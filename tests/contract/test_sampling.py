@@ -1,5 +1,7 @@
 """Sampling of the torch executor: exact distributions, and numbers that depend on the seed alone."""
 
+from __future__ import annotations
+
 import math
 
 import pytest
@@ -11,13 +13,14 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from tests.contract.conftest import Answers, Torch
 from trtspec.serving.executor import Request, SamplingConfig
 
 PROMPT = [12, 24, 48]
 WARM = SamplingConfig(temperature=1.3, top_k=20, top_p=0.9, seed=77)
 
 
-def exact(subject, prompt: list[int], sampling: SamplingConfig) -> torch.Tensor:
+def exact(subject: Torch, prompt: list[int], sampling: SamplingConfig) -> torch.Tensor:
     """The distribution of the next token, by transformers."""
     logits = subject.logits(prompt)[-1:].clone()
     if sampling.temperature is not None:
@@ -26,7 +29,8 @@ def exact(subject, prompt: list[int], sampling: SamplingConfig) -> torch.Tensor:
         logits = TopKLogitsWarper(sampling.top_k)(None, logits)
     if sampling.top_p is not None and sampling.top_p < 1:
         logits = TopPLogitsWarper(sampling.top_p)(None, logits)
-    return logits.softmax(-1)[0].double()
+    probabilities: torch.Tensor = logits.softmax(-1)[0].double()
+    return probabilities
 
 
 def p_value(tokens: list[int], probabilities: torch.Tensor) -> float:
@@ -55,7 +59,9 @@ def p_value(tokens: list[int], probabilities: torch.Tensor) -> float:
         SamplingConfig(top_k=3),
     ],
 )
-def test_first_tokens_have_the_exact_distribution(torch_subject, answers, sampling):
+def test_first_tokens_have_the_exact_distribution(
+    torch_subject: Torch, answers: Answers, sampling: SamplingConfig
+) -> None:
     requests = [
         Request(
             PROMPT,
@@ -69,7 +75,7 @@ def test_first_tokens_have_the_exact_distribution(torch_subject, answers, sampli
     assert p_value(tokens, exact(torch_subject, PROMPT, sampling)) > 1e-3
 
 
-def test_second_tokens_are_independent_of_the_first(torch_subject, answers):
+def test_second_tokens_are_independent_of_the_first(torch_subject: Torch, answers: Answers) -> None:
     """Consecutive numbers of the stream: the distribution of token 1 given a token 0."""
     requests = [
         Request(PROMPT, 2, sampling=SamplingConfig(temperature=1.0, top_k=2, seed=seed))
@@ -82,7 +88,7 @@ def test_second_tokens_are_independent_of_the_first(torch_subject, answers):
         assert len(seconds) < 100 or p_value(seconds, expected) > 1e-3
 
 
-def test_a_seed_fixes_the_text_whatever_the_batch(torch_subject, answers):
+def test_a_seed_fixes_the_text_whatever_the_batch(torch_subject: Torch, answers: Answers) -> None:
     [alone] = answers(torch_subject.load(), Request(PROMPT, 30, sampling=WARM))
     others = [Request([i + 1, 9], 25, sampling=SamplingConfig(temperature=1.0, seed=i)) for i in range(5)]
     together = answers(torch_subject.load(), *others[:2], Request(PROMPT, 30, sampling=WARM), *others[2:])
@@ -92,13 +98,13 @@ def test_a_seed_fixes_the_text_whatever_the_batch(torch_subject, answers):
     assert different.token_ids != alone.token_ids
 
 
-def test_without_a_seed_texts_differ(torch_subject, answers):
+def test_without_a_seed_texts_differ(torch_subject: Torch, answers: Answers) -> None:
     request = Request(PROMPT, 20, sampling=SamplingConfig(temperature=1.5))
     first, second = answers(torch_subject.load(), request, request)
     assert first.token_ids != second.token_ids
 
 
-def test_a_continuation_draws_the_same_numbers(torch_subject, answers):
+def test_a_continuation_draws_the_same_numbers(torch_subject: Torch, answers: Answers) -> None:
     executor = torch_subject.load()
     [whole] = answers(executor, Request(PROMPT, 30, sampling=WARM))
     for start in (1, 7, 29):
@@ -109,7 +115,7 @@ def test_a_continuation_draws_the_same_numbers(torch_subject, answers):
 
 
 @pytest.mark.parametrize("seed", [0, 5, 2**40, -3])
-def test_speculation_gives_the_plain_sample(torch_subject, answers, seed):
+def test_speculation_gives_the_plain_sample(torch_subject: Torch, answers: Answers, seed: int) -> None:
     """The draft is the target at another temperature; the shared noise makes most of it accepted."""
     executor = torch_subject.load()
 
@@ -117,7 +123,8 @@ def test_speculation_gives_the_plain_sample(torch_subject, answers, seed):
         return SamplingConfig(temperature, 20, 0.9, seed=number)
 
     [plain] = answers(executor, Request(PROMPT, 48, sampling=warm(seed, 1.3)))
-    text, accepted, proposed = [], 0, 0
+    text: list[int] = []
+    accepted = proposed = 0
     while len(text) < 43:
         [draft] = answers(executor, Request(PROMPT + text, 4, sampling=warm(seed + len(text), 1.0)))
         request = Request(
@@ -130,7 +137,7 @@ def test_speculation_gives_the_plain_sample(torch_subject, answers, seed):
     assert accepted / proposed > 0.4
 
 
-def test_a_greedy_and_a_sampled_request_share_a_step(torch_subject, answers):
+def test_a_greedy_and_a_sampled_request_share_a_step(torch_subject: Torch, answers: Answers) -> None:
     greedy = Request(PROMPT, 12)
     [alone] = answers(torch_subject.load(), greedy)
     together = answers(torch_subject.load(), Request(PROMPT, 12, sampling=WARM), greedy)
@@ -146,12 +153,12 @@ def test_a_greedy_and_a_sampled_request_share_a_step(torch_subject, answers):
         SamplingConfig(temperature=1e-6),
     ],
 )
-def test_ways_to_say_greedy(torch_subject, answers, sampling):
+def test_ways_to_say_greedy(torch_subject: Torch, answers: Answers, sampling: SamplingConfig) -> None:
     greedy, other = answers(torch_subject.load(), Request(PROMPT, 16), Request(PROMPT, 16, sampling=sampling))
     assert greedy.token_ids == other.token_ids
 
 
-def test_repetition_penalty_is_that_of_transformers(torch_subject, answers):
+def test_repetition_penalty_is_that_of_transformers(torch_subject: Torch, answers: Answers) -> None:
     penalty = RepetitionPenaltyLogitsProcessor(1.8)
     text = list(PROMPT)
     for _ in range(30):
@@ -165,7 +172,7 @@ def test_repetition_penalty_is_that_of_transformers(torch_subject, answers):
     assert verified.token_ids == text[3:9]
 
 
-def test_presence_and_frequency_penalties(torch_subject, answers):
+def test_presence_and_frequency_penalties(torch_subject: Torch, answers: Answers) -> None:
     """One subtraction for a token that is there, one more for each time that it is."""
     text = list(PROMPT)
     for _ in range(30):
@@ -181,7 +188,7 @@ def test_presence_and_frequency_penalties(torch_subject, answers):
     assert verified.token_ids == text[3:9]
 
 
-def test_min_tokens_keeps_the_end_away(torch_subject, answers):
+def test_min_tokens_keeps_the_end_away(torch_subject: Torch, answers: Answers) -> None:
     [free] = answers(torch_subject.load(), Request(PROMPT, 20))
     end_id = free.token_ids[3]
     position = free.token_ids.index(end_id)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Sequence
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from tests.contract.conftest import Answers, Continuation, Subject
 from tests.fakes.scripted_executor import ScriptedExecutor
-from tests.fakes.trimming import sometimes
-from trtspec.serving.completion import CompletionRequest
+from tests.fakes.trimming import Keep, sometimes
+from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Limits, Request
 from trtspec.serving.tokenizer import Tokenizer
@@ -21,7 +23,9 @@ K = 6
 
 
 @pytest.mark.parametrize("kept", range(1, K + 1))
-def test_a_shorter_draft_is_verified(trimmed, continuation, answers, kept):
+def test_a_shorter_draft_is_verified(
+    trimmed: Callable[[Keep], Subject], continuation: Continuation, answers: Answers, kept: int
+) -> None:
     """The target's own token comes after what was kept, though the rest was right as well."""
     text = continuation(PROMPT, K + 1)
     request = Request(PROMPT, K + 1, draft_token_ids=text[:K])
@@ -29,7 +33,9 @@ def test_a_shorter_draft_is_verified(trimmed, continuation, answers, kept):
     assert response.token_ids == text[: kept + 1]
 
 
-def test_without_any_draft_it_is_ordinary_decoding(trimmed, continuation, answers):
+def test_without_any_draft_it_is_ordinary_decoding(
+    trimmed: Callable[[Keep], Subject], continuation: Continuation, answers: Answers
+) -> None:
     text = continuation(PROMPT, K + 1)
     wrong = [(token + 1) % 96 for token in text[:K]]
     [response] = answers(trimmed(lambda length: 0).load(), Request(PROMPT, K + 1, draft_token_ids=wrong))
@@ -37,12 +43,14 @@ def test_without_any_draft_it_is_ordinary_decoding(trimmed, continuation, answer
 
 
 @pytest.mark.parametrize("num_draft_tokens", [1, 4, K])
-def test_no_text_is_cut_short(trimmed, subject, num_draft_tokens):
+def test_no_text_is_cut_short(
+    trimmed: Callable[[Keep], Subject], subject: Subject, num_draft_tokens: int
+) -> None:
     """Three verifications of ten are trimmed, also to nothing; every text is the target's own to its end."""
     target, dice = trimmed(sometimes(num_draft_tokens)).load(), random.Random(3)
     limits = Limits(max_batch_size=4, max_input_len=127, max_seq_len=128, max_draft_len=0, vocab_size=96)
 
-    def drafted(sequence):
+    def drafted(sequence: Sequence[int]) -> int:
         token = subject.next_token(sequence)
         return token if dice.random() < 0.8 else (token + 1) % 96
 
@@ -56,23 +64,26 @@ def test_no_text_is_cut_short(trimmed, subject, num_draft_tokens):
         for i in range(8)
     ]
 
-    async def main():
+    async def main() -> list[Delta]:
         coordinator = Coordinator(target, ScriptedExecutor(limits, drafted), _tokenizer())
         return await asyncio.gather(*(coordinator.complete(request) for request in requests))
 
     for request, delta in zip(requests, asyncio.run(main()), strict=True):
         assert delta.token_ids == _alone(subject, request)
+        assert delta.completion is not None
         assert delta.completion.speculation.draft_acceptance_rate <= 1
 
 
-def _alone(subject, request: CompletionRequest) -> list[int]:
-    text = list(request.prompt_token_ids)
-    while len(text) < len(request.prompt_token_ids) + request.max_tokens:
+def _alone(subject: Subject, request: CompletionRequest) -> list[int]:
+    prompt = request.prompt_token_ids
+    assert prompt is not None
+    text = list(prompt)
+    while len(text) < len(prompt) + request.max_tokens:
         token = subject.next_token(text)
         if token == request.end_id:
             break
         text.append(token)
-    return text[len(request.prompt_token_ids) :]
+    return text[len(prompt) :]
 
 
 def _tokenizer() -> Tokenizer:

@@ -1,11 +1,14 @@
 """A request with a draft is one verification (rules 2 to 5 of `trtspec.serving.executor`)."""
 
+from __future__ import annotations
+
 import asyncio
 import random
 
 import pytest
 
-from trtspec.serving.executor import FinishReason, Request
+from tests.contract.conftest import Answers, Ask, Continuation, Subject
+from trtspec.serving.executor import FinishReason, Request, Response
 
 PROMPT = [8, 40, 2, 71, 30]
 K = 6
@@ -16,7 +19,9 @@ def wrong(token: int) -> int:
 
 
 @pytest.mark.parametrize("accepted", range(K + 1))
-def test_returns_what_is_accepted_and_one_more(subject, continuation, answers, accepted):
+def test_returns_what_is_accepted_and_one_more(
+    subject: Subject, continuation: Continuation, answers: Answers, accepted: int
+) -> None:
     text = continuation(PROMPT, K + 1)
     draft = text[:K]
     if accepted < K:
@@ -26,7 +31,9 @@ def test_returns_what_is_accepted_and_one_more(subject, continuation, answers, a
     assert response.is_final
 
 
-def test_nothing_after_the_first_mismatch_counts(subject, continuation, answers):
+def test_nothing_after_the_first_mismatch_counts(
+    subject: Subject, continuation: Continuation, answers: Answers
+) -> None:
     """The target is asked after its own text, not after the draft's."""
     text = continuation(PROMPT, K + 1)
     draft = [*text[:2], wrong(text[2])]
@@ -36,14 +43,18 @@ def test_nothing_after_the_first_mismatch_counts(subject, continuation, answers)
 
 
 @pytest.mark.parametrize("max_tokens", [K + 1, K + 2, 50])
-def test_is_final_whatever_max_tokens_says(subject, continuation, answers, max_tokens):
+def test_is_final_whatever_max_tokens_says(
+    subject: Subject, continuation: Continuation, answers: Answers, max_tokens: int
+) -> None:
     text = continuation(PROMPT, K + 1)
     [response] = answers(subject.load(), Request(PROMPT, max_tokens, draft_token_ids=text[:K]))
     assert (response.token_ids, response.is_final) == (text, True)
 
 
 @pytest.mark.parametrize("max_tokens", range(1, K + 1))
-def test_a_smaller_max_tokens_truncates(subject, continuation, answers, max_tokens):
+def test_a_smaller_max_tokens_truncates(
+    subject: Subject, continuation: Continuation, answers: Answers, max_tokens: int
+) -> None:
     text = continuation(PROMPT, K + 1)
     [response] = answers(subject.load(), Request(PROMPT, max_tokens, draft_token_ids=text[:K]))
     assert response.token_ids == text[:max_tokens]
@@ -51,7 +62,9 @@ def test_a_smaller_max_tokens_truncates(subject, continuation, answers, max_toke
 
 @pytest.mark.parametrize("position", range(K + 1))
 @pytest.mark.parametrize("proposed", [True, False])
-def test_the_end_token_ends_it_and_is_not_returned(subject, continuation, answers, position, proposed):
+def test_the_end_token_ends_it_and_is_not_returned(
+    subject: Subject, continuation: Continuation, answers: Answers, position: int, proposed: bool
+) -> None:
     """`proposed`: the draft contains the end token, or it is wrong there, or it is over."""
     prompt = list(PROMPT)
     while (text := continuation(prompt, K + 1))[position] in text[:position]:
@@ -69,7 +82,9 @@ def test_the_end_token_ends_it_and_is_not_returned(subject, continuation, answer
         assert (response.token_ids, response.finish_reason) == ([], FinishReason.END_ID)
 
 
-def test_an_end_token_that_only_the_draft_proposes_is_rejected(subject, continuation, answers):
+def test_an_end_token_that_only_the_draft_proposes_is_rejected(
+    subject: Subject, continuation: Continuation, answers: Answers
+) -> None:
     text = continuation(PROMPT, K + 1)
     end_id = next(token for token in range(96) if token not in text)
     draft = [text[0], end_id, text[2]]
@@ -77,16 +92,18 @@ def test_an_end_token_that_only_the_draft_proposes_is_rejected(subject, continua
     assert response.token_ids == text[:2]
 
 
-def test_a_streaming_verification_is_one_response(subject, continuation, ask):
+def test_a_streaming_verification_is_one_response(
+    subject: Subject, continuation: Continuation, ask: Ask
+) -> None:
     text = continuation(PROMPT, K + 1)
 
-    async def main():
+    async def main() -> list[Response]:
         return await ask(subject.load(), Request(PROMPT, K + 1, draft_token_ids=text[:K], streaming=True))
 
     assert [response.token_ids for response in asyncio.run(main())] == [text]
 
 
-def test_an_end_that_is_told_was_met(subject, continuation, answers):
+def test_an_end_that_is_told_was_met(subject: Subject, continuation: Continuation, answers: Answers) -> None:
     """Rule 5: a response without tokens met the end token, and so did one whose reason says it."""
     dice, executor = random.Random(5), subject.load()
     for _ in range(60):
@@ -98,17 +115,20 @@ def test_an_end_that_is_told_was_met(subject, continuation, answers):
         [response] = answers(executor, request)
         new = response.token_ids
         agreed = next((i for i, token in enumerate(draft) if token != text[i]), len(draft))
-        ended = end_id in text[: agreed + 1]
-        assert new == text[: text.index(end_id) if ended else agreed + 1]
+        whole = text[: agreed + 1]
+        assert new == (whole[: whole.index(end_id)] if end_id in whole else whole)
         if not new or response.finish_reason is FinishReason.END_ID:
-            assert ended
+            assert end_id in whole
 
 
 @pytest.mark.parametrize("length", range(1, K + 1))
-def test_rounds_give_the_plain_text(subject, continuation, answers, length):
+def test_rounds_give_the_plain_text(
+    subject: Subject, continuation: Continuation, answers: Answers, length: int
+) -> None:
     """Round after round with a draft that is right three times of four."""
     dice, executor = random.Random(length), subject.load()
-    text, generated = continuation(PROMPT, 40), []
+    text = continuation(PROMPT, 40)
+    generated: list[int] = []
     while len(generated) < 40 - length:
         ahead = text[len(generated) : len(generated) + length]
         draft = [token if dice.random() < 0.75 else wrong(token) for token in ahead]

@@ -12,11 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, TypeVar
 
 import pytest
 
@@ -28,6 +29,7 @@ RECIPE = TINY / "recipe.yaml"
 TRTSPEC = Path(sys.prefix, "bin", "trtspec")
 DEADLINE_S = 90.0
 LAYOUTS = ("in_process", "bls")
+T = TypeVar("T")
 
 
 def _mostly(layout: str) -> pytest.MarkDecorator:
@@ -39,7 +41,7 @@ def _mostly(layout: str) -> pytest.MarkDecorator:
 IN_PROCESS, BLS = map(_mostly, LAYOUTS)
 
 
-def wait_until(happens: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:
+def wait_until(happens: Callable[[], T | Literal[False]], what: str, seconds: float = DEADLINE_S) -> T:
     """What `happens` returns as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not (result := happens()):
@@ -50,17 +52,17 @@ def wait_until(happens: Callable[[], Any], what: str, seconds: float = DEADLINE_
 
 def free_ports() -> tuple[int, int, int]:
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    ports = tuple(listener.getsockname()[1] for listener in listeners)
+    first, second, third = (listener.getsockname()[1] for listener in listeners)
     for listener in listeners:
         listener.close()
-    return ports
+    return first, second, third
 
 
 @dataclass
 class Deploy:
     """A `trtspec deploy` in the foreground of its own process; what it says is in the file `said`."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen[bytes]
     said: Path
     ports: tuple[int, int, int]
     model: str = "speculative_llm"
@@ -113,9 +115,11 @@ class Deploy:
     def generate(self, prompt: str, **values: Any) -> str:
         status, answer = self.post({"text_input": prompt, **values})
         assert status == 200, answer
-        return answer["text_output"]
+        text: str = answer["text_output"]
+        return text
 
     def stream(self, prompt: str, **values: Any) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]]
         status, events = self.post({"text_input": prompt, "stream": True, **values}, "generate_stream")
         assert status == 200, events
         return events
@@ -136,12 +140,17 @@ class Deployer:
     """Starts `trtspec deploy`, and sees to it that nothing of it is left."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._started = folder, []
+        self._folder = folder
+        self._started: list[Deploy] = []
 
     def __call__(
-        self, build: Path, *options: str, recipe: Path = RECIPE, ports=None, environment=os.environ
+        self,
+        build: Path,
+        *options: str,
+        recipe: Path = RECIPE,
+        environment: Mapping[str, str] = os.environ,
     ) -> Deploy:
-        ports = ports or free_ports()
+        ports = free_ports()
         names = ("--http-port", "--grpc-port", "--metrics-port")
         flags = [str(word) for pair in zip(names, ports, strict=True) for word in pair]
         said = self._folder / f"deploy-{len(self._started)}.log"
@@ -164,11 +173,23 @@ class Deployer:
             for pid in deploy.server_pids():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            wait_until(lambda deploy=deploy: not deploy.server_pids(), "the end of a server")
+            wait_until(partial(_is_gone, deploy), "the end of a server")
+
+
+def _is_gone(deploy: Deploy) -> bool:
+    return not deploy.server_pids()
+
+
+class Until(Protocol):
+    """`wait_until`."""
+
+    def __call__(
+        self, happens: Callable[[], T | Literal[False]], what: str, seconds: float = DEADLINE_S
+    ) -> T: ...
 
 
 @pytest.fixture(scope="session")
-def until() -> Callable[..., Any]:
+def until() -> Until:
     return wait_until
 
 

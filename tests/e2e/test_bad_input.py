@@ -10,17 +10,20 @@ import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import tritonclient.grpc as grpc
 
+from tests.e2e.conftest import Deploy
 from trtspec.errors import ServerError
 
 PROMPT = "import os\n"
 
 # What is sent, and what the line must name.
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no text": ({"max_tokens": 4}, ["text_input is missing"]),
     "empty text": ({"text_input": ""}, ["text_input is empty"]),
     "two texts": ({"text_input": ["a", "b"]}, ["batch"]),
@@ -50,7 +53,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
 @pytest.mark.parametrize(("body", "names"), REFUSED.values(), ids=REFUSED)
-def test_a_bad_value_is_a_400_with_one_line(server, body, names, verb):
+def test_a_bad_value_is_a_400_with_one_line(
+    server: Deploy, body: dict[str, Any], names: list[str], verb: str
+) -> None:
     status, answer = server.post({**body, "stream": verb == "generate_stream"}, verb)
     (event,) = answer if verb == "generate_stream" else [answer]
 
@@ -63,7 +68,7 @@ def test_a_bad_value_is_a_400_with_one_line(server, body, names, verb):
     assert len(event["error"]) < 200
 
 
-def test_invalid_utf8_is_named_with_its_place(server):
+def test_invalid_utf8_is_named_with_its_place(server: Deploy) -> None:
     status, answer = server.post(b'{"text_input": "ab\xff\xfe", "max_tokens": 4}')
 
     assert status == 400
@@ -80,7 +85,7 @@ def test_invalid_utf8_is_named_with_its_place(server):
         b'{"text_input": "a", "max_tokens": "4"}',
     ],
 )
-def test_what_is_no_json_of_the_right_types_is_tritons_to_refuse(server, body):
+def test_what_is_no_json_of_the_right_types_is_tritons_to_refuse(server: Deploy, body: bytes) -> None:
     status, answer = server.post(body)
 
     assert status == 400
@@ -92,7 +97,7 @@ MIB = 1 << 20
 PIECE = bytes(MIB)
 
 
-def post_zeros(server, size: int, kind: str, is_chunked: bool) -> tuple[bytes, int]:
+def post_zeros(server: Deploy, size: int, kind: str, is_chunked: bool) -> tuple[bytes, int]:
     """The head of the answer to a body that is never whole in memory, and how much of it could be sent."""
     length = "Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {size}"
     start = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\n"
@@ -115,7 +120,9 @@ def post_zeros(server, size: int, kind: str, is_chunked: bool) -> tuple[bytes, i
     "kind", ["application/x-www-form-urlencoded", "application/json", "text/plain", "x/y"]
 )
 @pytest.mark.parametrize("mebibytes", [32, 200, 1024])
-def test_a_large_body_is_refused_before_it_is_here(server, mebibytes, kind, is_chunked):
+def test_a_large_body_is_refused_before_it_is_here(
+    server: Deploy, mebibytes: int, kind: str, is_chunked: bool
+) -> None:
     head, sent = post_zeros(server, mebibytes * MIB, kind, is_chunked)
 
     assert head.startswith(b"HTTP/1.1 413 ")
@@ -124,18 +131,29 @@ def test_a_large_body_is_refused_before_it_is_here(server, mebibytes, kind, is_c
     assert server.generate(PROMPT, max_tokens=2)
 
 
-def test_curl_sees_why(server, tmp_path):
+def test_curl_sees_why(server: Deploy, tmp_path: Path) -> None:
     body = tmp_path / "body"
     with body.open("wb") as file:
         file.truncate(200 * MIB)
     url = f"http://127.0.0.1:{server.ports[0]}/v2/models/{server.model}/generate"
     for options in ([], ["-H", "Expect:"], ["-H", "Transfer-Encoding: chunked"]):
-        command = ["curl", "-s", "-w", "%{http_code}", *options, "-X", "POST", "-T", body, url]
+        command: list[str | Path] = [
+            "curl",
+            "-s",
+            "-w",
+            "%{http_code}",
+            *options,
+            "-X",
+            "POST",
+            "-T",
+            body,
+            url,
+        ]
         said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
         assert said == '{"error": "the body has more than 16777216 bytes"}413'
 
 
-def test_many_large_bodies_at_once_take_no_memory(server):
+def test_many_large_bodies_at_once_take_no_memory(server: Deploy) -> None:
     deploy = Path(f"/proc/{server.process.pid}/status")
     before = memory(deploy)
 
@@ -150,27 +168,29 @@ def test_many_large_bodies_at_once_take_no_memory(server):
 
 def memory(status: Path) -> int:
     """The most that a process has had in memory, in bytes."""
-    return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 @pytest.mark.parametrize(
     "body", [b"[" * 8 * MIB, b'{"text_input":' * MIB, b'{"text_input": ["\\"", ' + b"[" * 10**6]
 )
-def test_brackets_in_brackets_are_refused(server, body):
+def test_brackets_in_brackets_are_refused(server: Deploy, body: bytes) -> None:
     status, answer = server.post(body)
 
     assert (status, answer) == (400, {"error": "the JSON has too many brackets in brackets"})
     assert server.generate(PROMPT, max_tokens=2)
 
 
-def test_brackets_in_texts_are_not(server):
+def test_brackets_in_texts_are_not(server: Deploy) -> None:
     status, answer = server.post({"text_input": '"[\\' * 10_000, "max_tokens": 2})
 
     assert status == 400
     assert "text_input is" in answer["error"]
 
 
-def test_small_chunks_are_no_body_of_many_parts(server):
+def test_small_chunks_are_no_body_of_many_parts(server: Deploy) -> None:
     """Triton itself puts one in its stack for each."""
     head = (
         f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -181,14 +201,14 @@ def test_small_chunks_are_no_body_of_many_parts(server):
     assert server.generate(PROMPT, max_tokens=2)
 
 
-def test_a_stream_that_is_asked_of_generate_is_an_error(server):
+def test_a_stream_that_is_asked_of_generate_is_an_error(server: Deploy) -> None:
     status, answer = server.post({"text_input": PROMPT, "max_tokens": 40, "end_id": -1, "stream": True})
 
     assert status == 400
     assert "generate_stream" in answer["error"]
 
 
-def test_a_huge_max_tokens_ends_where_the_engine_does(server):
+def test_a_huge_max_tokens_ends_where_the_engine_does(server: Deploy) -> None:
     _, answer = server.post(
         {"text_input": PROMPT, "max_tokens": 2**31 - 1, "end_id": -1, "return_num_output_tokens": True}
     )
@@ -196,7 +216,7 @@ def test_a_huge_max_tokens_ends_where_the_engine_does(server):
     assert 500 < answer["num_output_tokens"] < 1024
 
 
-def test_grpc_clients_hear_the_same_line(server):
+def test_grpc_clients_hear_the_same_line(server: Deploy) -> None:
     client = server.client()
     with pytest.raises(ServerError, match="max_tokens is 0; it must be at least 1"):
         list(client.generate({"text_input": PROMPT, "max_tokens": 0, "stream": True}))
@@ -217,12 +237,14 @@ def test_grpc_clients_hear_the_same_line(server):
         ),
     ],
 )
-def test_tensors_that_the_model_has_not_are_refused_over_grpc(server, name, array, datatype, said):
+def test_tensors_that_the_model_has_not_are_refused_over_grpc(
+    server: Deploy, name: str, array: npt.NDArray[Any], datatype: str, said: str
+) -> None:
     inputs = [
         _input("text_input", np.array([[PROMPT.encode()]], dtype=object), "BYTES"),
         _input(name, array, datatype),
     ]
-    heard: queue.Queue = queue.Queue()
+    heard: queue.Queue[Any] = queue.Queue()
     client = grpc.InferenceServerClient(server.grpc_url)
     client.start_stream(lambda result, error: heard.put(error))
     client.async_stream_infer(server.model, inputs)
@@ -234,7 +256,7 @@ def test_tensors_that_the_model_has_not_are_refused_over_grpc(server, name, arra
     assert said in error.message()
 
 
-def test_the_good_are_served_beside_the_bad(server):
+def test_the_good_are_served_beside_the_bad(server: Deploy) -> None:
     alone = server.generate(PROMPT, max_tokens=30)
     bad = [body for body, _ in REFUSED.values() if len(str(body)) < 100_000]
 
@@ -245,7 +267,7 @@ def test_the_good_are_served_beside_the_bad(server):
         assert {answer.result() for answer in served} == {alone}
 
 
-def _input(name: str, array: np.ndarray, datatype: str) -> grpc.InferInput:
+def _input(name: str, array: npt.NDArray[Any], datatype: str) -> grpc.InferInput:
     tensor = grpc.InferInput(name, array.shape, datatype)
     tensor.set_data_from_numpy(array)
     return tensor

@@ -7,6 +7,8 @@ import socket
 
 import pytest
 
+from tests.e2e.conftest import Deploy, Until
+
 # Two tokens a round at most: 450 rounds or more for a client that stays.
 LONG = {
     "text_input": "class Long:\n",
@@ -19,7 +21,7 @@ LONG = {
 FEW = 225
 
 
-def test_closing_a_grpc_stream_ends_the_request(server, until):
+def test_closing_a_grpc_stream_ends_the_request(server: Deploy, until: Until) -> None:
     rounds = server.metric("spec_decode_num_drafts")
     client = server.client()
     responses = client.generate(LONG)
@@ -37,7 +39,7 @@ def test_closing_a_grpc_stream_ends_the_request(server, until):
 @pytest.mark.parametrize(
     ("verb", "stream"), [("generate_stream", True), ("generate_stream", False), ("generate", False)]
 )
-def test_hanging_up_ends_the_request(server, until, verb, stream):
+def test_hanging_up_ends_the_request(server: Deploy, until: Until, verb: str, stream: bool) -> None:
     rounds = server.metric("spec_decode_num_drafts")
     body = json.dumps({**LONG, "stream": stream})
     head = f"POST /v2/models/{server.model}/{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -33,7 +33,7 @@ def demo(folder: Path, ports: tuple[int, int, int]) -> subprocess.CompletedProce
     )
 
 
-def test_it_shows_a_completion_its_acceptance_and_the_same_text(tmp_path):
+def test_it_shows_a_completion_its_acceptance_and_the_same_text(tmp_path: Path) -> None:
     said = demo(tmp_path, free_ports())
 
     assert said.returncode == 0, said.stderr
@@ -42,7 +42,7 @@ def test_it_shows_a_completion_its_acceptance_and_the_same_text(tmp_path):
     assert said.stderr.endswith("stopped\n")
 
 
-def test_a_taken_port_ends_it_with_the_reason(tmp_path):
+def test_a_taken_port_ends_it_with_the_reason(tmp_path: Path) -> None:
     ports = free_ports()
     with socket.create_server(("127.0.0.1", ports[2])):
         said = demo(tmp_path, ports)
@@ -51,7 +51,7 @@ def test_a_taken_port_ends_it_with_the_reason(tmp_path):
     assert f"error: 127.0.0.1:{ports[2]}: the port is in use" in said.stderr
 
 
-def test_killed_it_leaves_no_server(tmp_path):
+def test_killed_it_leaves_no_server(tmp_path: Path) -> None:
     ports = free_ports()
     said = tmp_path / "said"
     with said.open("wb") as file:

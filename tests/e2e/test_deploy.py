@@ -8,11 +8,13 @@ import socket
 import subprocess
 from pathlib import Path
 
-from tests.e2e.conftest import BLS, IN_PROCESS
+from tests.e2e.conftest import BLS, IN_PROCESS, Deploy, Deployer, Until
 
 
 @IN_PROCESS
-def test_two_servers_at_once_one_of_a_build_that_was_moved(server, deployer, build_copy, until):
+def test_two_servers_at_once_one_of_a_build_that_was_moved(
+    server: Deploy, deployer: Deployer, build_copy: Path, until: Until
+) -> None:
     other = deployer(build_copy)
     until(lambda: other.is_ready, "the other server ready")
 
@@ -32,7 +34,9 @@ def test_two_servers_at_once_one_of_a_build_that_was_moved(server, deployer, bui
 
 
 @IN_PROCESS
-def test_the_repository_carries_the_code_that_serves(deployer, build_copy, until):
+def test_the_repository_carries_the_code_that_serves(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
     edge = build_copy / "model_repository" / "speculative_llm" / "1" / "trtspec" / "serving" / "triton"
     responses = edge / "responses.py"
     responses.write_text(responses.read_text().replace("chunk.text.encode()", "b'from the copy'"))
@@ -44,7 +48,9 @@ def test_the_repository_carries_the_code_that_serves(deployer, build_copy, until
 
 
 @BLS
-def test_requests_in_flight_end_before_the_server_does(deployer, build_copy, until):
+def test_requests_in_flight_end_before_the_server_does(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
     deploy = deployer(build_copy)
     until(lambda: deploy.is_ready, "the server ready")
     client = deploy.client()
@@ -62,7 +68,7 @@ def test_requests_in_flight_end_before_the_server_does(deployer, build_copy, unt
 
 
 @BLS
-def test_a_killed_deploy_leaves_no_server(deployer, build_copy, until):
+def test_a_killed_deploy_leaves_no_server(deployer: Deployer, build_copy: Path, until: Until) -> None:
     deploy = deployer(build_copy)
     until(lambda: deploy.is_ready, "the server ready")
     assert len(deploy.server_pids()) > 1
@@ -73,7 +79,9 @@ def test_a_killed_deploy_leaves_no_server(deployer, build_copy, until):
 
 
 @IN_PROCESS
-def test_a_server_that_dies_is_an_error_with_its_last_lines(deployer, build_copy, until):
+def test_a_server_that_dies_is_an_error_with_its_last_lines(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
     deploy = deployer(build_copy)
     until(lambda: deploy.is_ready, "the server ready")
 
@@ -87,7 +95,7 @@ def test_a_server_that_dies_is_an_error_with_its_last_lines(deployer, build_copy
 
 
 @BLS
-def test_ctrl_c_before_it_is_ready_is_130(deployer, build_copy, until):
+def test_ctrl_c_before_it_is_ready_is_130(deployer: Deployer, build_copy: Path, until: Until) -> None:
     deploy = deployer(build_copy)
     until(lambda: deploy.is_ready or deploy.server_pids(), "a tritonserver")
 
@@ -96,7 +104,7 @@ def test_ctrl_c_before_it_is_ready_is_130(deployer, build_copy, until):
 
 
 @IN_PROCESS
-def test_a_taken_port_is_an_error_before_anything_starts(deployer, build_copy):
+def test_a_taken_port_is_an_error_before_anything_starts(deployer: Deployer, build_copy: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         deploy = deployer(build_copy, "--grpc-port", str(port))
@@ -109,7 +117,7 @@ def test_a_taken_port_is_an_error_before_anything_starts(deployer, build_copy):
     assert not (build_copy / "tritonserver.log").exists()
 
 
-def test_what_was_not_built_names_the_build(deployer, tmp_path):
+def test_what_was_not_built_names_the_build(deployer: Deployer, tmp_path: Path) -> None:
     deploy = deployer(tmp_path / "nothing")
 
     assert deploy.process.wait(30) == 1
@@ -119,7 +127,9 @@ def test_what_was_not_built_names_the_build(deployer, tmp_path):
 
 
 @IN_PROCESS
-def test_a_path_that_the_python_backend_would_break_on_is_refused(deployer, build_copy):
+def test_a_path_that_the_python_backend_would_break_on_is_refused(
+    deployer: Deployer, build_copy: Path
+) -> None:
     deploy = deployer(build_copy.rename(build_copy.with_name("my build")))
 
     assert deploy.process.wait(30) == 1
@@ -128,7 +138,7 @@ def test_a_path_that_the_python_backend_would_break_on_is_refused(deployer, buil
 
 
 @BLS
-def test_an_engine_that_does_not_load_is_named(deployer, build_copy):
+def test_an_engine_that_does_not_load_is_named(deployer: Deployer, build_copy: Path) -> None:
     (build_copy / "target" / "engine" / "rank0.safetensors").write_bytes(b"broken")
 
     deploy = deployer(build_copy)
@@ -144,6 +154,7 @@ def test_an_engine_that_does_not_load_is_named(deployer, build_copy):
     assert not deploy.server_pids()
 
 
-def _build_of(server) -> str:
+def _build_of(server: Deploy) -> str:
     words = server.process.args
+    assert isinstance(words, list)
     return str(words[words.index("--output") + 1])

@@ -7,11 +7,12 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import BLS, IN_PROCESS, LAYOUTS
+from tests.e2e.conftest import BLS, IN_PROCESS, LAYOUTS, Deploy, Deployer, Until
 from tests.processes import command_line
 from trtspec.errors import ServerError
 
@@ -19,7 +20,7 @@ LONG = {"text_input": "class A:\n", "max_tokens": 900, "num_draft_tokens": 1, "e
 SOON_S = 5.0
 
 
-def engine_processes(deploy) -> dict[str, int]:
+def engine_processes(deploy: Deploy) -> dict[str, int]:
     """The processes of Python models, by the names of the models."""
     found = {}
     for pid in deploy.server_pids():
@@ -29,7 +30,7 @@ def engine_processes(deploy) -> dict[str, int]:
     return found
 
 
-def target_process(deploy) -> int:
+def target_process(deploy: Deploy) -> int:
     processes = engine_processes(deploy)
     return processes.get("tensorrt_llm") or processes["speculative_llm"]
 
@@ -37,9 +38,14 @@ def target_process(deploy) -> int:
 class InFlight:
     """A stream over gRPC, one over HTTP and an answer in one piece, as they end."""
 
-    def __init__(self, deploy) -> None:
-        self._deploy, self.ends = deploy, {}
-        works = {"grpc": self._grpc, "stream": self._stream, "plain": self._plain}
+    def __init__(self, deploy: Deploy) -> None:
+        self._deploy = deploy
+        self.ends: dict[str, str] = {}
+        works: dict[str, Callable[[], str]] = {
+            "grpc": self._grpc,
+            "stream": self._stream,
+            "plain": self._plain,
+        }
         self._threads = [threading.Thread(target=self._run, args=item) for item in works.items()]
         for thread in self._threads:
             thread.start()
@@ -51,7 +57,7 @@ class InFlight:
         assert not any(thread.is_alive() for thread in self._threads), f"only {self.ends} have ended"
         return self.ends
 
-    def _run(self, name, work) -> None:
+    def _run(self, name: str, work: Callable[[], str]) -> None:
         self.ends[name] = work()
 
     def _grpc(self) -> str:
@@ -72,7 +78,7 @@ class InFlight:
         return f"error: {answer['error']}" if status != 200 else "text"
 
 
-def refusal(deploy) -> str:
+def refusal(deploy: Deploy) -> str:
     """What a new request over gRPC hears."""
     client = deploy.client()
     try:
@@ -83,7 +89,7 @@ def refusal(deploy) -> str:
         client.close()
 
 
-def started(deployer, build, until, *options):
+def started(deployer: Deployer, build: Path, until: Until, *options: str) -> Deploy:
     deploy = deployer(build, *options)
     until(lambda: deploy.is_ready, "the server ready")
     return deploy
@@ -102,7 +108,9 @@ DEATHS = [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "was stopp
     indirect=["tiny_recipe"],
     scope="session",
 )
-def test_the_engines_process_dies(deployer, build_copy, until, number, how):
+def test_the_engines_process_dies(
+    deployer: Deployer, build_copy: Path, until: Until, number: signal.Signals, how: str
+) -> None:
     deploy = started(deployer, build_copy, until)
     in_flight = InFlight(deploy)
     until(lambda: deploy.metric("num_requests_running") == 3, "three requests running")
@@ -120,7 +128,7 @@ def test_the_engines_process_dies(deployer, build_copy, until, number, how):
 
 
 @BLS
-def test_it_is_started_again(deployer, build_copy, until):
+def test_it_is_started_again(deployer: Deployer, build_copy: Path, until: Until) -> None:
     deploy = started(deployer, build_copy, until, "--restart")
     expected = deploy.generate("import ", max_tokens=8)
     first = deploy.server_pids()
@@ -141,7 +149,9 @@ def test_it_is_started_again(deployer, build_copy, until):
 
 
 @IN_PROCESS
-def test_requests_that_outlive_the_grace_end_with_an_error(deployer, build_copy, until):
+def test_requests_that_outlive_the_grace_end_with_an_error(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
     deploy = started(deployer, build_copy, until, "--grace", "1")
     in_flight = InFlight(deploy)
     until(lambda: deploy.metric("num_requests_running") == 3, "three requests running")
@@ -159,7 +169,9 @@ def test_requests_that_outlive_the_grace_end_with_an_error(deployer, build_copy,
 
 
 @BLS
-def test_regions_of_a_deploy_that_was_killed_are_removed_by_the_next(deployer, build_copy, until):
+def test_regions_of_a_deploy_that_was_killed_are_removed_by_the_next(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
     first = started(deployer, build_copy, until)
     regions = lambda: list(Path("/dev/shm").glob(f"trtspec_*-{first.process.pid}-*"))  # noqa: E731
     assert regions()
@@ -174,7 +186,7 @@ def test_regions_of_a_deploy_that_was_killed_are_removed_by_the_next(deployer, b
 
 
 @IN_PROCESS
-def test_the_log_of_a_crash_is_kept(deployer, build_copy, until):
+def test_the_log_of_a_crash_is_kept(deployer: Deployer, build_copy: Path, until: Until) -> None:
     first = started(deployer, build_copy, until)
     os.kill(target_process(first), signal.SIGKILL)
     assert first.process.wait(30) == 1
@@ -186,7 +198,9 @@ def test_the_log_of_a_crash_is_kept(deployer, build_copy, until):
 
 
 @IN_PROCESS
-def test_control_apis_are_closed_and_secrets_stay_outside(deployer, build_copy, until):
+def test_control_apis_are_closed_and_secrets_stay_outside(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
     environment = {**os.environ, "HF_TOKEN": "hf_abcdefgh", "SOME_URL": "https://me:hf_abcdefgh@host/"}
     deploy = deployer(build_copy, environment=environment)
     until(lambda: deploy.is_ready, "the server ready")

@@ -9,12 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from tests.command_line import trtspec
-from tests.e2e.conftest import BLS, IN_PROCESS
+from tests.e2e.conftest import BLS, IN_PROCESS, Deploy, Deployer, Until
 from tests.e2e.test_deploy_death import target_process
 from tests.e2e.test_tensorrt_llm import write_recipe
 from tests.fakes.bindings import BINDINGS
@@ -61,8 +63,14 @@ class Docker:
         return [folder.name for folder in (self.daemon.folder / "containers").iterdir()]
 
 
+class Deploying(Protocol):
+    """Deploys the build in a container."""
+
+    def __call__(self, *options: str) -> Deploy: ...
+
+
 @pytest.fixture
-def docker(tmp_path):
+def docker(tmp_path: Path) -> Iterator[Docker]:
     docker = Docker(tmp_path / "machine")
     yield docker
     for name in docker.names():
@@ -70,8 +78,8 @@ def docker(tmp_path):
 
 
 @pytest.fixture
-def deploy(docker, deployer, build_copy, tiny_recipe):
-    def start(*options):
+def deploy(docker: Docker, deployer: Deployer, build_copy: Path, tiny_recipe: Path) -> Deploying:
+    def start(*options: str) -> Deploy:
         return deployer(build_copy, "--docker", *options, recipe=tiny_recipe, environment=docker.environment)
 
     return start
@@ -79,8 +87,8 @@ def deploy(docker, deployer, build_copy, tiny_recipe):
 
 @BLS
 def test_real_tokens_from_a_container_and_nothing_left_of_it(
-    docker, deploy, server, build_copy, tiny_build, until
-):
+    docker: Docker, deploy: Deploying, server: Deploy, build_copy: Path, tiny_build: Path, until: Until
+) -> None:
     deployed = deploy()
     until(lambda: deployed.is_ready, "the server ready")
     (name,) = docker.names()
@@ -94,14 +102,16 @@ def test_real_tokens_from_a_container_and_nothing_left_of_it(
     assert not deployed.server_pids()
     assert "Started HTTPService" in (build_copy / "tritonserver.log").read_text()
     # The build was mounted read-only, and would have served so.
-    command = ["diff", "-rq", "--exclude=tritonserver.log", tiny_build, build_copy]
+    command: list[str | Path] = ["diff", "-rq", "--exclude=tritonserver.log", tiny_build, build_copy]
     assert subprocess.run(command, capture_output=True, text=True).stdout == ""
     assert f"src={build_copy},dst={build_copy},readonly" in words[words.index("--mount") + 1]
     assert name.startswith("trtspec-tiny-")
 
 
 @IN_PROCESS
-def test_one_that_is_left_running_is_seen_and_stopped(docker, deploy, until):
+def test_one_that_is_left_running_is_seen_and_stopped(
+    docker: Docker, deploy: Deploying, until: Until
+) -> None:
     deployed = deploy("--detach")
     assert deployed.process.wait(90) == 0
     (name,) = docker.names()
@@ -129,7 +139,9 @@ def test_one_that_is_left_running_is_seen_and_stopped(docker, deploy, until):
 
 
 @IN_PROCESS
-def test_requests_in_flight_end_before_the_container_does(docker, deploy, until):
+def test_requests_in_flight_end_before_the_container_does(
+    docker: Docker, deploy: Deploying, until: Until
+) -> None:
     deployed = deploy()
     until(lambda: deployed.is_ready, "the server ready")
     client = deployed.client()
@@ -146,7 +158,9 @@ def test_requests_in_flight_end_before_the_container_does(docker, deploy, until)
 
 
 @IN_PROCESS
-def test_one_that_dies_while_it_starts_is_an_error_with_its_last_lines(docker, deploy, build_copy):
+def test_one_that_dies_while_it_starts_is_an_error_with_its_last_lines(
+    docker: Docker, deploy: Deploying, build_copy: Path
+) -> None:
     (build_copy / "target" / "engine" / "rank0.safetensors").write_bytes(b"broken")
     deployed = deploy("--detach")
 
@@ -158,7 +172,9 @@ def test_one_that_dies_while_it_starts_is_an_error_with_its_last_lines(docker, d
 
 
 @BLS
-def test_one_that_is_left_running_is_started_again_when_its_engines_die(docker, deploy, until):
+def test_one_that_is_left_running_is_started_again_when_its_engines_die(
+    docker: Docker, deploy: Deploying, until: Until
+) -> None:
     deployed = deploy("--detach")
     assert deployed.process.wait(90) == 0
     (found,) = json.loads(docker.trtspec("deploy", "status", "--json").stdout)
@@ -180,7 +196,9 @@ def test_one_that_is_left_running_is_started_again_when_its_engines_die(docker, 
 
 
 @IN_PROCESS
-def test_one_whose_engines_die_says_so_and_is_started_again_if_asked(docker, deploy, until):
+def test_one_whose_engines_die_says_so_and_is_started_again_if_asked(
+    docker: Docker, deploy: Deploying, until: Until
+) -> None:
     deployed = deploy("--restart")
     until(lambda: deployed.is_ready, "the server ready")
 
@@ -195,7 +213,7 @@ def test_one_whose_engines_die_says_so_and_is_started_again_if_asked(docker, dep
 
 
 @IN_PROCESS
-def test_an_inspect_that_fails_is_no_death(docker, deploy, until):
+def test_an_inspect_that_fails_is_no_death(docker: Docker, deploy: Deploying, until: Until) -> None:
     deployed = deploy("--detach")
     assert deployed.process.wait(90) == 0
     (name,) = docker.names()
@@ -212,7 +230,9 @@ def test_an_inspect_that_fails_is_no_death(docker, deploy, until):
 
 
 @IN_PROCESS
-def test_a_container_of_the_same_name_that_is_not_ours_is_left_alone(docker, deploy, build_copy):
+def test_a_container_of_the_same_name_that_is_not_ours_is_left_alone(
+    docker: Docker, deploy: Deploying, build_copy: Path
+) -> None:
     name = name_for("tiny", build_copy)
     theirs = docker.daemon.folder / "containers" / name
     theirs.mkdir()
@@ -236,7 +256,7 @@ def test_a_container_of_the_same_name_that_is_not_ours_is_left_alone(docker, dep
 
 
 @IN_PROCESS
-def test_one_that_is_killed_says_so(docker, deploy, until):
+def test_one_that_is_killed_says_so(docker: Docker, deploy: Deploying, until: Until) -> None:
     deployed = deploy()
     until(lambda: deployed.is_ready, "the server ready")
 
@@ -248,7 +268,7 @@ def test_one_that_is_killed_says_so(docker, deploy, until):
 
 
 @IN_PROCESS
-def test_ctrl_c_before_it_is_ready_is_130(docker, deploy, until):
+def test_ctrl_c_before_it_is_ready_is_130(docker: Docker, deploy: Deploying, until: Until) -> None:
     deployed = deploy()
     until(lambda: deployed.is_ready or deployed.server_pids(), "a tritonserver")
 
@@ -259,8 +279,8 @@ def test_ctrl_c_before_it_is_ready_is_130(docker, deploy, until):
 
 @IN_PROCESS
 def test_the_triton_on_path_is_run_rather_than_the_wheels(
-    docker, deployer, build_copy, tiny_recipe, tmp_path, until
-):
+    docker: Docker, deployer: Deployer, build_copy: Path, tiny_recipe: Path, tmp_path: Path, until: Until
+) -> None:
     """As inside of NVIDIA's image."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -291,30 +311,32 @@ def test_the_triton_on_path_is_run_rather_than_the_wheels(
 
 @IN_PROCESS
 class TestRefusals:
-    def refused(self, deploy) -> str:
+    def refused(self, deploy: Deploying) -> str:
         deployed = deploy()
         assert deployed.process.wait(30) == 1
         return deployed.said.read_text()
 
-    def test_no_docker(self, docker, deploy):
+    def test_no_docker(self, docker: Docker, deploy: Deploying) -> None:
         (docker.daemon.client).unlink()
         docker.environment["PATH"] = "/usr/bin:/bin"
         if shutil.which("docker", path="/usr/bin:/bin"):
             pytest.skip("this machine has a docker where none may be")
         assert "error: docker: is not on PATH" in self.refused(deploy)
 
-    def test_a_silent_daemon(self, docker, deploy):
+    def test_a_silent_daemon(self, docker: Docker, deploy: Deploying) -> None:
         docker.daemon.info('{"ServerVersion": ""}', "silent")
         assert "error: docker: docker's daemon does not answer" in self.refused(deploy)
 
-    def test_an_image_that_cannot_be_pulled(self, docker, deploy):
+    def test_an_image_that_cannot_be_pulled(self, docker: Docker, deploy: Deploying) -> None:
         docker.daemon.images()
         (docker.daemon.folder / "unknown_image").touch()
         assert f"error: {IMAGE}: cannot be pulled" in self.refused(deploy)
         assert docker.names() == []
 
 
-def test_engines_of_tensorrt_llm_are_built_and_served_in_containers(docker, deployer, tmp_path, until):
+def test_engines_of_tensorrt_llm_are_built_and_served_in_containers(
+    docker: Docker, deployer: Deployer, tmp_path: Path, until: Until
+) -> None:
     """`trtllm-build` and the bindings in the image are stand-ins."""
     recipe = write_recipe(tmp_path, "gpu: h200", "release: 1.2.1")
     docker.machine.gpus(H200)
@@ -333,7 +355,7 @@ def test_engines_of_tensorrt_llm_are_built_and_served_in_containers(docker, depl
     assert given == ["device=GPU-00"] * 3
 
 
-def test_engines_of_another_gpu_are_refused(docker, deployer, tmp_path):
+def test_engines_of_another_gpu_are_refused(docker: Docker, deployer: Deployer, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "gpu: h200", "release: 1.2.1")
     docker.machine.gpus(H200)
     build = tmp_path / "build"
@@ -353,7 +375,9 @@ def test_engines_of_another_gpu_are_refused(docker, deployer, tmp_path):
         ("Default, Enabled", "is divided (MIG)", "nvidia-smi -i 0 -mig 0"),
     ],
 )
-def test_a_gpu_that_would_let_the_server_wait_for_ever(docker, deployer, tmp_path, settings, problem, repair):
+def test_a_gpu_that_would_let_the_server_wait_for_ever(
+    docker: Docker, deployer: Deployer, tmp_path: Path, settings: str, problem: str, repair: str
+) -> None:
     """Its compute mode was changed after the build."""
     recipe = write_recipe(tmp_path, "gpu: h200", "release: 1.2.1")
     docker.machine.gpus(H200)

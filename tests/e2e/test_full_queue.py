@@ -6,12 +6,14 @@ import queue
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 
-from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, wait_until
+from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, Until, wait_until
 
 RUNNING, WAITING, REFUSED = 16, 4, 44
 PROMPT, TOKENS = "def insort(items, item):\n", 300
@@ -25,7 +27,7 @@ def busy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy]:
     for role in ("target", "draft"):
         text = text.replace(f"./{role}", str(TINY / role))
     (folder / "recipe.yaml").write_text(f"{text}serving: {{max_queue_size: 4}}\n")
-    command = [TRTSPEC, "build", folder / "recipe.yaml", "--output", folder / "build"]
+    command: list[str | Path] = [TRTSPEC, "build", folder / "recipe.yaml", "--output", folder / "build"]
     subprocess.run(command, check=True, capture_output=True)
     deployer = Deployer(folder)
     try:
@@ -58,7 +60,7 @@ def streamed_over_http(server: Deploy) -> Outcome:
 
 
 def over_grpc(server: Deploy) -> Outcome:
-    heard: queue.Queue = queue.Queue()
+    heard: queue.Queue[tuple[Any, Any]] = queue.Queue()
     values = {
         "text_input": np.array([[PROMPT.encode()]], dtype=object),
         "max_tokens": np.array([[TOKENS]], dtype=np.int32),
@@ -83,7 +85,7 @@ def over_grpc(server: Deploy) -> Outcome:
 
 @pytest.mark.parametrize("ask", [over_http, streamed_over_http, over_grpc])
 def test_a_full_queue_refuses_at_once(
-    busy_server: Deploy, ask: Callable[[Deploy], Outcome], until: Callable
+    busy_server: Deploy, ask: Callable[[Deploy], Outcome], until: Until
 ) -> None:
     def at_work() -> tuple[float, float]:
         return busy_server.metric("num_requests_running"), busy_server.metric("num_requests_waiting")

@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.e2e.conftest import Deploy, Until
+
 PROMPT = "def read_lines(path):\n    "
 
 
-def test_generate_answers_once_and_the_same_with_and_without_drafts(server):
+def test_generate_answers_once_and_the_same_with_and_without_drafts(server: Deploy) -> None:
     plain = server.generate(PROMPT, max_tokens=40, num_draft_tokens=0)
 
     assert len(plain) > 40
@@ -19,7 +21,7 @@ def test_generate_answers_once_and_the_same_with_and_without_drafts(server):
     assert server.generate(PROMPT, max_tokens=40) == plain
 
 
-def test_a_stream_comes_in_pieces_that_are_the_text(server):
+def test_a_stream_comes_in_pieces_that_are_the_text(server: Deploy) -> None:
     events = server.stream(PROMPT, max_tokens=40, return_perf_metrics=True, return_num_output_tokens=True)
 
     assert len(events) > 1  # what a client has not yet taken is joined
@@ -32,7 +34,7 @@ def test_a_stream_comes_in_pieces_that_are_the_text(server):
     assert all("acceptance_rate" not in event for event in before)
 
 
-def test_counts_come_when_asked_for(server):
+def test_counts_come_when_asked_for(server: Deploy) -> None:
     _, bare = server.post({"text_input": PROMPT, "max_tokens": 4})
     _, full = server.post(
         {"text_input": PROMPT, "max_tokens": 4, "return_num_input_tokens": True, "return_perf_metrics": True}
@@ -48,7 +50,7 @@ def test_counts_come_when_asked_for(server):
     }
 
 
-def test_grpc_streams_the_same_text(server):
+def test_grpc_streams_the_same_text(server: Deploy) -> None:
     client = server.client()
     responses = list(client.generate({"text_input": PROMPT, "max_tokens": 40, "stream": True}))
     client.close()
@@ -57,7 +59,7 @@ def test_grpc_streams_the_same_text(server):
     assert "".join(each["text_output"] for each in responses) == server.generate(PROMPT, max_tokens=40)
 
 
-def test_nvidias_usual_curl_body_is_understood(server):
+def test_nvidias_usual_curl_body_is_understood(server: Deploy) -> None:
     body = {
         "text_input": PROMPT,
         "max_tokens": 20,
@@ -73,7 +75,7 @@ def test_nvidias_usual_curl_body_is_understood(server):
     assert answer["text_output"] == server.generate(PROMPT, max_tokens=20, end_id=-1)
 
 
-def test_the_openai_front_ends_tensors_are_understood(server):
+def test_the_openai_front_ends_tensors_are_understood(server: Deploy) -> None:
     client = server.client()
     values = {
         "text_input": PROMPT,
@@ -96,7 +98,7 @@ def test_the_openai_front_ends_tensors_are_understood(server):
     assert all(isinstance(each["text_output"], str) for each in responses)
 
 
-def test_the_prompt_comes_back_when_asked_for(server):
+def test_the_prompt_comes_back_when_asked_for(server: Deploy) -> None:
     text = server.generate(PROMPT, max_tokens=10)
 
     assert server.generate(PROMPT, max_tokens=10, exclude_input_in_output=False) == PROMPT + text
@@ -104,14 +106,14 @@ def test_the_prompt_comes_back_when_asked_for(server):
     assert "".join(event["text_output"] for event in events) == PROMPT + text
 
 
-def test_a_stop_word_ends_the_text_before_it(server):
+def test_a_stop_word_ends_the_text_before_it(server: Deploy) -> None:
     text = server.generate(PROMPT, max_tokens=60)
     word = text[20:24]
 
     assert server.generate(PROMPT, max_tokens=60, stop_words=[word]) == text[: text.index(word)]
 
 
-def test_a_seed_fixes_a_sampled_text(server):
+def test_a_seed_fixes_a_sampled_text(server: Deploy) -> None:
     def sampled(seed: int) -> str:
         return server.generate(PROMPT, max_tokens=40, temperature=1.0, seed=seed)
 
@@ -119,7 +121,7 @@ def test_a_seed_fixes_a_sampled_text(server):
     assert len({sampled(seed) for seed in range(5)}) > 1
 
 
-def test_many_clients_at_once_each_get_their_own_text(server):
+def test_many_clients_at_once_each_get_their_own_text(server: Deploy) -> None:
     prompts = [f"def function_{i}(value, other_{i}):\n    " for i in range(24)]
     alone = [server.generate(prompt, max_tokens=24) for prompt in prompts]
 
@@ -129,7 +131,7 @@ def test_many_clients_at_once_each_get_their_own_text(server):
     assert ["".join(event["text_output"] for event in events) for events in together] == alone
 
 
-def test_metrics_count_what_the_responses_say(server, until):
+def test_metrics_count_what_the_responses_say(server: Deploy, until: Until) -> None:
     readings: list[list[float]] = []
 
     def counts() -> list[float]:
@@ -147,7 +149,7 @@ def test_metrics_count_what_the_responses_say(server, until):
     assert server.metric("spec_decode_num_drafts", model=server.model) > 0
 
 
-def test_the_printed_curl_line_works_as_it_is(server):
+def test_the_printed_curl_line_works_as_it_is(server: Deploy) -> None:
     (line,) = [line for line in server.said.read_text().splitlines() if line.startswith("curl ")]
 
     said = subprocess.run(line, shell=True, capture_output=True, text=True, check=True).stdout

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import trtspec
-from tests.e2e.conftest import IN_PROCESS
+from tests.e2e.conftest import IN_PROCESS, Deploy, Until
 
 PROMPT = "def read_lines(path):\n    "
 COMMAND = (str(Path(sys.prefix, "bin", "trtspec")), "generate")
@@ -25,7 +25,7 @@ def generate(*words: str | bytes) -> subprocess.CompletedProcess[str]:
 
 
 @IN_PROCESS
-def test_text_is_data_and_speed_is_talk(server):
+def test_text_is_data_and_speed_is_talk(server: Deploy) -> None:
     said = generate("--url", server.grpc_url, "--max-tokens", "30", PROMPT)
 
     assert said.returncode == 0
@@ -34,21 +34,21 @@ def test_text_is_data_and_speed_is_talk(server):
 
 
 @IN_PROCESS
-def test_without_a_stream_the_text_is_the_same(server):
+def test_without_a_stream_the_text_is_the_same(server: Deploy) -> None:
     words = ("--url", server.grpc_url, "--max-tokens", "30", PROMPT)
 
     assert generate("--no-stream", *words).stdout == generate(*words).stdout
 
 
 @IN_PROCESS
-def test_the_target_alone_drafts_nothing(server):
+def test_the_target_alone_drafts_nothing(server: Deploy) -> None:
     said = generate("--url", server.grpc_url, "--max-tokens", "8", "--num-draft-tokens", "0", PROMPT)
 
     assert "nothing drafted" in said.stderr
 
 
 @IN_PROCESS
-def test_json_has_all_of_it(server):
+def test_json_has_all_of_it(server: Deploy) -> None:
     said = json.loads(generate("--url", server.grpc_url, "--max-tokens", "30", "--json", PROMPT).stdout)
 
     assert said["text"] == server.generate(PROMPT, max_tokens=30)
@@ -59,7 +59,7 @@ def test_json_has_all_of_it(server):
 
 
 @IN_PROCESS
-def test_options_reach_the_server(server):
+def test_options_reach_the_server(server: Deploy) -> None:
     text = server.generate(PROMPT, max_tokens=30, temperature=1.0, top_k=20, top_p=0.9, seed=3)
     words = ("--temperature", "1", "--top-k", "20", "--top-p", "0.9", "--seed", "3")
 
@@ -70,9 +70,10 @@ def test_options_reach_the_server(server):
 
 
 @IN_PROCESS
-def test_ctrl_c_ends_the_request(server, until):
+def test_ctrl_c_ends_the_request(server: Deploy, until: Until) -> None:
     words = ("--url", server.grpc_url, "--max-tokens", "900", "--temperature", "1", "--num-draft-tokens", "1")
     process = subprocess.Popen([*COMMAND, *words, PROMPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
     assert process.stdout.read(1)
 
     process.send_signal(signal.SIGINT)
@@ -83,7 +84,7 @@ def test_ctrl_c_ends_the_request(server, until):
     until(lambda: server.metric("num_requests_running") == 0, "no request running")
 
 
-def test_no_server_is_one_line():
+def test_no_server_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
@@ -96,7 +97,7 @@ def test_no_server_is_one_line():
 
 
 @IN_PROCESS
-def test_another_model_is_named(server):
+def test_another_model_is_named(server: Deploy) -> None:
     said = generate("--url", server.grpc_url, "--model-name", "other", PROMPT)
 
     assert said.returncode == 1
@@ -104,7 +105,7 @@ def test_another_model_is_named(server):
 
 
 @IN_PROCESS
-def test_a_refusal_is_the_servers_line(server):
+def test_a_refusal_is_the_servers_line(server: Deploy) -> None:
     said = generate("--url", server.grpc_url, "--num-draft-tokens", "9", PROMPT)
 
     assert said.returncode == 1
@@ -113,7 +114,7 @@ def test_a_refusal_is_the_servers_line(server):
 
 
 @IN_PROCESS
-def test_bytes_that_are_no_text_are_the_servers_to_refuse(server):
+def test_bytes_that_are_no_text_are_the_servers_to_refuse(server: Deploy) -> None:
     for words in ((b"ab\xff",), ("--stop", b"\xff", PROMPT)):
         said = generate("--url", server.grpc_url, *words)
 
@@ -123,7 +124,7 @@ def test_bytes_that_are_no_text_are_the_servers_to_refuse(server):
 
 
 @pytest.mark.parametrize("option", ["--max-tokens", "--num-draft-tokens", "--top-k", "--seed"])
-def test_a_number_that_no_tensor_holds_is_wrong_usage(option):
+def test_a_number_that_no_tensor_holds_is_wrong_usage(option: str) -> None:
     said = generate(option, str(2**64 + 1), PROMPT)
 
     assert said.returncode == 2
@@ -131,13 +132,13 @@ def test_a_number_that_no_tensor_holds_is_wrong_usage(option):
 
 
 @IN_PROCESS
-def test_a_temperature_over_32_bits_is_the_servers_to_refuse(server):
+def test_a_temperature_over_32_bits_is_the_servers_to_refuse(server: Deploy) -> None:
     said = generate("--url", server.grpc_url, "--temperature", "1e39", PROMPT)
 
     assert said.returncode == 1
     assert said.stderr.startswith(f"error: {server.grpc_url}: temperature is inf")
 
 
-def test_wrong_usage_is_2():
+def test_wrong_usage_is_2() -> None:
     assert generate().returncode == 2
     assert generate("--max-tokens", "0", PROMPT).returncode == 2

@@ -6,10 +6,11 @@ import subprocess
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import BLS, TINY, TRTSPEC, Deploy
+from tests.e2e.conftest import BLS, TINY, TRTSPEC, Deploy, Deployer, Until
 
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 FILES = [LIBRARY / line for line in (TINY / "heldout.txt").read_text().split()]
@@ -28,24 +29,26 @@ def prompts(count: int) -> list[str]:
     return cuts
 
 
-def said(server: Deploy, texts: list[str], concurrency: int, **values) -> list[str]:
+def said(server: Deploy, texts: list[str], concurrency: int, **values: Any) -> list[str]:
     with ThreadPoolExecutor(concurrency) as pool:
         return list(pool.map(lambda text: server.generate(text, max_tokens=MAX_TOKENS, **values), texts))
 
 
 @pytest.fixture(scope="module")
-def plain_text(server):
+def plain_text(server: Deploy) -> list[str]:
     """What the target alone says after the first few prompts."""
     return said(server, prompts(FEW), 1, num_draft_tokens=0)
 
 
 @pytest.mark.parametrize(("num_draft_tokens", "concurrency"), [(1, 16), (4, 1), (8, 32)])
-def test_greedy_text_is_the_target_alone(server, plain_text, num_draft_tokens, concurrency):
+def test_greedy_text_is_the_target_alone(
+    server: Deploy, plain_text: list[str], num_draft_tokens: int, concurrency: int
+) -> None:
     assert said(server, prompts(FEW), concurrency, num_draft_tokens=num_draft_tokens) == plain_text
 
 
 @pytest.fixture(scope="module")
-def much_plain_text(server):
+def much_plain_text(server: Deploy) -> list[str]:
     return said(server, prompts(MANY), 1, num_draft_tokens=0)
 
 
@@ -53,12 +56,12 @@ def much_plain_text(server):
 @pytest.mark.parametrize("concurrency", [1, 16])
 @pytest.mark.parametrize("num_draft_tokens", range(1, 9))
 def test_greedy_text_is_the_target_alone_in_200_places(
-    server, much_plain_text, num_draft_tokens, concurrency
-):
+    server: Deploy, much_plain_text: list[str], num_draft_tokens: int, concurrency: int
+) -> None:
     assert said(server, prompts(MANY), concurrency, num_draft_tokens=num_draft_tokens) == much_plain_text
 
 
-def test_a_seed_gives_the_same_text_with_and_without_a_draft(server):
+def test_a_seed_gives_the_same_text_with_and_without_a_draft(server: Deploy) -> None:
     texts, sampling = prompts(20), {"temperature": 0.8, "top_k": 20, "seed": 7, "end_id": -1}
 
     alone = said(server, texts, 1, num_draft_tokens=0, **sampling)
@@ -67,7 +70,9 @@ def test_a_seed_gives_the_same_text_with_and_without_a_draft(server):
 
 
 @BLS
-def test_engines_of_several_ranks_say_the_same(server, deployer, until, tmp_path):
+def test_engines_of_several_ranks_say_the_same(
+    server: Deploy, deployer: Deployer, until: Until, tmp_path: Path
+) -> None:
     """On the torch backend their ranks are put together again."""
     recipe = tmp_path / "recipe.yaml"
     parallel = "parallel: {tensor: 2, pipeline: 2}"

@@ -146,6 +146,7 @@ def test_greedy_text_is_what_transformers_generates(
     for prompt, expected in list(zip(prompts, plain_text, strict=False))[::2]:
         ids = torch.tensor([float32_pair.tokenizer.encode(prompt)])
         output = model.generate(ids, max_new_tokens=MAX_TOKENS, do_sample=False)[0, ids.shape[1] :].tolist()
+        assert model.generation_config is not None
         end = model.generation_config.eos_token_id
         assert [token for token in output if token != end] == expected
 
@@ -222,6 +223,6 @@ def test_sampled_tokens_have_the_distribution_of_the_target(
 
 
 def test_the_distribution_test_sees_a_difference() -> None:
-    fair = [(i % 4,) for i in range(500)]
-    loaded = [(i % 4 if i % 5 else 0,) for i in range(500)]
+    fair: list[tuple[int, ...]] = [(i % 4,) for i in range(500)]
+    loaded: list[tuple[int, ...]] = [(i % 4 if i % 5 else 0,) for i in range(500)]
     assert same_distribution(fair, loaded) < 1e-3

@@ -44,7 +44,9 @@ def fill(template: Path, values: dict[str, str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def nvidias(tiny_build: Path, tiny_recipe: Path, tmp_path_factory) -> Iterator[Deploy]:
+def nvidias(
+    tiny_build: Path, tiny_recipe: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deploy]:
     """Our engines under NVIDIA's coordinator."""
     if "bls" not in tiny_recipe.read_text().rpartition("layout")[2]:
         pytest.skip("the engines are no models of their own")
@@ -77,9 +79,10 @@ def nvidias(tiny_build: Path, tiny_recipe: Path, tmp_path_factory) -> Iterator[D
         fill(repository / name / "config.pbtxt", values)
     ports = free_ports()
     deployment = Deployment("nvidia", folder, "tensorrt_llm_bls", ports=Ports(*ports))
-    with serve(deployment, find_wheel(), gpus=0) as running:
-        wait_until(running.is_ready, "the server ready")
-        yield Deploy(None, deployment.log, ports, "tensorrt_llm_bls")
+    with serve(deployment, find_wheel(), gpus=0) as start:
+        wait_until(start().is_ready, "the server ready")
+        # Clients need no process.
+        yield Deploy(None, deployment.log, ports, "tensorrt_llm_bls")  # type: ignore[arg-type]
 
 
 def test_it_says_what_ours_says(nvidias: Deploy, server: Deploy) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import Deployer, Until
 from tests.fakes.bindings import BINDINGS
 from tests.fakes.gpu_machine import H200, GpuMachine
 from trtspec.cache import cache_folder
@@ -89,7 +90,9 @@ def said_by_torch(tmp_path: Path) -> list[str]:
     return asyncio.run(complete())
 
 
-def test_the_text_is_that_of_the_torch_backend(machine, recipe, said_by_torch, deployer, until):
+def test_the_text_is_that_of_the_torch_backend(
+    machine: Machine, recipe: Path, said_by_torch: list[str], deployer: Deployer, until: Until
+) -> None:
     build = machine.build(recipe)
     # Triton's Python looks for packages in the working folder, and not at PYTHONPATH.
     (build / "tensorrt_llm").symlink_to(BINDINGS / "tensorrt_llm")
@@ -108,7 +111,9 @@ def test_the_text_is_that_of_the_torch_backend(machine, recipe, said_by_torch, d
     assert "Traceback" not in (build / "tritonserver.log").read_text()
 
 
-def test_a_triton_whose_python_has_no_bindings_names_the_image(machine, recipe, deployer):
+def test_a_triton_whose_python_has_no_bindings_names_the_image(
+    machine: Machine, recipe: Path, deployer: Deployer
+) -> None:
     deploy = deployer(machine.build(recipe), recipe=recipe, environment=machine.serving)
 
     assert deploy.process.wait(60) == 1

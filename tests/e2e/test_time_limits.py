@@ -6,10 +6,12 @@ import time
 
 import pytest
 
+from tests.e2e.conftest import Deploy
+
 PROMPT = "def fib(n):\n"
 
 
-def test_every_answer_says_why_it_ended(server):
+def test_every_answer_says_why_it_ended(server: Deploy) -> None:
     for values, reason in (({"max_tokens": 4}, "length"), ({"max_tokens": 200, "stop_words": ["n"]}, "stop")):
         status, answer = server.post({"text_input": PROMPT, **values})
         assert (status, answer["finish_reason"]) == (200, reason)
@@ -18,7 +20,7 @@ def test_every_answer_says_why_it_ended(server):
         assert not any("finish_reason" in event for event in events[:-1])
 
 
-def test_a_time_limit_ends_a_request(server):
+def test_a_time_limit_ends_a_request(server: Deploy) -> None:
     begin = time.monotonic()
     status, answer = server.post({"text_input": PROMPT, "max_tokens": 900, "end_id": -1, "timeout": 100_000})
 
@@ -29,7 +31,7 @@ def test_a_time_limit_ends_a_request(server):
 
 
 @pytest.mark.parametrize("timeout", ["soon", 1.5, -1])
-def test_a_time_limit_that_is_none_is_refused(server, timeout):
+def test_a_time_limit_that_is_none_is_refused(server: Deploy, timeout: str | float) -> None:
     status, answer = server.post({"text_input": PROMPT, "timeout": timeout})
 
     assert status == 400

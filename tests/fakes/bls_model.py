@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import Executor
@@ -76,7 +78,7 @@ def as_received(inputs: Arrays) -> Arrays:
     return received
 
 
-def _check(name: str, array: np.ndarray, datatype: Datatype, dims: tuple[int, ...]) -> None:
+def _check(name: str, array: npt.NDArray[Any], datatype: Datatype, dims: tuple[int, ...]) -> None:
     assert array.dtype == _DTYPES[datatype], (name, array.dtype)
     assert array.ndim == len(dims), (name, array.shape)
     for found, wanted in zip(array.shape, dims, strict=True):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from transformers import (
+    AutoConfig,
     LlamaForCausalLM,
     MistralForCausalLM,
     Phi3ForCausalLM,
@@ -28,8 +29,10 @@ MODELS = {
 }
 
 
-def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> PreTrainedModel:
-    return tiny_model("llama", seed, dtype, **changes)
+def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> LlamaForCausalLM:
+    model = tiny_model("llama", seed, dtype, **changes)
+    assert isinstance(model, LlamaForCausalLM)
+    return model
 
 
 def tiny_model(
@@ -47,12 +50,12 @@ def tiny_model(
         "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
     }  # fmt: skip
     kind = MODELS[family]
-    model = kind(kind.config_class(**(sizes | changes)))
+    model = kind(AutoConfig.for_model(family, **(sizes | changes)))
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):
             torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)
     rotary = copy.deepcopy(model.model.rotary_emb)
-    model.to(dtype).eval()
+    model.to(dtype).eval()  # type: ignore[arg-type]
     model.model.rotary_emb = rotary  # Loading a file leaves its frequencies in float32 as well.
     return model
 

@@ -30,7 +30,8 @@ def expect(
     request: CompletionRequest, language: NextToken, tokenizer: Tokenizer, decode: Callable[..., str]
 ) -> Expected:
     end_ids = tokenizer.end_ids if request.end_id is None else (request.end_id,)
-    sequence, said = list(request.prompt_token_ids or ()), []
+    sequence = list(request.prompt_token_ids or ())
+    said: list[int] = []
     reason = EndReason.LENGTH
     while len(said) < request.max_tokens:
         token_id = language(sequence + said)

@@ -17,6 +17,7 @@ from tests.releases import each_release
 from trtspec.build.plan import make_plan
 from trtspec.deploy.launch import SERVER, launch
 from trtspec.plan.layout import repository_spec
+from trtspec.plan.resolved import Resolved
 from trtspec.progress import no_progress
 from trtspec.repository.engine_config import engine_config_text
 from trtspec.repository.writer import write_repository
@@ -31,7 +32,7 @@ def golden(name: str, output: str) -> None:
     assert output == (GOLDEN / name).read_text()
 
 
-def planned(path: Path, folder: Path, release: str):
+def planned(path: Path, folder: Path, release: str) -> Resolved:
     """The plan of a recipe in the bls layout."""
     text = path.read_text().replace(
         "\nengine:\n", f"\nserving: {{layout: bls}}\nengine:\n  release: {release}\n"

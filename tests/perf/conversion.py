@@ -78,7 +78,7 @@ def one_round(source: Path) -> Iterator[tuple[str, tuple[float, int]]]:
     for way in WAYS:
         output = source.with_name("output")
         os.sync()
-        command = [sys.executable, __file__, "--child", way, source, output]
+        command: list[str | Path] = [sys.executable, __file__, "--child", way, source, output]
         if way == "cp":
             command = ["cp", "-r", source, output]
         if way == "verify TP 4":
@@ -176,7 +176,7 @@ def make_source(folder: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
     shapes = dict(tensors())
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, names in enumerate(np.array_split(list(shapes), SHARDS), 1):
         file = folder / f"model-{number:05}-of-{SHARDS:05}.safetensors"
         write_shard(file, {str(name): shapes[name] for name in names})

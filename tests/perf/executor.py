@@ -61,7 +61,8 @@ def steps(executor: TorchExecutor) -> dict[str, Callable[[], object]]:
 
 
 def microseconds(run: Callable[[], object], seconds: float = 1.0) -> float:
-    times, end = [], time.perf_counter() + seconds
+    times: list[float] = []
+    end = time.perf_counter() + seconds
     while len(times) < 30 or time.perf_counter() < end:
         start = time.perf_counter()
         run()
@@ -73,7 +74,7 @@ def profiled(run: Callable[[], object]) -> str:
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for _ in range(100):
             run()
-    return profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=25)
+    return str(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=25))
 
 
 def main() -> None:

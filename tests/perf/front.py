@@ -32,7 +32,9 @@ SECONDS, PAIRS = 3.0, 4
 def behind(deploy: Deploy) -> int:
     """The port of Triton itself."""
     line = " ".join(command_line(min(deploy.server_pids())))
-    return int(re.search(r"--http-port=(\d+)", line)[1])
+    found = re.search(r"--http-port=(\d+)", line)
+    assert found is not None
+    return int(found[1])
 
 
 def events(port: int, model: str, streams: int) -> float:

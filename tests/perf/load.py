@@ -91,7 +91,7 @@ class Server:
         while told["at"] < asked:
             time.sleep(0.02)
             told = json.loads((self.build / "model_repository/speculative_llm/1/told.json").read_text())
-        return told["rows"]
+        return int(told["rows"])
 
 
 @contextmanager

@@ -9,19 +9,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.triton import engines, model
 
 TOLD = Path(__file__).with_name("told.json")
 EVERY_S = 0.1
 
 
-def load(parameters: Mapping[str, str], folder: Path) -> engines.Pair:
-    pair = engines.load(parameters, folder)
+def load(values: Mapping[str, str], folder: Path) -> engines.Pair:
+    pair = engines.load(values, folder)
+    assert isinstance(pair.target, TorchExecutor)
     threading.Thread(target=_tell, args=(pair.target,), daemon=True).start()
     return pair
 
 
-def _tell(target) -> None:
+def _tell(target: TorchExecutor) -> None:
     """Rows are tokens that went through the model, and `at` is a time of this machine's monotonic clock."""
     draft = TOLD.with_suffix(".new")
     while True:

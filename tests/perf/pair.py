@@ -23,11 +23,12 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
@@ -143,22 +144,23 @@ def ours(
 def theirs(device_thread: DeviceThread, tokens: int, dtype: torch.dtype) -> dict[str, Run]:
     """transformers' `generate` with its own defaults, but for an end token that never comes."""
     target, draft = (
-        device_thread.call(lambda name=name: AutoModelForCausalLM.from_pretrained(TINY / name, dtype=dtype))
+        device_thread.call(partial(AutoModelForCausalLM.from_pretrained, TINY / name, dtype=dtype))
         for name in ("target", "draft")
     )
     for model in (target, draft):
+        assert model.generation_config is not None
         model.generation_config.eos_token_id = None
 
-    def run(prompt: list[int], **assistant: object) -> list[int]:
+    def run(prompt: list[int], assistant: PreTrainedModel | None = None) -> list[int]:
         ids = torch.tensor([prompt])
-        output = target.generate(ids, max_new_tokens=tokens, do_sample=False, pad_token_id=0, **assistant)
+        output = target.generate(
+            ids, assistant_model=assistant, max_new_tokens=tokens, do_sample=False, pad_token_id=0
+        )
         return list(output[0, len(prompt) :].tolist())
 
     return {
         "transformers": lambda prompt: device_thread.call(lambda: run(prompt)),
-        "transformers_assisted": lambda prompt: device_thread.call(
-            lambda: run(prompt, assistant_model=draft)
-        ),
+        "transformers_assisted": lambda prompt: device_thread.call(lambda: run(prompt, draft)),
     }
 
 
@@ -190,7 +192,8 @@ def ratio(fast: list[float], slow: list[float]) -> dict[str, float | list[float]
 
 
 def rate(completions: list[Completion], name: str) -> float:
-    return round(statistics.mean(getattr(completion.speculation, name) for completion in completions), 3)
+    rates: list[float] = [getattr(completion.speculation, name) for completion in completions]
+    return round(statistics.mean(rates), 3)
 
 
 def machine() -> dict[str, object]:

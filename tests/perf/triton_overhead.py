@@ -13,6 +13,7 @@ import argparse
 import json
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from coordinator import DRAFT_TOKEN_S, NUM_DRAFT_TOKENS, PROMPT, VERIFICATION_S
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.perf.coordinator import DRAFT_TOKEN_S, NUM_DRAFT_TOKENS, PROMPT, VERIFICATION_S
 from trtspec.deploy.client import Client
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import serve
@@ -40,7 +42,8 @@ def main() -> None:
     tokens = parser.parse_args().tokens
     with tempfile.TemporaryDirectory() as folder:
         deployment = _deployment(Path(folder))
-        with serve(deployment, find_wheel(), gpus=0) as server:
+        with serve(deployment, find_wheel(), gpus=0) as start:
+            server = start()
             while not server.is_ready():
                 time.sleep(0.1)
             url = f"127.0.0.1:{deployment.ports.grpc}"
@@ -118,7 +121,8 @@ def _rounds(answer: dict[str, Any]) -> int:
 
 
 def _ideal_s(answer: dict[str, Any]) -> float:
-    return _rounds(answer) * VERIFICATION_S + answer["total_draft_tokens"] * DRAFT_TOKEN_S
+    rounds, drafted = _rounds(answer), int(answer["total_draft_tokens"])
+    return rounds * VERIFICATION_S + drafted * DRAFT_TOKEN_S
 
 
 if __name__ == "__main__":

@@ -7,10 +7,14 @@ the models whose names have `_target` and `_draft` behind it.
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from coordinator import DRAFT_TOKEN_S, VERIFICATION_S, Clock, TimedEngine, byte_tokenizer
+if TYPE_CHECKING:
+    from tests.perf.coordinator import DRAFT_TOKEN_S, VERIFICATION_S, Clock, TimedEngine, byte_tokenizer
+else:
+    from coordinator import DRAFT_TOKEN_S, VERIFICATION_S, Clock, TimedEngine, byte_tokenizer
 
 from trtspec.serving.executor import Executor, Limits
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
@@ -29,7 +33,7 @@ def engine(role: str) -> TimedEngine:
     return TimedEngine(LIMITS, clock, *times)
 
 
-def load(parameters: Mapping[str, str], folder: Path) -> Pair:
+def load(values: Mapping[str, str], folder: Path) -> Pair:
     in_process = not NAME.startswith("bls_")
     target, draft = (
         engine(role) if in_process else BlsExecutor(TritonModel(f"{NAME}_{role}"), LIMITS)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import tritonclient.grpc as grpc  # type: ignore[import-untyped]
-from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]
+import tritonclient.grpc as grpc
+from tritonclient.utils import InferenceServerException
 
 from trtspec.errors import ServerError
 from trtspec.serving.triton.tensors import INPUTS, Datatype
@@ -50,7 +50,7 @@ class Client:
                 raise ServerError(self._url, problem, repair)
             time.sleep(0.2)
 
-    def generate(self, values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def generate(self, values: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         """Yields the responses to one request, each as the values of its output tensors by their names.
 
         `values` has the value of each input that is sent, by its name. Closing the iterator cancels the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
+from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.repository.spec import RepositorySpec
 from trtspec.serving.triton.tensors import INPUTS, OUTPUTS

@@ -7,7 +7,7 @@ and `model_state.cc`), written out where its default does not fit or depends on 
 from __future__ import annotations
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
+from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.repository.spec import EngineModel
 from trtspec.serving.triton.engine_tensors import INPUTS, OUTPUTS

@@ -21,9 +21,10 @@ class AfterTheStreamBroke(dict[str, Any]):
 
     def items(self) -> dict_items[str, Any]:
         before = self.pop("threads")
-        listener = (set(threading.enumerate()) - before).pop()
-        listener.join(60)
-        assert not listener.is_alive()
+        for thread in set(threading.enumerate()) - before:
+            if "_process_response" in thread.name:
+                thread.join(60)
+                assert not thread.is_alive()
         return super().items()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
+from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine

@@ -14,9 +14,10 @@ from trtspec.cli.app import app
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.source import Source, read_source
 from trtspec.plan.facts import ModelFacts
-from trtspec.plan.memory import GIB, Budget, EngineMemory, engine_memory, fits_a_tensor
+from trtspec.plan.memory import Budget, EngineMemory, engine_memory, fits_a_tensor
 from trtspec.plan.resolved import EnginePlan
 from trtspec.roles import Role
+from trtspec.units import GIB
 
 
 @pytest.fixture

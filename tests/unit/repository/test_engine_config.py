@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
+from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.repository import RepositorySpec, write_repository
 from trtspec.repository.config import config_text

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb  # type: ignore[import-untyped]
+from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.build.plan import make_plan
 from trtspec.plan.layout import repository_spec

@@ -12,4 +12,4 @@ from tensorrt_llm import gpu
 
 __version__ = os.environ.get("FAKE_RELEASE", "1.2.1")
 
-torch.cuda.mem_get_info = gpu.mem_get_info
+torch.cuda.mem_get_info = gpu.mem_get_info  # type: ignore[assignment]

@@ -7,7 +7,6 @@ import datetime
 import itertools
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +34,7 @@ class Executor:
     """
 
     MADE: ClassVar[list[Executor]] = []
-    KEEP: ClassVar[Callable[[int], int]] = staticmethod(lambda length: length)
+    KEEP: ClassVar[staticmethod[[int], int]] = staticmethod(lambda length: length)
 
     def __init__(self, model_path: Path, model_type: ModelType, executor_config: ExecutorConfig) -> None:
         if not isinstance(model_path, (str, os.PathLike)):
