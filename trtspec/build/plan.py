@@ -12,9 +12,10 @@ from trtspec.build.stored import look
 from trtspec.machine.host import find_host
 from trtspec.models.headers_only import is_headers_only
 from trtspec.models.hub import cached_folder
+from trtspec.plan.choices import backend_of, build_folder
 from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import recipe_obstacle
-from trtspec.plan.resolve import backend_of, build_folder, resolve
+from trtspec.plan.resolve import resolve
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import Progress
 from trtspec.recipe import gpus
@@ -22,8 +23,7 @@ from trtspec.recipe.loader import LoadedRecipe, load
 from trtspec.recipe.releases import release_of
 from trtspec.roles import Role
 from trtspec.run.digests import FileDigests
-from trtspec.run.records import FOLDER, has_records
-from trtspec.run.runner import pending
+from trtspec.run.records import FOLDER, has_records, pending
 from trtspec.run.step import Step
 from trtspec.steps.steps import make_steps, weights_read
 from trtspec.store.store import Store

@@ -11,9 +11,10 @@ from trtspec.checkpoint.prequantized import Prequantized
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.errors import TensorError
 from trtspec.models.families.family import Family, Weight, shapes
+from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.scheme import QUANTIZE_IT
 from trtspec.models.source import Source
-from trtspec.models.tensors import DOWNLOAD_AGAIN, Tensor
+from trtspec.models.tensors import Tensor
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _CHUNK = 1 << 20  # bytes

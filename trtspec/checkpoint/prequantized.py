@@ -19,9 +19,10 @@ import numpy as np
 
 from trtspec.checkpoint.calibration import Amax, Calibration
 from trtspec.errors import TensorError
+from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.scheme import QUANTIZE_IT
 from trtspec.models.source import Source
-from trtspec.models.tensors import DOWNLOAD_AGAIN, Tensor
+from trtspec.models.tensors import Tensor
 
 FP8 = "F8_E4M3"
 FP8_MAX = 448.0

@@ -15,7 +15,8 @@ import numpy as np
 
 from trtspec.checkpoint.cast import NUMPY, Bits
 from trtspec.errors import TensorError
-from trtspec.models.tensors import DOWNLOAD_AGAIN, ITEM_SIZE, Tensor
+from trtspec.models.hf_config import DOWNLOAD_AGAIN
+from trtspec.models.tensors import ITEM_SIZE, Tensor
 
 
 class Reader:

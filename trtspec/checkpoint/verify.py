@@ -20,8 +20,9 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.errors import TensorError
 from trtspec.models.families.family import Part, Split, Weight
+from trtspec.models.hf_config import read_json
 from trtspec.models.source import Source
-from trtspec.models.tensors import Tensor, read_header, read_json
+from trtspec.models.tensors import Tensor, read_header
 from trtspec.threads import in_threads
 
 CHUNK = 1 << 20  # bytes

@@ -70,7 +70,7 @@ def deploy(
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
     from trtspec.deploy.site import Here, InDocker, Site
-    from trtspec.plan.resolve import build_folder
+    from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
 
     if detach and not docker:

@@ -30,7 +30,7 @@ def doctor(
     """
     from trtspec.machine.doctor import examine
     from trtspec.machine.survey import look
-    from trtspec.plan.resolve import build_folder
+    from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
 
     loaded = load(recipe) if recipe else None

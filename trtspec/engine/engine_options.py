@@ -23,3 +23,8 @@ class BuildOptions:
     max_num_tokens: int
     max_draft_len: int = 0
     extra: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def num_verified_tokens(self) -> int:
+        """The tokens that verify a draft of every request: the draft's, and one more for each request."""
+        return self.max_batch_size * (self.max_draft_len + 1)

@@ -40,6 +40,10 @@ class Manifest:
     outputs: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, float] = field(default_factory=dict)
 
+    def to_json(self) -> str:
+        """Returns the text of `manifest.json`."""
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
+
 
 def recipe_of(file: Path) -> str | None:
     """The digest of the recipe that a manifest names; None if it is missing or of another schema."""
@@ -48,8 +52,3 @@ def recipe_of(file: Path) -> str | None:
         return str(content["recipe"]) if content["schema"] == SCHEMA else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
-
-
-def to_json(manifest: Manifest) -> str:
-    """The text of `manifest.json`."""
-    return json.dumps({"schema": SCHEMA, **asdict(manifest)}, indent=2, ensure_ascii=False) + "\n"

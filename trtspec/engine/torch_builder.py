@@ -18,7 +18,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, NO_DRAFTS, TORCH_VERSION, write_config
+from trtspec.engine.directory import (
+    DRAFT_TOKENS_EXTERNAL,
+    NO_DRAFTS,
+    TORCH_VERSION,
+    check_engine,
+    write_config,
+)
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.errors import EngineError
 from trtspec.models.families import FAMILIES
@@ -71,6 +77,7 @@ def build(checkpoint: Path, options: BuildOptions, output: Path) -> None:
         pretrained,
         build_config(options, pretrained["dtype"]),
     )
+    check_engine(output, options.max_draft_len)
 
 
 def _check_family(file: Path, pretrained: Mapping[str, Any]) -> None:
@@ -89,7 +96,7 @@ def build_config(options: BuildOptions, dtype: str) -> dict[str, Any]:
     """What `BuildConfig.to_dict()` is after `trtllm-build` with these options (builder.py, `_common.py`)."""
     drafts, batch = options.max_draft_len, options.max_batch_size
     max_seq_len = options.max_seq_len + drafts
-    max_num_tokens = max(options.max_num_tokens, batch * (drafts + 1) if drafts else 0)
+    max_num_tokens = max(options.max_num_tokens, options.num_verified_tokens if drafts else 0)
     max_num_tokens = min(max_num_tokens, max_seq_len * batch)
     return {
         "max_input_len": min(options.max_input_len, max_seq_len),

@@ -9,8 +9,8 @@ from trtspec.inspection.checkpoint import inspect_checkpoint
 from trtspec.inspection.engine import inspect_engine
 from trtspec.inspection.hugging_face import inspect_model
 from trtspec.inspection.report import Report
+from trtspec.models.hf_config import read_json
 from trtspec.models.hub import cached_folder
-from trtspec.models.tensors import read_json
 
 
 def inspect(place: str) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trtspec.errors import ModelError
-from trtspec.models.tensors import read_json
 
 T = TypeVar("T")
+DOWNLOAD_AGAIN = "download the file again, or copy it again from where it is whole"
 REQUIRED: Any = object()
 
 
@@ -72,3 +73,16 @@ class HfConfig:
 def read_hf_config(file: Path) -> HfConfig:
     """Reads a config file; raises ModelError if it is missing or not a JSON object."""
     return HfConfig(file, read_json(file))
+
+
+def read_json(file: Path) -> Mapping[str, Any]:
+    """The JSON object in a file of a model; raises ModelError if there is none."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(file, "is missing", DOWNLOAD_AGAIN) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(file, f"is not JSON: {error}", DOWNLOAD_AGAIN) from error
+    if not isinstance(content, dict):
+        raise ModelError(file, "is not a JSON object", DOWNLOAD_AGAIN)
+    return content

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from trtspec.errors import ModelError
-from trtspec.models.hf_config import HfConfig, read_hf_config
+from trtspec.models.hf_config import HfConfig, read_hf_config, read_json
 from trtspec.models.scheme import Scheme, read_scheme
 from trtspec.models.sizes import Sizes
-from trtspec.models.tensors import Tensor, read_json, read_tensors
+from trtspec.models.tensors import Tensor, read_tensors
 
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 STRETCHED = ("linear",)  # rope types whose factor multiplies max_position_embeddings

@@ -8,13 +8,14 @@ file's size, so that a download that broke off is found before an hour of conver
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ModelError, TensorError
+from trtspec.models.hf_config import DOWNLOAD_AGAIN, read_json
 
 ITEM_SIZE = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
@@ -23,7 +24,6 @@ ITEM_SIZE = {
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
 }
 MAX_HEADER = 100_000_000  # the limit of the safetensors library
-DOWNLOAD_AGAIN = "download the file again, or copy it again from where it is whole"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth")
 
@@ -169,19 +169,6 @@ def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
                 folder / shard, f"{name}: the index says that it is here; it is not", DOWNLOAD_AGAIN
             )
     return tensors
-
-
-def read_json(file: Path) -> Mapping[str, Any]:
-    """The JSON object in a file of a model; raises ModelError if there is none."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelError(file, "is missing", DOWNLOAD_AGAIN) from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(file, f"is not JSON: {error}", DOWNLOAD_AGAIN) from error
-    if not isinstance(content, dict):
-        raise ModelError(file, "is not a JSON object", DOWNLOAD_AGAIN)
-    return content
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

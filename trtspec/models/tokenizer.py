@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ModelError
-from trtspec.models.tensors import read_json
+from trtspec.models.hf_config import read_json
 
 _STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _NAMED = ("bos_token", "eos_token", "pad_token")

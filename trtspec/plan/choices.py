@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from trtspec.errors import RecipeError
@@ -64,3 +65,21 @@ class Chooser:
                 return None
             value = getattr(value, name)
         return value
+
+
+def build_folder(
+    loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]
+) -> Path:
+    """Returns the build directory, which is known before the facts are."""
+    return choose_output(Chooser(loaded, flags, environment))
+
+
+def backend_of(loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]) -> str:
+    """Returns the name of the backend, which is known before the facts are; it may be none that there is."""
+    backend: str = Chooser(loaded, flags, environment)("engine.backend", loaded.recipe.backend, "")
+    return backend
+
+
+def choose_output(choose: Chooser) -> Path:
+    name = choose.loaded.recipe.name
+    return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))

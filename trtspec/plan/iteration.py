@@ -21,12 +21,7 @@ MAX_NUM_TOKENS, MOST_NUM_TOKENS = 8192, 16384
 
 def least_num_tokens(options: BuildOptions) -> int:
     """Returns the fewest tokens that are ever chosen, which are enough to verify a draft of every request."""
-    return max(MAX_NUM_TOKENS, verification(options))
-
-
-def verification(options: BuildOptions) -> int:
-    """Returns the tokens that verify a draft of every request: the draft's, and one more for each request."""
-    return options.max_batch_size * (options.max_draft_len + 1)
+    return max(MAX_NUM_TOKENS, options.num_verified_tokens)
 
 
 def choose_num_tokens(choose: Chooser, target: BuildOptions, affordable: Callable[[int], bool] | None) -> int:
@@ -35,7 +30,7 @@ def choose_num_tokens(choose: Chooser, target: BuildOptions, affordable: Callabl
     `affordable` says whether the GPUs have room for iterations of so many tokens; it is None for the torch
     backend, which reads a text in parts of any size.
     """
-    needed = verification(target)
+    needed = target.num_verified_tokens
     default, reason = least_num_tokens(target), "trtllm-build's default"
     if affordable:
         default, reason = _widest(target, affordable)

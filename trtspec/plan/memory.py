@@ -125,7 +125,7 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
     heads = max(source.num_key_value_heads // mapping.tp_size, 1)
     dtype = DTYPES[engine.checkpoint.dtype]
     kv_item = ITEM_SIZE[FP8 if engine.checkpoint.fp8_kv_cache else dtype]
-    rows = options.max_batch_size * (options.max_draft_len + 1)
+    rows = options.num_verified_tokens
     logits = _LOGIT_COPIES * rows * source.vocab_size * _LOGIT_SIZE
     # Activations are widest in the MLP: the residual, its norm and what was added to it; gate, up and their
     # product.

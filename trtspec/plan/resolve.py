@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
@@ -18,9 +17,9 @@ from trtspec.engine.defaults import EngineKind, defaults
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import Source
-from trtspec.plan.choices import Choice, Chooser
+from trtspec.plan.choices import Choice, Chooser, choose_output
 from trtspec.plan.facts import Facts, ModelFacts
-from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens, verification
+from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
 from trtspec.plan.memory import budget_of, fits_a_tensor
 from trtspec.plan.resolved import CalibrationPlan, EnginePlan, Resolved
 from trtspec.plan.serving import choose_admission, choose_drafting, choose_layout, choose_num_draft_tokens
@@ -47,7 +46,7 @@ def resolve(
     """
     choose = Chooser(loaded, flags, environment)
     recipe = loaded.recipe
-    output = _choose_output(choose)
+    output = choose_output(choose)
     suits = "what serves in production" if recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
     backend = choose("engine.backend", recipe.backend, suits)
     if backend not in BACKENDS:
@@ -84,24 +83,6 @@ def resolve(
         admission,
         tuple(choose.choices),
     )
-
-
-def build_folder(
-    loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]
-) -> Path:
-    """Returns the build directory, which is known before the facts are."""
-    return _choose_output(Chooser(loaded, flags, environment))
-
-
-def backend_of(loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]) -> str:
-    """Returns the name of the backend, which is known before the facts are; it may be none of `BACKENDS`."""
-    backend: str = Chooser(loaded, flags, environment)("engine.backend", loaded.recipe.backend, "")
-    return backend
-
-
-def _choose_output(choose: Chooser) -> Path:
-    name = choose.loaded.recipe.name
-    return Path(choose("output", f"build/{name}", "a folder of the recipe's name under this one"))
 
 
 def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
@@ -204,7 +185,7 @@ def _own_sizes(
     options = replace(shared, **own, extra=extra)
     for name, least, reason in (
         ("max_seq_len", shared.max_seq_len, "every engine reads the whole text"),
-        ("max_num_tokens", verification(options), "one iteration verifies every request"),
+        ("max_num_tokens", options.num_verified_tokens, "one iteration verifies every request"),
     ):
         if own.get(name, least) < least:
             raise choose.error(

@@ -9,12 +9,20 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from trtspec.atomic import publish, remove, remove_leftovers, temporary
-from trtspec.digest import digest_of
 from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.progress import Advance, Progress
 from trtspec.run.digests import FileDigests
 from trtspec.run.lock import locked
-from trtspec.run.records import FOLDER, Record, read_records, write_records
+from trtspec.run.records import (
+    FOLDER,
+    Record,
+    files_of,
+    inputs_of,
+    is_done,
+    pending,
+    read_records,
+    write_records,
+)
 from trtspec.run.side_by_side import groups, run_together
 from trtspec.run.step import Step
 
@@ -35,7 +43,7 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
         _prepare(steps, build, digests, watch)
         records = read_records(build)
         for group in groups(steps):
-            undone = [step for step in group if not _is_done(step, records, build, digests)]
+            undone = [step for step in group if not is_done(step, records, build, digests)]
             if not undone:
                 continue
             if [step for step in undone if records.pop(step.name, None)]:
@@ -44,21 +52,12 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
             with watch(" and ".join(step.name for step in undone), undone[0].size) as advance:
                 for index, seconds in run_together(jobs, advance):
                     step = undone[index]
-                    files = _files(step, build, digests)
-                    records[step.name] = Record(str(step.digest), _inputs(step, records), files, seconds)
+                    files = files_of(step, build, digests)
+                    records[step.name] = Record(str(step.digest), inputs_of(step, records), files, seconds)
                     write_records(build, records)
                     ran.append(step.name)
         digests.save()
     return ran
-
-
-def pending(steps: Sequence[Step], build: Path, digests: FileDigests) -> set[str]:
-    """Returns the names of the steps that a run would not skip; writes nothing."""
-    records, names = read_records(build), set[str]()
-    for step in steps:
-        if not _is_done(step, records, build, digests) or names.intersection(step.after):
-            names.add(step.name)
-    return names
 
 
 def _check_ours(steps: Sequence[Step], build: Path) -> None:
@@ -94,14 +93,6 @@ def _named(step: Step) -> Iterator[None]:
         raise
 
 
-def _is_done(step: Step, records: dict[str, Record], build: Path, digests: FileDigests) -> bool:
-    """Says whether the output is there unchanged, and was made from the same inputs as it would be now."""
-    record = records.get(step.name)
-    if record is None or step.digest is None or record.digest != step.digest:
-        return False
-    return record.inputs == _inputs(step, records) and record.files == _files(step, build, digests)
-
-
 def _make(step: Step, build: Path, advance: Advance) -> None:
     output = build / (step.output or step.name)
     made = temporary(output)
@@ -120,16 +111,3 @@ def _make(step: Step, build: Path, advance: Advance) -> None:
         raise full from error
     finally:
         remove(made)
-
-
-def _inputs(step: Step, records: dict[str, Record]) -> dict[str, str]:
-    """Returns one digest for the files of each step that this one comes after."""
-    return {name: digest_of(dict(records[name].files)) for name in step.after if name in records}
-
-
-def _files(step: Step, build: Path, digests: FileDigests) -> dict[str, str]:
-    """Returns the digests of the files that the step made, by their paths in the build directory."""
-    if step.output is None:
-        return {}
-    parent = PurePosixPath(step.output).parent
-    return {str(parent / name): digest for name, digest in digests.of_tree(build / step.output).items()}

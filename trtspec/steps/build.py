@@ -34,6 +34,7 @@ def step(resolved: Resolved, facts: Facts, role: Role, gpus: tuple[str, ...]) ->
     """Returns the step; `gpus` are the UUIDs of the GPUs that it has for itself, empty if it may use all."""
     options = resolved.engines[role].options
     drafts = options.max_draft_len
+    checkpoint = resolved.output / convert.checkpoint(role)
     common = Step(
         kind=KIND,
         role=role,
@@ -42,7 +43,7 @@ def step(resolved: Resolved, facts: Facts, role: Role, gpus: tuple[str, ...]) ->
         output=engine(role),
         command=(),
         digest=digest_of([torch_builder.FORMAT, facts.host.versions.get("trtspec"), asdict(options)]),
-        action=partial(run_torch, resolved.output / convert.checkpoint(role), options),
+        action=lambda output, _: torch_builder.build(checkpoint, options, output),
         after=(name_of(convert.KIND, role),),
         gpus=gpus,
     )
@@ -111,11 +112,6 @@ def _shape(plan: EnginePlan) -> str:
     source, options = plan.model.source, plan.checkpoint
     precision = "fp8" if options.fp8 else options.dtype
     return f"{source.hidden_size}x{source.intermediate_size}-{precision}-tp{options.mapping.tp_size}"
-
-
-def run_torch(checkpoint: Path, options: BuildOptions, output: Path, advance: Advance) -> None:
-    torch_builder.build(checkpoint, options, output)
-    directory.check_engine(output, options.max_draft_len)
 
 
 def run_tensorrt_llm(

@@ -7,8 +7,8 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+from trtspec.models.hf_config import read_json
 from trtspec.models.source import Source
-from trtspec.models.tensors import read_json
 from trtspec.plan.facts import TOKENIZER_FILES, ModelFacts
 from trtspec.progress import Advance
 from trtspec.run.step import Step

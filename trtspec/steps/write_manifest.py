@@ -109,4 +109,4 @@ def run(
         outputs=dict(sorted(outputs.items())),
         times=times,
     )
-    output.write_text(manifest.to_json(complete), encoding="utf-8")
+    output.write_text(complete.to_json(), encoding="utf-8")

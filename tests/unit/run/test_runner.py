@@ -11,7 +11,8 @@ import pytest
 from trtspec.errors import EngineError, UnavailableError
 from trtspec.progress import Advance
 from trtspec.run.digests import FileDigests
-from trtspec.run.runner import pending, run
+from trtspec.run.records import pending
+from trtspec.run.runner import run
 from trtspec.run.step import Step
 
 
