@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import pytest
 
 from tests.processes import command_lines
-from trtspec.deploy.client import Client
+from trtspec.deploy.client import GrpcClient
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 RECIPE = TINY / "recipe.yaml"
@@ -124,8 +124,8 @@ class Deploy:
         assert status == 200, events
         return events
 
-    def client(self) -> Client:
-        return Client(self.grpc_url, self.model)
+    def client(self) -> GrpcClient:
+        return GrpcClient(self.grpc_url, self.model)
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum over all label sets that have `labels`."""

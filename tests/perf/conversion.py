@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from trtspec.checkpoint.calibration import Amax, Calibration
+from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.verify import verify
-from trtspec.checkpoint.writer import Entry, SafetensorsFile
+from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
 
@@ -127,7 +127,7 @@ def options(source: Path, tp_size: int, calibrated: bool) -> ConvertOptions:
         weights = FAMILIES["LlamaForCausalLM"].weights(read_source(source))
         modules = [part.module for weight in weights if weight.linear for part in weight.parts]
         caches = [module for module in modules if module.endswith(("k_proj", "v_proj"))]
-        calibration = Calibration(
+        calibration = CalibratedRanges(
             {module: Amax(0.1, 10.0) for module in modules}, dict.fromkeys(caches, 5.0), {}
         )
     return ConvertOptions("bfloat16", Mapping(tp_size), calibrated, calibrated, calibration)
@@ -203,7 +203,7 @@ def tensors() -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def write_shard(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    entries = [Entry(name, "BF16", shape) for name, shape in shapes.items()]
+    entries = [TensorEntry(name, "BF16", shape) for name, shape in shapes.items()]
     normal = np.random.default_rng(0).standard_normal(1 << 22, np.float32) * 0.02
     block = (normal.view("<u4") >> 16).astype("<u2").tobytes()
     with SafetensorsFile(file, entries) as shard:

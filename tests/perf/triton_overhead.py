@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.perf.coordinator import DRAFT_TOKEN_S, NUM_DRAFT_TOKENS, PROMPT, VERIFICATION_S
-from trtspec.deploy.client import Client
+from trtspec.deploy.client import GrpcClient
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import serve
 from trtspec.deploy.ports import Ports
@@ -97,7 +97,7 @@ def _run(url: str, model: str, streams: int, stream: bool, tokens: int) -> tuple
 
 
 def _one(url: str, model: str, stream: bool, tokens: int) -> dict[str, Any]:
-    with closing(Client(url, model)) as client:
+    with closing(GrpcClient(url, model)) as client:
         begin, answer = time.perf_counter(), {}
         for response in client.generate(
             {

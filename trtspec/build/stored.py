@@ -14,7 +14,7 @@ from trtspec.progress import Progress
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
 from trtspec.steps import build, copy_tokenizer, write_manifest, write_repository
-from trtspec.steps.pull import Stored, engine_key
+from trtspec.steps.pull import StoredEngine, engine_key
 from trtspec.store import push as store_push
 from trtspec.store.entry import Content, Entry
 from trtspec.store.platform import Platform, platform_of
@@ -23,16 +23,16 @@ from trtspec.store.store import Store
 
 def look(
     store: Store, steps: Sequence[Step], undone: set[str], resolved: Resolved, tensorrt: str | None
-) -> dict[Role, Stored]:
+) -> dict[Role, StoredEngine]:
     """Returns those engines that would have to be built and that the store has; raises StoreError.
 
     `tensorrt` is the version that builds, None for that of the release's image.
     """
-    platform, found = _platform(resolved, tensorrt), dict[Role, Stored]()
+    platform, found = _platform(resolved, tensorrt), dict[Role, StoredEngine]()
     for role in resolved.engines:
         key = engine_key(steps, role)
         if key and name_of(build.KIND, role) in undone and (entry := store.find(platform, key)):
-            found[role] = Stored(store, entry)
+            found[role] = StoredEngine(store, entry)
     return found
 
 

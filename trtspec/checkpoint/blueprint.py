@@ -14,7 +14,7 @@ from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.placement import Placed, place
 from trtspec.checkpoint.prequantized import Prequantized, read_prequantized
 from trtspec.checkpoint.scales import Scales, scales_of
-from trtspec.checkpoint.writer import Entry
+from trtspec.checkpoint.writer import TensorEntry
 from trtspec.errors import ModelError
 from trtspec.models.families import family_of
 from trtspec.models.families.family import Part, Weight
@@ -40,12 +40,12 @@ class Blueprint:
     stored_scales: Mapping[str, float]
     dtype: str
 
-    def entries(self, rank: int) -> list[Entry]:
+    def entries(self, rank: int) -> list[TensorEntry]:
         """What the file of a rank holds, in order: each weight, followed by its scales, F32 of shape [1]."""
         entries = []
         for placed in self.ranks[rank]:
-            entries.append(Entry(placed.name, self.dtype_of(placed.weight), placed.shape))
-            entries += [Entry(name, "F32", (1,)) for name in self.scales_beside(placed)]
+            entries.append(TensorEntry(placed.name, self.dtype_of(placed.weight), placed.shape))
+            entries += [TensorEntry(name, "F32", (1,)) for name in self.scales_beside(placed)]
         return entries
 
     def dtype_of(self, weight: Weight) -> str:

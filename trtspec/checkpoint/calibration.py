@@ -41,7 +41,7 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class CalibratedRanges:
     """The largest absolute values of a model, by Hugging Face's names of modules.
 
     `linears` has those of linear layers, and `kv` those of keys and values, under the names of `k_proj` and
@@ -56,13 +56,13 @@ class Calibration:
     quality: Quality | None = None
 
 
-def write_calibration(file: Path, calibration: Calibration) -> None:
+def write_calibration(file: Path, calibration: CalibratedRanges) -> None:
     """Writes a calibration as JSON, from which exactly the same numbers are read."""
     content = json.dumps({"format": FORMAT, **asdict(calibration)}, indent=1, allow_nan=False)
     file.write_text(content + "\n", encoding="utf-8")
 
 
-def read_calibration(file: Path) -> Calibration:
+def read_calibration(file: Path) -> CalibratedRanges:
     """Reads a calibration; raises ModelError for another file, or for a number that cannot be an amax."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ def read_calibration(file: Path) -> Calibration:
             problem = f"is a calibration of format {content['format']}; this trtspec reads {FORMAT}"
             raise ModelError(file, problem, _CALIBRATE_AGAIN)
         quality = content["quality"]
-        calibration = Calibration(
+        calibration = CalibratedRanges(
             linears={name: Amax(**amax) for name, amax in content["linears"].items()},
             kv=dict(content["kv"]),
             provenance=dict(content["provenance"]),
@@ -85,7 +85,7 @@ def read_calibration(file: Path) -> Calibration:
     return calibration
 
 
-def check_amax(subject: str | Path, calibration: Calibration, repair: str) -> None:
+def check_amax(subject: str | Path, calibration: CalibratedRanges, repair: str) -> None:
     """Raises ModelError for an amax that is not a positive, finite number."""
     numbers = {f"{name}, weight": amax.weight for name, amax in calibration.linears.items()}
     numbers |= {f"{name}, input": amax.input for name, amax in calibration.linears.items()}

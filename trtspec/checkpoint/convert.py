@@ -22,9 +22,9 @@ import numpy as np
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.placement import Share, place
+from trtspec.checkpoint.placement import Placed, Share, place
 from trtspec.checkpoint.reader import Reader, chunks
-from trtspec.checkpoint.writer import Entry, SafetensorsFile
+from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.errors import TensorError, UnavailableError
 from trtspec.models.families import family_of
 from trtspec.models.families.family import Part, Weight
@@ -90,11 +90,13 @@ def rank_sizes(source: Source, options: ConvertOptions) -> list[int]:
     """Bytes of the weights on each rank, without the scales of FP8."""
     weights, mapping = list(family_of(source).weights(source)), options.mapping
     dtype = DTYPES[options.dtype]
+
+    def size(tensor: Placed) -> int:
+        stored = FP8 if options.fp8 and tensor.weight.linear else dtype
+        return TensorEntry(tensor.name, stored, tensor.shape).size
+
     return [
-        sum(
-            Entry(tensor.name, FP8 if options.fp8 and tensor.weight.linear else dtype, tensor.shape).size
-            for tensor in place(weights, source.num_hidden_layers, source.head_size, mapping, rank)
-        )
+        sum(map(size, place(weights, source.num_hidden_layers, source.head_size, mapping, rank)))
         for rank in range(mapping.world_size)
     ]
 

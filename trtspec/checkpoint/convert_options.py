@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trtspec.checkpoint.calibration import Calibration
+from trtspec.checkpoint.calibration import CalibratedRanges
 from trtspec.checkpoint.mapping import Mapping
 
 
@@ -21,4 +21,4 @@ class ConvertOptions:
     mapping: Mapping = field(default_factory=Mapping)
     fp8: bool = False
     fp8_kv_cache: bool = False
-    calibration: Calibration | None = None
+    calibration: CalibratedRanges | None = None

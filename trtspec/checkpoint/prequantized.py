@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trtspec.checkpoint.calibration import Amax, Calibration
+from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.errors import TensorError
 from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.scheme import QUANTIZE_IT
@@ -41,7 +41,7 @@ class Prequantized:
     read; they are no weights.
     """
 
-    calibration: Calibration
+    calibration: CalibratedRanges
     stored_scales: Mapping[str, float]
     has_kv_scales: bool
     scale_tensors: frozenset[str]
@@ -69,7 +69,7 @@ def read_prequantized(source: Source) -> Prequantized | None:
     scales = _cache_scales(source, reader)
     provenance = {"method": source.scheme.method, "scales": "stored in the model"}
     return Prequantized(
-        calibration=Calibration(
+        calibration=CalibratedRanges(
             linears, {name: (scale or 1.0) * FP8_MAX for name, scale in scales.items()}, provenance
         ),
         stored_scales=stored,

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from trtspec.checkpoint.calibration import Calibration
+from trtspec.checkpoint.calibration import CalibratedRanges
 from trtspec.errors import ModelError
 from trtspec.models.families.family import Part, Weight
 
@@ -38,7 +38,7 @@ class Scales:
 
 def scales_of(
     weights: Iterable[Weight],
-    calibration: Calibration,
+    calibration: CalibratedRanges,
     *,
     kv_cache: bool,
     least_cache_scale: float = 1.0,
@@ -74,7 +74,7 @@ def _group(weight: Weight) -> tuple[int | None, str]:
     return weight.layer, _SHARED.get(weight.name, weight.name)
 
 
-def _cache_scales(weight: Weight, calibration: Calibration, least: float) -> dict[str, float]:
+def _cache_scales(weight: Weight, calibration: CalibratedRanges, least: float) -> dict[str, float]:
     """The scales of the KV cache: the shared one, which TensorRT-LLM reads, and ModelOpt's separate ones."""
     k, v = (max(to_scale(_find(calibration.kv, name)), least) for name in weight.caches)
     names = ("kv_cache", "k_cache", "v_cache")

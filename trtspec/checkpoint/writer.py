@@ -18,7 +18,7 @@ from trtspec.models.tensors import ITEM_SIZE
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """A tensor that is to be written; `dtype` is its safetensors name."""
 
     name: str
@@ -36,7 +36,7 @@ class SafetensorsFile:
     `starts` says at which byte of the file each tensor begins. Threads may share it. Raises FileExistsError.
     """
 
-    def __init__(self, file: Path, entries: Iterable[Entry]) -> None:
+    def __init__(self, file: Path, entries: Iterable[TensorEntry]) -> None:
         header, offsets, size = _header(entries)
         self.starts: Mapping[str, int] = {name: len(header) + offset for name, offset in offsets.items()}
         self._descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -59,7 +59,7 @@ class SafetensorsFile:
         os.close(self._descriptor)
 
 
-def _header(entries: Iterable[Entry]) -> tuple[bytes, dict[str, int], int]:
+def _header(entries: Iterable[TensorEntry]) -> tuple[bytes, dict[str, int], int]:
     """Returns the header, the offset of each tensor in the data, and the size of the data, all in bytes."""
     header, offsets, end = {}, {}, 0
     for entry in entries:

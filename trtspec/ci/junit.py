@@ -9,7 +9,7 @@ import re
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from trtspec.ci.report import BuildReport, Failure, StepReport
+from trtspec.ci.report import BuildFailure, BuildReport, StepReport
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -40,7 +40,7 @@ def to_junit(report: BuildReport) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _explain(element: Element, failure: Failure) -> None:
+def _explain(element: Element, failure: BuildFailure) -> None:
     element.set("message", _xml(failure.problem))
     element.text = _xml("\n".join(filter(None, (*failure.lines, failure.repair))))
 

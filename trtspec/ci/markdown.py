@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trtspec.ci.report import BuildReport, Failure
+from trtspec.ci.report import BuildFailure, BuildReport
 
 
 def to_markdown(report: BuildReport) -> str:
@@ -29,7 +29,7 @@ def _lines(report: BuildReport) -> Iterator[str]:
         yield f"| {_plain(step.name)} | {step.status} | {seconds} |"
 
 
-def _failure(failure: Failure) -> Iterator[str]:
+def _failure(failure: BuildFailure) -> Iterator[str]:
     place = f"{failure.step}: " if failure.step else ""
     yield f"**{_plain(place + failure.problem)}**"
     yield ""

@@ -11,7 +11,7 @@ from trtspec.atomic import write_atomically
 from trtspec.build.plan import Plan
 from trtspec.ci.junit import to_junit
 from trtspec.ci.markdown import to_markdown
-from trtspec.ci.report import SUFFIXES, BuildReport, Failure, Status, StepReport, to_json
+from trtspec.ci.report import SUFFIXES, BuildFailure, BuildReport, Status, StepReport, to_json
 from trtspec.explanation import explain
 from trtspec.run.records import read_records
 
@@ -29,7 +29,7 @@ class _Build:
     def planned(self, made: Plan) -> None:
         self._made, self._before = made, made.pending()
 
-    def report(self, failure: Failure | None) -> BuildReport:
+    def report(self, failure: BuildFailure | None) -> BuildReport:
         seconds = round(monotonic() - self._start, 3)
         made = self._made
         if made is None:
@@ -43,7 +43,7 @@ class _Build:
         steps = tuple(self._steps(made, failure))
         return BuildReport(name, str(self._recipe), output, made_for, steps, seconds, failure)
 
-    def _steps(self, made: Plan, failure: Failure | None) -> Iterator[StepReport]:
+    def _steps(self, made: Plan, failure: BuildFailure | None) -> Iterator[StepReport]:
         records, after = read_records(made.output), made.pending()
         for step in made.steps:
             status: Status = "run" if step.name in self._before else "kept"
@@ -77,13 +77,13 @@ def recorded(
     _write(files, build.report(None))
 
 
-def _failure(error: BaseException) -> Failure:
+def _failure(error: BaseException) -> BuildFailure:
     if isinstance(error, KeyboardInterrupt):
-        return Failure("interrupted")
+        return BuildFailure("interrupted")
     known = explain(error)
     if known is None:
-        return Failure(f"a defect of trtspec: {type(error).__name__}: {error}")
-    return Failure(known.summary, known.repair, getattr(error, "step", None), known.lines)
+        return BuildFailure(f"a defect of trtspec: {type(error).__name__}: {error}")
+    return BuildFailure(known.summary, known.repair, getattr(error, "step", None), known.lines)
 
 
 def _write(files: Sequence[Path], report: BuildReport) -> None:

@@ -25,7 +25,7 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class BuildFailure:
     """Why a build ended early; `step` is None if none was running, `lines` are the last that it printed."""
 
     problem: str
@@ -47,7 +47,7 @@ class BuildReport:
     made_for: Mapping[str, str | int]
     steps: tuple[StepReport, ...]
     seconds: float
-    failure: Failure | None
+    failure: BuildFailure | None
 
 
 def to_json(report: BuildReport) -> str:

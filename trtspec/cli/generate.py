@@ -13,7 +13,7 @@ from trtspec.terminal.options import JsonOption
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.deploy.client import Client
+    from trtspec.deploy.client import GrpcClient
 
 # The largest values that the tensors can hold.
 _INT32, _UINT64 = 2**31 - 1, 2**64 - 1
@@ -48,7 +48,7 @@ def generate(
     json: JsonOption = False,
 ) -> None:
     """Complete a prompt; acceptance and speed on stderr."""
-    from trtspec.deploy.client import Client
+    from trtspec.deploy.client import GrpcClient
 
     options = {
         "num_draft_tokens": num_draft_tokens,
@@ -67,7 +67,7 @@ def generate(
         "return_num_output_tokens": True,
         **{name: value for name, value in options.items() if value not in (None, [])},
     }
-    with closing(Client(url, model_name)) as client:
+    with closing(GrpcClient(url, model_name)) as client:
         client.wait(wait)
         completion = _complete(client, values, show=not json)
     if json:
@@ -101,7 +101,7 @@ class _Completion:
         return f"{speed}, {accepted} of {drafted} draft tokens accepted ({accepted / drafted:.0%})"
 
 
-def _complete(client: Client, values: dict[str, Any], *, show: bool) -> _Completion:
+def _complete(client: GrpcClient, values: dict[str, Any], *, show: bool) -> _Completion:
     completion, start = _Completion(), time.monotonic()
     for response in client.generate(values):
         text = response.pop("text_output")

@@ -25,7 +25,7 @@ WIRE = {
 BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 
 
-class Client:
+class GrpcClient:
     """Asks one model of the server at `url` (host:port of gRPC); raises `ServerError` with its message."""
 
     def __init__(self, url: str, model_name: str) -> None:

@@ -21,7 +21,7 @@ from trtspec.deploy.ports import check_free
 from trtspec.deploy.processes import has_stuck_stub
 from trtspec.deploy.server import Server, check_path
 from trtspec.deploy.shared_memory import PREFIX, new_prefix, remove_abandoned, remove_regions
-from trtspec.deploy.triton import Triton
+from trtspec.deploy.triton import TritonInstall
 from trtspec.deploy.tritonserver_options import server_options
 from trtspec.deploy.wheel import find_wheel
 from trtspec.errors import UnavailableError
@@ -30,18 +30,18 @@ from trtspec.serving.triton.stopping import STOPPING
 _LOOPBACK = "127.0.0.1"
 
 
-def find_triton() -> Triton:
+def find_triton() -> TritonInstall:
     """Returns the Triton of NVIDIA's image if this is one, else one on PATH, else that of the wheel.
 
     Raises `UnavailableError` where there is none.
     """
     for server in (SERVER, shutil.which("tritonserver")):
         if server and os.access(server, os.X_OK):
-            return Triton(Path(server))
+            return TritonInstall(Path(server))
     return find_wheel()
 
 
-def line(deployment: Deployment, triton: Triton, gpus: int, memory: str = PREFIX) -> Launch:
+def line(deployment: Deployment, triton: TritonInstall, gpus: int, memory: str = PREFIX) -> Launch:
     """Returns the command to run in the build directory, with the variables that it needs.
 
     The HTTP port of `deployment` is the one behind the front. `gpus` is how many GPUs this machine has, and
@@ -56,7 +56,7 @@ def line(deployment: Deployment, triton: Triton, gpus: int, memory: str = PREFIX
 
 
 @contextmanager
-def serve(deployment: Deployment, triton: Triton, gpus: int) -> Iterator[Callable[[], Server]]:
+def serve(deployment: Deployment, triton: TritonInstall, gpus: int) -> Iterator[Callable[[], Server]]:
     """Yields a function that starts a server, which may not be ready yet; each call first ends the last one.
 
     The last server is ended at the end of the block. Raises `UnavailableError` before anything starts when a
@@ -86,7 +86,7 @@ class _Local:
     """Runs at most one server at a time; `stopping` is the file that tells its model to drain."""
 
     def __init__(
-        self, deployment: Deployment, triton: Triton, gpus: int, front: Front, stopping: Path
+        self, deployment: Deployment, triton: TritonInstall, gpus: int, front: Front, stopping: Path
     ) -> None:
         self._deployment, self._triton, self._gpus = deployment, triton, gpus
         self._front, self._stopping = front, stopping

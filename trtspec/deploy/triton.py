@@ -11,7 +11,7 @@ from trtspec.deploy.environment import for_server
 
 
 @dataclass(frozen=True, slots=True)
-class Triton:
+class TritonInstall:
     """A tritonserver: `server` is the executable, `backends` its backend directory, None for the default.
 
     `variables` are the environment variables that it needs beside those of this process, or in their place;

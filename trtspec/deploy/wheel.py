@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from trtspec.cache import cache_folder
-from trtspec.deploy.triton import Triton
+from trtspec.deploy.triton import TritonInstall
 from trtspec.errors import UnavailableError
 
 _INSTALL = "pip install 'trtspec[triton]' (Linux on x86-64, Python 3.10 to 3.12)"
@@ -24,7 +24,7 @@ _AGE = (
 )
 
 
-def find_wheel() -> Triton:
+def find_wheel() -> TritonInstall:
     """Returns the wheel's Triton, made ready for this Python.
 
     Raises `UnavailableError` when the wheel is missing, or does not work with this Python or this numpy.
@@ -46,7 +46,7 @@ def find_wheel() -> Triton:
         raise UnavailableError("nvidia-pytriton", problem, "use one of these")
     libraries = [str(package.parent / "nvidia_pytriton.libs"), sysconfig.get_config_var("LIBDIR")]
     variables = {"PATH": [os.path.join(sys.prefix, "bin")], "LD_LIBRARY_PATH": libraries}
-    return Triton(server, _backends(root / "backends", stub), _before(variables), _AGE)
+    return TritonInstall(server, _backends(root / "backends", stub), _before(variables), _AGE)
 
 
 def _check_numpy() -> None:

@@ -15,7 +15,7 @@ Kind = Literal["hugging_face", "checkpoint", "engine"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTensors:
     """How many tensors of one dtype there are, and how many bytes they have."""
 
     tensors: int
@@ -34,7 +34,7 @@ class Report:
     folder: Path
     kind: Kind
     facts: Mapping[str, Any]
-    stored: Mapping[str, Stored]
+    stored: Mapping[str, StoredTensors]
     files: tuple[Path, ...]
     findings: tuple[Finding, ...]
 
@@ -51,10 +51,10 @@ def finding(error: TrtspecError, folder: Path, severity: Severity) -> Finding:
     return Finding("" if subject == "." else subject, error.problem, error.repair, severity=severity)
 
 
-def stored(tensors: Iterable[Tensor]) -> dict[str, Stored]:
+def stored(tensors: Iterable[Tensor]) -> dict[str, StoredTensors]:
     """What is stored, by dtype, the one with most bytes first."""
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensors] = {}
     for tensor in tensors:
-        so_far = found.get(tensor.dtype, Stored(0, 0))
-        found[tensor.dtype] = Stored(so_far.tensors + 1, so_far.bytes + tensor.end - tensor.start)
+        so_far = found.get(tensor.dtype, StoredTensors(0, 0))
+        found[tensor.dtype] = StoredTensors(so_far.tensors + 1, so_far.bytes + tensor.end - tensor.start)
     return dict(sorted(found.items(), key=lambda item: -item[1].bytes))

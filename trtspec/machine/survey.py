@@ -26,7 +26,7 @@ _TRITON = Path("/opt/tritonserver")
 
 
 @dataclass(frozen=True, slots=True)
-class Triton:
+class TritonImage:
     """The Triton of NVIDIA's image, if this is inside it; `tag` is the image's (YY.MM), None if unknown."""
 
     version: str
@@ -61,7 +61,7 @@ class Machine:
     versions: Mapping[str, str]
     gpus: tuple[Gpu, ...]
     trtllm_build: str | None
-    triton: Triton | None
+    triton: TritonImage | None
     wheel: TrtspecError | None
     docker: Daemon | None
     hub: TrtspecError | None
@@ -125,11 +125,11 @@ def _hub() -> TrtspecError | None:
     return None
 
 
-def _triton(root: Path) -> Triton | None:
+def _triton(root: Path) -> TritonImage | None:
     if not (root / "bin/tritonserver").is_file():
         return None
     version = root / "TRITON_VERSION"
-    return Triton(
+    return TritonImage(
         version=version.read_text().strip() if version.is_file() else "unknown",
         tag=os.environ.get("NVIDIA_TRITON_SERVER_VERSION"),
         tensorrt_llm_backend=(root / "backends/tensorrtllm").is_dir(),

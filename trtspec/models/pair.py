@@ -15,7 +15,7 @@ from trtspec.errors import PairError
 from trtspec.findings import Finding, Severity, errors, note
 from trtspec.models.families import family_of
 from trtspec.models.source import Source, read_source
-from trtspec.models.tokenizer import Tokenizer, read_tokenizer
+from trtspec.models.tokenizer import TokenizerTraits, read_tokenizer
 
 _SHOWN = 3
 
@@ -25,7 +25,7 @@ class Member:
     """One model of a pair, as far as it is compared; `family` is Hugging Face's `model_type`."""
 
     source: Source
-    tokenizer: Tokenizer
+    tokenizer: TokenizerTraits
     family: str
 
     @property
@@ -165,7 +165,7 @@ def _named(target: Member, draft: Member) -> Iterator[Finding]:
         yield note("pad token", difference, effect="none: nothing is padded with it")
 
 
-def _cutting(target: Tokenizer, draft: Tokenizer) -> Iterator[Finding]:
+def _cutting(target: TokenizerTraits, draft: TokenizerTraits) -> Iterator[Finding]:
     """Compares how text becomes ids; a served pair uses only the target's tokenizer for that."""
     effect = "the target's is used; the draft sees text cut otherwise than it was trained on"
     if target.kind != draft.kind:
@@ -229,7 +229,7 @@ def _windows(target: Member, draft: Member, max_seq_len: int | None) -> Iterator
             yield note("sliding window", difference, effect=effect)
 
 
-def _is_special(tokenizer: Tokenizer, token_id: int) -> bool:
+def _is_special(tokenizer: TokenizerTraits, token_id: int) -> bool:
     added = tokenizer.added.get(token_id)
     return added is not None and added.special
 
@@ -242,7 +242,7 @@ def _examples(ids: list[int], target: Member, draft: Member) -> str:
     return f"{_count(ids, 'id')} with other bytes in target and draft: {examples}"
 
 
-def _name(tokenizer: Tokenizer, token_id: int) -> str:
+def _name(tokenizer: TokenizerTraits, token_id: int) -> str:
     return f"{token_id} ({tokenizer.tokens[token_id]!r})"
 
 

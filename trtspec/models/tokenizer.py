@@ -28,7 +28,7 @@ class AddedToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenizer:
+class TokenizerTraits:
     """What two tokenizers are compared by.
 
     `kind` is the type of the model, such as BPE. `tokens` has the bytes of every id, added tokens among them.
@@ -52,7 +52,7 @@ class Tokenizer:
         return max(self.tokens, default=-1) + 1
 
 
-def read_tokenizer(folder: Path) -> Tokenizer:
+def read_tokenizer(folder: Path) -> TokenizerTraits:
     """Reads `tokenizer.json` and, where they exist, the config and the chat template; raises ModelError."""
     file = folder / "tokenizer.json"
     if not file.is_file():
@@ -72,7 +72,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     config = folder / "tokenizer_config.json"
     settings = read_json(config) if config.is_file() else {}
     ids = {**vocabulary, **{token.content: token_id for token_id, token in added.items()}}
-    return Tokenizer(
+    return TokenizerTraits(
         file=file,
         kind=kind,
         tokens=tokens,

@@ -11,7 +11,7 @@ from trtspec.checkpoint.cast import DTYPES
 from trtspec.models.tensors import ITEM_SIZE
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.serving.executors.torch.budget import TEXTS, KvNeed, kv_tokens
-from trtspec.serving.executors.torch.host import Host
+from trtspec.serving.executors.torch.host import ProcessShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Embedded:
         return None
 
 
-def embedded(resolved: Resolved, host: Host) -> Embedded | None:
+def embedded(resolved: Resolved, host: ProcessShare) -> Embedded | None:
     """Returns what the pair takes of this host; None for the `tensorrt_llm` backend."""
     if resolved.backend != "torch":
         return None

@@ -99,7 +99,7 @@ def budget(resolved: Resolved) -> Budget | None:
     return budget_of(gpu, resolved.engines, hardware.count)
 
 
-def budget_of(gpu: gpus.Gpu, engines: Mapping[Role, EnginePlan], count: int) -> Budget:
+def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: int) -> Budget:
     """Returns the budget of engines on a server with `count` such GPUs."""
     options, is_shared = engines[Role.TARGET].options, placement(engines, count).is_shared
     nothing = EngineMemory(0, 0, 0)

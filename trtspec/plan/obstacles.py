@@ -51,7 +51,7 @@ def recipe_obstacle(host: Host, recipe: Recipe) -> TrtspecError | None:
     return build_obstacle(host, release, recipe.hardware.gpu, ranks)
 
 
-def _gpu_obstacle(host: Host, wanted: gpus.Gpu, ranks: int) -> TrtspecError | None:
+def _gpu_obstacle(host: Host, wanted: gpus.GpuProduct, ranks: int) -> TrtspecError | None:
     if not host.gpus:
         repair = "start the container with --gpus all, and look at CUDA_VISIBLE_DEVICES"
         return UnavailableError("GPU", f"none is visible here; the recipe is for {wanted.label}", repair)

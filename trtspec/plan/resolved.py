@@ -15,7 +15,7 @@ from trtspec.plan.facts import DatasetFacts, ModelFacts
 from trtspec.recipe import releases
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.repository.placement import Placement, place
-from trtspec.repository.spec import Admission
+from trtspec.repository.spec import AdmissionParameters
 from trtspec.roles import Role
 from trtspec.serving.drafters.source import Drafting
 
@@ -61,7 +61,7 @@ class Resolved:
     num_draft_tokens: int
     drafting: Drafting | None
     engines: Mapping[Role, EnginePlan]
-    admission: Admission
+    admission: AdmissionParameters
     choices: tuple[Choice, ...]
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from trtspec.plan.choices import Chooser
 from trtspec.plan.resolved import EnginePlan, Layout
-from trtspec.repository.spec import Admission
+from trtspec.repository.spec import AdmissionParameters
 from trtspec.serving.drafters.source import Drafting
 
 _QUEUED_FOR_A_PLACE, _LEAST_QUEUE = 16, 256
@@ -43,7 +43,7 @@ def choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
     return layout
 
 
-def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> Admission:
+def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> AdmissionParameters:
     """Returns the limits on requests; a limit that the recipe leaves out fits those that it writes."""
     serving = choose.loaded.recipe.serving
     places = min(engine.options.max_batch_size for engine in engines)
@@ -73,7 +73,7 @@ def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> Admiss
         serving.target_timeout_microseconds,
         "two minutes for an iteration that takes seconds at most",
     )
-    return Admission(
+    return AdmissionParameters(
         max_places=places,
         max_queue_size=size,
         max_queue_delay_microseconds=delay,

@@ -52,7 +52,7 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Phrase:
     """Any text; if there are `words`, one or more of them, separated by spaces."""
 
     words: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Text:
         return f"one or more of {', '.join(self.words)}" if self.words else "text"
 
 
-Kind = Words | Whole | Flag | Text
+Kind = Words | Whole | Flag | Phrase
 
 _SWITCH = Words(("enable", "disable"))
 _DTYPES = ("auto", "float16", "float32", "bfloat16", "int32")
@@ -102,9 +102,9 @@ OPTIONS: dict[str, Kind] = {
     "mamba_conv1d_plugin": _DTYPE,
     "lora_plugin": _DTYPE,
     "dora_plugin": _SWITCH,
-    "lora_dir": Text(),
+    "lora_dir": Phrase(),
     "lora_ckpt_source": Words(("hf", "nemo")),
-    "lora_target_modules": Text(_LORA_MODULES),
+    "lora_target_modules": Phrase(_LORA_MODULES),
     "max_lora_rank": Whole(),
     "use_fp8_context_fmha": _SWITCH,
     "bert_context_fmha_fp32_acc": _SWITCH,
@@ -123,7 +123,7 @@ OPTIONS: dict[str, Kind] = {
     "workers": Whole(),
     "profiling_verbosity": Words(("layer_names_only", "detailed", "none")),
     "log_level": Words(("internal_error", "error", "warning", "info", "verbose", "debug", "trace")),
-    "visualize_network": Text(),
+    "visualize_network": Phrase(),
     "gather_generation_logits": Flag(),
     "weight_sparsity": Flag(),
     "weight_streaming": Flag(),
@@ -209,7 +209,7 @@ def to_argv(name: str, value: Value) -> list[str]:
         return []
     if isinstance(kind, Flag):
         return [f"--{name}"] if value else []
-    words = str(value).split() if isinstance(kind, Text) and kind.words else [to_word(value)]
+    words = str(value).split() if isinstance(kind, Phrase) and kind.words else [to_word(value)]
     return [f"--{name}", *words]
 
 

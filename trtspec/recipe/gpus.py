@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuProduct:
     """One kind of GPU. `name` is the recipe's word for it, and `sm` the compute capability times ten.
 
     The memory is what `nvidia-smi` reports, and the bandwidth that of the data sheet.
@@ -31,18 +31,18 @@ HOPPER = 90
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("b200", "NVIDIA B200", 100, 179.1, 8000),
-        Gpu("h200", "NVIDIA H200", 90, 140.4, 4800),
-        Gpu("h100", "NVIDIA H100 80GB HBM3", 90, 79.6, 3350),
-        Gpu("h100_nvl", "NVIDIA H100 NVL", 90, 93.6, 3900),
-        Gpu("h100_pcie", "NVIDIA H100 PCIe", 90, 79.6, 2000),
-        Gpu("h20", "NVIDIA H20", 90, 95.6, 4000),
-        Gpu("l40s", "NVIDIA L40S", 89, 45.0, 864),
-        Gpu("l4", "NVIDIA L4", 89, 22.5, 300),
-        Gpu("rtx4090", "NVIDIA GeForce RTX 4090", 89, 24.0, 1008),
-        Gpu("a10", "NVIDIA A10", 86, 22.5, 600),
-        Gpu("a100", "NVIDIA A100-SXM4-80GB", 80, 80.0, 2039),
-        Gpu("a100_40gb", "NVIDIA A100-SXM4-40GB", 80, 40.0, 1555),
+        GpuProduct("b200", "NVIDIA B200", 100, 179.1, 8000),
+        GpuProduct("h200", "NVIDIA H200", 90, 140.4, 4800),
+        GpuProduct("h100", "NVIDIA H100 80GB HBM3", 90, 79.6, 3350),
+        GpuProduct("h100_nvl", "NVIDIA H100 NVL", 90, 93.6, 3900),
+        GpuProduct("h100_pcie", "NVIDIA H100 PCIe", 90, 79.6, 2000),
+        GpuProduct("h20", "NVIDIA H20", 90, 95.6, 4000),
+        GpuProduct("l40s", "NVIDIA L40S", 89, 45.0, 864),
+        GpuProduct("l4", "NVIDIA L4", 89, 22.5, 300),
+        GpuProduct("rtx4090", "NVIDIA GeForce RTX 4090", 89, 24.0, 1008),
+        GpuProduct("a10", "NVIDIA A10", 86, 22.5, 600),
+        GpuProduct("a100", "NVIDIA A100-SXM4-80GB", 80, 80.0, 2039),
+        GpuProduct("a100_40gb", "NVIDIA A100-SXM4-40GB", 80, 40.0, 1555),
     )
 }
 

@@ -48,7 +48,7 @@ class TensorRtLlm:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmissionParameters:
     """The limits on requests: the fields are parameters of `config.pbtxt` under these names.
 
     `max_places` completions are at work at once, and `max_queue_size` more wait, each up to
@@ -89,5 +89,5 @@ class RepositorySpec:
     num_draft_tokens: int | None = None
     drafting: Drafting | None = None
     tensorrt_llm: TensorRtLlm | None = None
-    admission: Admission | None = None
+    admission: AdmissionParameters | None = None
     engines: tuple[EngineModel, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.stats import Speculation
+from trtspec.serving.stats import SpeculationCounts
 
 NO_END = -1
 
@@ -53,7 +53,7 @@ class Completion:
     end_reason: EndReason
     num_input_tokens: int
     num_output_tokens: int
-    speculation: Speculation
+    speculation: SpeculationCounts
 
 
 @dataclass(frozen=True, slots=True)

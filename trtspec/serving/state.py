@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from trtspec.serving.completion import Completion, Delta, EndReason
 from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.seeds import at_token
-from trtspec.serving.stats import Speculation
+from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.stop import StopMatcher
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Detokenizer
@@ -31,7 +31,7 @@ class CompletionState:
     end_ids: tuple[int, ...]
     stop: StopMatcher
     detokenizer: Detokenizer
-    speculation: Speculation = field(default_factory=Speculation)
+    speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     end_reason: EndReason | None = None
 
     @property

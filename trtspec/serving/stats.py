@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Speculation:
+class SpeculationCounts:
     """The counts of verifications, over one completion or over all of them.
 
     A step is one verification of a draft that is not empty. `accepted_per_position[i]` counts the steps whose
@@ -53,7 +53,7 @@ class Stats:
     got none, and `timed_out` ones were not complete in time.
     """
 
-    speculation: Speculation = field(default_factory=Speculation)
+    speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     draft_failures: int = 0
     draft_available: bool = True
     running: int = 0

@@ -20,14 +20,14 @@ _MAKERS = (calibrate.KIND, convert.KIND, verify.KIND, build.KIND)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredEngine:
     """An engine that the store has, in place of the steps that make it."""
 
     store: Store
     entry: Entry
 
 
-def step(role: Role, stored: Stored) -> Step:
+def step(role: Role, stored: StoredEngine) -> Step:
     entry, store, output = stored.entry, stored.store, build.engine(role)
     return Step(
         kind=KIND,
@@ -42,7 +42,7 @@ def step(role: Role, stored: Stored) -> Step:
     )
 
 
-def in_place(steps: Sequence[Step], found: Mapping[Role, Stored]) -> list[Step]:
+def in_place(steps: Sequence[Step], found: Mapping[Role, StoredEngine]) -> list[Step]:
     """Returns the steps, with one that pulls each engine that was found in place of those that make it."""
     made: list[Step] = []
     for each in steps:
@@ -59,13 +59,13 @@ def engine_key(steps: Sequence[Step], role: Role) -> str | None:
     return None if None in digests else digest_of(digests)
 
 
-def recorded(found: Mapping[Role, Stored], key: str) -> dict[str, Any]:
+def recorded(found: Mapping[Role, StoredEngine], key: str) -> dict[str, Any]:
     """Returns, by role, what the manifests of the pulled engines say under `key` of the engine's model."""
     made = {role: stored.entry.manifest.get(key, {}).get(role) for role, stored in found.items()}
     return {role: value for role, value in made.items() if value is not None}
 
 
-def provenance(found: Mapping[Role, Stored]) -> dict[str, Any]:
+def provenance(found: Mapping[Role, StoredEngine]) -> dict[str, Any]:
     """Returns, by role, with what and how the pulled engines were made."""
     return {role: _made(role, stored.entry) for role, stored in found.items()}
 

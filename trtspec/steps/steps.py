@@ -20,13 +20,13 @@ from trtspec.steps import (
     write_manifest,
     write_repository,
 )
-from trtspec.steps.pull import Stored
+from trtspec.steps.pull import StoredEngine
 
-_NOTHING: Mapping[Role, Stored] = {}
+_NOTHING: Mapping[Role, StoredEngine] = {}
 _READERS = (calibrate.KIND, convert.KIND, verify.KIND)
 
 
-def make_steps(resolved: Resolved, facts: Facts, found: Mapping[Role, Stored] = _NOTHING) -> list[Step]:
+def make_steps(resolved: Resolved, facts: Facts, found: Mapping[Role, StoredEngine] = _NOTHING) -> list[Step]:
     """Returns every step in order; engines that were `found` in a store are pulled from there. Pure."""
     engines = resolved.engines
     steps = [check_pair.step(resolved, facts)] if Role.DRAFT in engines else []

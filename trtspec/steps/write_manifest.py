@@ -21,13 +21,13 @@ from trtspec.run.step import Step
 from trtspec.steps import build
 from trtspec.steps.calibrate import scales
 from trtspec.steps.portable import portable_command, portable_name, portable_value
-from trtspec.steps.pull import Stored, provenance, recorded
+from trtspec.steps.pull import StoredEngine, provenance, recorded
 
 KIND = "write manifest"
 OUTPUT = "manifest.json"
 
 
-def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping[Role, Stored]) -> Step:
+def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping[Role, StoredEngine]) -> Step:
     """Returns the step; `steps` are all before this one, `found` are the engines that were pulled."""
     calibrations = {
         role: file for role in resolved.engines if role not in found and (file := scales(resolved, role)[0])

@@ -18,12 +18,12 @@ from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibrate.quality import measure
 from trtspec.checkpoint.calibrate.tokens import Encoder, batches
 from trtspec.checkpoint.calibrate.verdict import worries
-from trtspec.checkpoint.calibration import Calibration
+from trtspec.checkpoint.calibration import CalibratedRanges
 from trtspec.errors import DatasetError, ModelError, TensorError
 from trtspec.models.families import family_of
 from trtspec.models.source import read_source
 
-Calibrate = Callable[..., Calibration]
+Calibrate = Callable[..., CalibratedRanges]
 OPTIONS = CalibrateOptions(
     dtype="bfloat16",
     kv_cache=True,
@@ -124,7 +124,7 @@ def test_layers_that_accelerate_keeps_elsewhere(llama_folder: Callable[..., Path
     for model in (parted, load_model(source, "bfloat16", 20)):
         with torch.inference_mode():
             quantized = FakeQuantized(model, lambda model: model(ids), kv_cache=True)
-        found = Calibration(*quantized.found(weights), {})
+        found = CalibratedRanges(*quantized.found(weights), {})
         quantized.apply(weights, found)
         results.append((found, measure(quantized, ids.tolist(), lambda _: None)))
     assert results[0] == results[1]

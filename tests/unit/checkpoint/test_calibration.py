@@ -9,14 +9,14 @@ import pytest
 
 from trtspec.checkpoint.calibration import (
     Amax,
-    Calibration,
+    CalibratedRanges,
     Quality,
     read_calibration,
     write_calibration,
 )
 from trtspec.errors import ModelError
 
-FOUND = Calibration(
+FOUND = CalibratedRanges(
     linears={"model.layers.0.self_attn.q_proj": Amax(float(np.float32(0.1)), float(np.float32(1 / 3)))},
     kv={"model.layers.0.self_attn.k_proj": float(np.float32(7.7))},
     provenance={"samples": 4, "dataset": "tëxts.jsonl"},
@@ -25,7 +25,7 @@ FOUND = Calibration(
 
 
 def test_every_number_comes_back_to_the_last_bit(tmp_path: Path) -> None:
-    for calibration in (FOUND, Calibration(FOUND.linears, {}, {})):
+    for calibration in (FOUND, CalibratedRanges(FOUND.linears, {}, {})):
         write_calibration(tmp_path / "calibration.json", calibration)
         assert read_calibration(tmp_path / "calibration.json") == calibration
 

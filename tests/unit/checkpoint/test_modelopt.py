@@ -19,7 +19,7 @@ from tests.fakes.engine_dir import tiny_model
 from tests.fakes.modelopt import export
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
-from trtspec.checkpoint.calibration import Calibration
+from trtspec.checkpoint.calibration import CalibratedRanges
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
@@ -67,12 +67,12 @@ class Case:
             model(row[None])
 
     @cached_property
-    def calibration(self) -> Calibration | None:
+    def calibration(self) -> CalibratedRanges | None:
         """Ours."""
         if not self.fp8:
             return None
         quantized = FakeQuantized(load_model(self.source, "bfloat16", 32), self.run, kv_cache=self.kv_cache)
-        return Calibration(*quantized.found(family_of(self.source).weights(self.source)), {})
+        return CalibratedRanges(*quantized.found(family_of(self.source).weights(self.source)), {})
 
     def export(self, tp: int, pp: int) -> Path:
         """The exporter changes the model that it is given."""

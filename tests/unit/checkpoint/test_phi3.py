@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.fakes.engine_dir import tiny_model
 from trtspec.checkpoint import convert as convert_module
 from trtspec.checkpoint import verify as verify_module
-from trtspec.checkpoint.calibration import Amax, Calibration
+from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
@@ -30,10 +30,10 @@ def source(tmp_path: Path) -> Source:
     return read_source(tmp_path / "model")
 
 
-def calibration(source: Source) -> Calibration:
+def calibration(source: Source) -> CalibratedRanges:
     modules = [name.removesuffix(".weight") for name in source.tensors if name.endswith("proj.weight")]
     caches = {f"model.layers.{layer}.self_attn.{letter}_proj": 2.0 for layer in (0, 1) for letter in "kv"}
-    return Calibration({name: Amax(1.5, 3.0) for name in modules}, caches, {})
+    return CalibratedRanges({name: Amax(1.5, 3.0) for name in modules}, caches, {})
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, COMPRESSED_TENSORS, quantize
 from tests.unit.checkpoint.parallel import quantized, ranks_of
 from trtspec.checkpoint import convert as module
-from trtspec.checkpoint.calibration import Amax, Calibration
+from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
@@ -77,14 +77,14 @@ def test_every_rank_is_what_torch_cuts(
     assert (written["use_parallel_embedding"], written["embedding_sharding_dim"]) == (tp > 1, 0)
 
 
-def calibration_of(tensors: dict[str, torch.Tensor], kv: float | None) -> Calibration:
+def calibration_of(tensors: dict[str, torch.Tensor], kv: float | None) -> CalibratedRanges:
     names = [name.removesuffix(".weight") for name in tensors if name.endswith("_proj.weight")]
     linears = {
         name: Amax(float(tensors[f"{name}.weight"].float().abs().max()), 3.0 + number)
         for number, name in enumerate(names)
     }
     caches = [name for name in names if name.endswith(("k_proj", "v_proj"))] if kv else []
-    return Calibration(linears, {name: kv * (2 if "v_" in name else 1) for name in caches if kv}, {})
+    return CalibratedRanges(linears, {name: kv * (2 if "v_" in name else 1) for name in caches if kv}, {})
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 2), (4, 1)])

@@ -18,7 +18,7 @@ from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibrate.quality import measure
 from trtspec.checkpoint.calibrate.verdict import cost, worries
-from trtspec.checkpoint.calibration import Calibration, Quality
+from trtspec.checkpoint.calibration import CalibratedRanges, Quality
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.engine.engine_options import BuildOptions
@@ -35,11 +35,13 @@ TEXTS[1] = TEXTS[1][:7]
 TEXTS[2] = TEXTS[2][:1]
 
 
-def quantize(source: Source, kv_cache: bool, dtype: str = "bfloat16") -> tuple[FakeQuantized, Calibration]:
+def quantize(
+    source: Source, kv_cache: bool, dtype: str = "bfloat16"
+) -> tuple[FakeQuantized, CalibratedRanges]:
     ids = torch.randint(0, 264, (2, 30), generator=torch.Generator().manual_seed(2))
     quantized = FakeQuantized(load_model(source, dtype, 30), lambda model: model(ids), kv_cache=kv_cache)
     weights = tuple(family_of(source).weights(source))
-    return quantized, Calibration(*quantized.found(weights), {})
+    return quantized, CalibratedRanges(*quantized.found(weights), {})
 
 
 @pytest.mark.parametrize("kv_cache", [False, True])
@@ -109,13 +111,13 @@ FINE = Quality(texts=64, tokens=1000, agreement=0.97, kl=0.004, perplexity=7.31,
 
 def test_what_is_said() -> None:
     provenance = {"texts": 512, "samples": 512}
-    found = Calibration({}, {}, provenance, FINE)
+    found = CalibratedRanges({}, {}, provenance, FINE)
     assert cost(found) == (
         "FP8 agrees with the original on 97.00 % of 1000 next tokens of 64 held-out texts;"
         " KL 0.0040, perplexity 7.310 (original 7.300)"
     )
     assert list(worries(found)) == []
-    assert cost(Calibration({}, {}, provenance)) is None
+    assert cost(CalibratedRanges({}, {}, provenance)) is None
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_what_is_said() -> None:
     ],
 )
 def test_what_is_worrying(quality: Quality, said: str) -> None:
-    (worry,) = worries(Calibration({}, {}, {"texts": 512, "samples": 512}, quality))
+    (worry,) = worries(CalibratedRanges({}, {}, {"texts": 512, "samples": 512}, quality))
     assert worry.startswith(said)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trtspec.checkpoint.calibration import Amax, Calibration
+from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.scales import scales_of, to_scale
 from trtspec.errors import ModelError
 from trtspec.models.families.family import Part, Weight
@@ -45,7 +45,7 @@ LINEARS = {name: Amax(448.0 * weight, 448.0 * given) for name, (weight, given) i
 
 
 def test_what_one_product_reads_has_one_scale() -> None:
-    calibration = Calibration(LINEARS, {"a.k_proj": 896.0, "a.v_proj": 1344.0}, {})
+    calibration = CalibratedRanges(LINEARS, {"a.k_proj": 896.0, "a.v_proj": 1344.0}, {})
     found = scales_of(WEIGHTS, calibration, kv_cache=True)
     assert [found[weight].weight for weight in WEIGHTS[:-1]] == [3, 6, 6, 1, 1]
     assert found[WEIGHTS[0]].tensors == {
@@ -61,7 +61,7 @@ def test_what_one_product_reads_has_one_scale() -> None:
 
 
 def test_a_cache_scale_is_at_least_one_unless_published_and_there_only_if_asked_for() -> None:
-    calibration = Calibration(LINEARS, {"a.k_proj": 448.0 / 64, "a.v_proj": 448.0 / 32}, {})
+    calibration = CalibratedRanges(LINEARS, {"a.k_proj": 448.0 / 64, "a.v_proj": 448.0 / 32}, {})
     with_cache = scales_of(WEIGHTS, calibration, kv_cache=True)[WEIGHTS[0]].tensors
     assert {scale for name, scale in with_cache.items() if "cache" in name} == {1}
     published = scales_of(WEIGHTS, calibration, kv_cache=True, least_cache_scale=0.0)[WEIGHTS[0]].tensors
@@ -77,4 +77,4 @@ def test_a_cache_scale_is_at_least_one_unless_published_and_there_only_if_asked_
 )
 def test_a_calibration_of_another_model(linears: dict[str, Amax], kv: dict[str, float]) -> None:
     with pytest.raises(ModelError, match=r"calibration.* has nothing of a.[qv]_proj"):
-        scales_of(WEIGHTS, Calibration(linears, kv, {}), kv_cache=True)
+        scales_of(WEIGHTS, CalibratedRanges(linears, kv, {}), kv_cache=True)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from trtspec.ci.junit import to_junit
 from trtspec.ci.markdown import to_markdown
-from trtspec.ci.report import BuildReport, Failure, StepReport
+from trtspec.ci.report import BuildFailure, BuildReport, StepReport
 from trtspec.cli.app import app
 from trtspec.errors import ModelError
 
@@ -21,7 +21,7 @@ STEPS = (
 )
 
 
-def report(failure: Failure | None = None, steps: tuple[StepReport, ...] = STEPS) -> BuildReport:
+def report(failure: BuildFailure | None = None, steps: tuple[StepReport, ...] = STEPS) -> BuildReport:
     return BuildReport("pair", "pair.yaml", "build/pair", {"backend": "torch"}, steps, 61.5, failure)
 
 
@@ -114,7 +114,7 @@ class TestBuild:
 
 class TestJunit:
     def test_steps_are_tests(self) -> None:
-        failure = Failure("it broke", "mend it", "build target", ("first", "last"))
+        failure = BuildFailure("it broke", "mend it", "build target", ("first", "last"))
         text = to_junit(report(failure))
         read_as_junit(text)
         (suite,) = fromstring(text)
@@ -128,14 +128,14 @@ class TestJunit:
         assert skipped[0].tag == "skipped"
 
     def test_a_failure_outside_the_steps_is_an_error(self) -> None:
-        text = to_junit(report(Failure("no such file"), steps=STEPS[::2]))
+        text = to_junit(report(BuildFailure("no such file"), steps=STEPS[::2]))
         read_as_junit(text)
         (suite,) = fromstring(text)
         assert suite.attrib.items() >= {"tests": "3", "failures": "0", "errors": "1"}.items()
         assert suite[-1][0].tag == "error"
 
     def test_what_xml_cannot_hold(self) -> None:
-        failure = Failure("\x1b[31m<&\ud800", None, "build target", ("\x00]]>",))
+        failure = BuildFailure("\x1b[31m<&\ud800", None, "build target", ("\x00]]>",))
         text = to_junit(report(failure))
         read_as_junit(text)
         (element,) = fromstring(text).iter("failure")
@@ -145,7 +145,7 @@ class TestJunit:
 
 class TestMarkdown:
     def test_a_failure_comes_with_the_last_lines(self) -> None:
-        failure = Failure("a *sudden* | end", "mend it", "build target", ("first", "```", "last"))
+        failure = BuildFailure("a *sudden* | end", "mend it", "build target", ("first", "```", "last"))
         lines = to_markdown(report(failure)).splitlines()
         assert lines[0] == "### pair: failed in 61.5 s"
         assert "**build target: a \\*sudden\\* \\| end**" in lines

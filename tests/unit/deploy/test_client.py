@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trtspec.deploy.client import Client
+from trtspec.deploy.client import GrpcClient
 from trtspec.errors import ServerError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def closed_port() -> Iterator[int]:
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_stream_that_cannot_begin_is_a_server_error(closed_port: int, is_late: bool) -> None:
-    client = Client(f"127.0.0.1:{closed_port}", "speculative_llm")
+    client = GrpcClient(f"127.0.0.1:{closed_port}", "speculative_llm")
     values: dict[str, Any] = {"text_input": "hello"}
     if is_late:
         values = AfterTheStreamBroke(values, threads=set(threading.enumerate()))

@@ -13,10 +13,10 @@ from trtspec.deploy import local
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import find_triton, line, serve
 from trtspec.deploy.ports import Ports
-from trtspec.deploy.triton import Triton
+from trtspec.deploy.triton import TritonInstall
 from trtspec.errors import UnavailableError
 
-TRITON = Triton(Path("/opt/tritonserver/bin/tritonserver"))
+TRITON = TritonInstall(Path("/opt/tritonserver/bin/tritonserver"))
 
 
 def executable(file: Path) -> str:
@@ -35,9 +35,9 @@ def test_the_image_comes_before_path_and_path_before_the_wheel(
     wheel = find_triton()
     assert wheel.backends is not None
     on_path = executable(tmp_path / "bin/tritonserver")
-    assert find_triton() == Triton(Path(on_path))
+    assert find_triton() == TritonInstall(Path(on_path))
     image = executable(tmp_path / "opt/tritonserver")
-    assert find_triton() == Triton(Path(image))
+    assert find_triton() == TritonInstall(Path(image))
 
 
 def test_engines_of_several_ranks_are_launched_by_mpirun() -> None:

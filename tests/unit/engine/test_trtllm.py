@@ -14,7 +14,7 @@ from trtspec.engine.launcher import LocalLauncher
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.engine.trtllm import build, build_argv
 from trtspec.errors import StepError
-from trtspec.recipe.build_options import FIXED, OPTIONS, Flag, Text, Value, Whole, Words, option_problem
+from trtspec.recipe.build_options import FIXED, OPTIONS, Flag, Phrase, Value, Whole, Words, option_problem
 
 OPTIONS_ = BuildOptions(16, 4095, 4096, 8192)
 CACHE = TimingCache("1.2.1", "h200", "64x80-bfloat16-tp1")
@@ -84,7 +84,7 @@ def test_every_option_of_the_recipe_is_one_of_every_release(name: str, release: 
         examples = [kind.least]
     elif isinstance(kind, Flag):
         examples = [True]
-    elif isinstance(kind, Text):
+    elif isinstance(kind, Phrase):
         examples = [kind.words[0] if kind.words else "some text"]
     assert examples
     for value in examples:

@@ -14,7 +14,7 @@ from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
 from tests.unit.inspection.reports import Save, edit, only, said
 from trtspec.findings import note
 from trtspec.inspection.folder import inspect
-from trtspec.inspection.report import Stored
+from trtspec.inspection.report import StoredTensors
 
 
 def test_the_facts_of_a_model_are_those_of_transformers(llama_folder: Save) -> None:
@@ -28,7 +28,9 @@ def test_the_facts_of_a_model_are_those_of_transformers(llama_folder: Save) -> N
     assert report.facts["parameters"] == sum(parameter.numel() for parameter in model.parameters())
     assert report.facts["architecture"] == "LlamaForCausalLM"
     assert report.facts["convertible"]
-    assert report.stored == {"BF16": Stored(len(list(model.parameters())), 2 * report.facts["parameters"])}
+    assert report.stored == {
+        "BF16": StoredTensors(len(list(model.parameters())), 2 * report.facts["parameters"])
+    }
     assert len(report.files) == 1 + len(list(folder.glob("*.safetensors"))) > 3
 
 

@@ -19,7 +19,7 @@ def plan(
 ) -> Callable[..., str]:
     """What `trtspec plan` says of a pair of one model on the torch backend, on a machine like this."""
 
-    def run(machine: host.Host, *flags: str) -> str:
+    def run(machine: host.ProcessShare, *flags: str) -> str:
         monkeypatch.setattr(host, "look", lambda: machine)
         model, recipe = llama_folder(), tmp_path / "recipe.yaml"
         recipe.write_text(
@@ -33,22 +33,22 @@ def plan(
 
 
 def test_all_that_requests_can_ask_for(plan: Callable[..., str]) -> None:
-    found = json.loads(plan(host.Host(8, None, 1000 * MIB), "--json"))["memory"]
+    found = json.loads(plan(host.ProcessShare(8, None, 1000 * MIB), "--json"))["memory"]
     # 2 layers of 2 heads of 8 keys and values, in float32, in each of the two.
     assert found["kv_per_token"] == 2 * (2 * 2 * 2 * 8 * 4)
     assert found["tokens"] == found["asked"] == 2 * 4 * 100
     assert (found["threads"], found["problem"]) == (8, None)
-    printed = plan(host.Host(8, 2.5, 1000 * MIB))
+    printed = plan(host.ProcessShare(8, 2.5, 1000 * MIB))
     assert "in each of the two, all 800 that requests can ask for" in " ".join(printed.split())
     assert "the control group allows 2.5 processors" in " ".join(printed.split())
 
 
 def test_what_is_free_bounds_it(plan: Callable[..., str]) -> None:
-    weights = json.loads(plan(host.Host(8, None, 1000 * MIB), "--json"))["memory"]["weights"]
-    found = json.loads(plan(host.Host(8, None, weights + 200 * 3072), "--json"))["memory"]
+    weights = json.loads(plan(host.ProcessShare(8, None, 1000 * MIB), "--json"))["memory"]["weights"]
+    found = json.loads(plan(host.ProcessShare(8, None, weights + 200 * 3072), "--json"))["memory"]
     assert found["tokens"] == int(0.5 * 200 * 3072 / (1.5 * 512))
 
 
 def test_too_little_for_one_text(plan: Callable[..., str]) -> None:
-    said = " ".join(plan(host.Host(8, None, 1000)).split())
+    said = " ".join(plan(host.ProcessShare(8, None, 1000)).split())
     assert "the KV cache holds 0 tokens, less than one text of 100" in said

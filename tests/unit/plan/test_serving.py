@@ -11,7 +11,7 @@ from trtspec.plan.choices import Choice
 from trtspec.plan.layout import repository_spec
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import no_progress
-from trtspec.repository.spec import Admission
+from trtspec.repository.spec import AdmissionParameters
 
 SECOND = 10**6
 
@@ -32,7 +32,7 @@ def choice(found: Resolved, key: str) -> Choice:
 
 def test_defaults(pair_recipe: Path) -> None:
     found = resolved(pair_recipe)
-    assert found.admission == Admission(
+    assert found.admission == AdmissionParameters(
         max_places=16,
         max_queue_size=256,
         max_queue_delay_microseconds=300 * SECOND,

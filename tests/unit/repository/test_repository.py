@@ -20,7 +20,7 @@ from trtspec.progress import no_progress
 from trtspec.repository import RepositorySpec, write_repository
 from trtspec.repository.config import config_text
 from trtspec.repository.placement import place
-from trtspec.repository.spec import Admission, TensorRtLlm
+from trtspec.repository.spec import AdmissionParameters, TensorRtLlm
 from trtspec.roles import Role
 
 ROOT = Path(__file__).parents[3]
@@ -72,7 +72,7 @@ def test_engines_of_tensorrt_llm_are_told_of_their_gpus_and_their_image() -> Non
 
 def test_who_is_served_and_for_how_long() -> None:
     """What is not known is left out."""
-    spec = RepositorySpec(admission=Admission(16, 256, 300, 600, 5, 120))
+    spec = RepositorySpec(admission=AdmissionParameters(16, 256, 300, 600, 5, 120))
     config = text_format.Parse(config_text(spec), pb.ModelConfig())
     found = {key: value.string_value for key, value in config.parameters.items()}
 
@@ -89,7 +89,7 @@ def test_who_is_served_and_for_how_long() -> None:
         == found
     )
     assert "kv_tokens" not in found
-    known = replace(spec, admission=Admission(16, 256, 300, 600, 5, 120, kv_tokens=4096))
+    known = replace(spec, admission=AdmissionParameters(16, 256, 300, 600, 5, 120, kv_tokens=4096))
     assert 'key: "kv_tokens"\n  value {\n    string_value: "4096"' in config_text(known)
 
 

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from trtspec.serving.stats import Speculation
+from trtspec.serving.stats import SpeculationCounts
 
 
 def test_counts_are_vllms() -> None:
-    counts = Speculation()
+    counts = SpeculationCounts()
     for num_draft, num_accepted in [(3, 3), (3, 1), (2, 0), (4, 2)]:
         counts.record(num_draft, num_accepted)
     assert counts.num_spec_steps == 4
@@ -16,4 +16,7 @@ def test_counts_are_vllms() -> None:
 
 
 def test_nothing_drafted() -> None:
-    assert (Speculation().mean_acceptance_length, Speculation().draft_acceptance_rate) == (0.0, 0.0)
+    assert (SpeculationCounts().mean_acceptance_length, SpeculationCounts().draft_acceptance_rate) == (
+        0.0,
+        0.0,
+    )

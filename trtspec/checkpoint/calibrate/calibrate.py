@@ -14,7 +14,7 @@ from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibrate.quality import measure
 from trtspec.checkpoint.calibrate.texts import choose, read_texts
 from trtspec.checkpoint.calibrate.tokens import Encoder, batches, encode
-from trtspec.checkpoint.calibration import Calibration, check_amax
+from trtspec.checkpoint.calibration import CalibratedRanges, check_amax
 from trtspec.checkpoint.inventory import check_tensors, check_tied_head
 from trtspec.errors import DatasetError, ModelError
 from trtspec.models.families import family_of
@@ -50,7 +50,7 @@ def calibrate(
     options: CalibrateOptions,
     origin: Mapping[str, Any],
     advance: Advance = lambda *_: None,
-) -> Calibration:
+) -> CalibratedRanges:
     """Calibrates with `samples` texts of the dataset, and measures on others what FP8 changes.
 
     `origin` describes model and dataset, and becomes part of the provenance. `advance` is called with a note
@@ -84,10 +84,10 @@ def calibrate(
         "device": _device(model),
         "tools": {name: version(name) for name in PACKAGES},
     }
-    found = Calibration(*quantized.found(weights), provenance)
+    found = CalibratedRanges(*quantized.found(weights), provenance)
     check_amax(source.folder, found, _REPAIR)
     quantized.apply(weights, found)
-    return Calibration(found.linears, found.kv, provenance, measure(quantized, held_out, count))
+    return CalibratedRanges(found.linears, found.kv, provenance, measure(quantized, held_out, count))
 
 
 def _run(batches: Iterable[torch.Tensor], count: Callable[[int], None], model: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.checkpoint.calibration import Calibration
+from trtspec.checkpoint.calibration import CalibratedRanges
 
 # Limits far beyond what static FP8 should cost: for the demo draft 0.004 nats and 0.2 % of perplexity.
 LEAST_AGREEMENT = 0.9
@@ -13,7 +13,7 @@ MOST_PERPLEXITY = 1.02  # the quantized model's, divided by the original's
 _REPAIR = "calibrate with texts like those that will be served, or leave kv_cache or weights unquantized"
 
 
-def cost(calibration: Calibration) -> str | None:
+def cost(calibration: CalibratedRanges) -> str | None:
     """One sentence on what FP8 costs; None if nothing was measured."""
     found = calibration.quality
     if found is None:
@@ -25,7 +25,7 @@ def cost(calibration: Calibration) -> str | None:
     )
 
 
-def worries(calibration: Calibration) -> Iterator[str]:
+def worries(calibration: CalibratedRanges) -> Iterator[str]:
     """Yields a sentence for too few texts, and for each measurement beyond its limit."""
     found, made = calibration.quality, calibration.provenance
     if made.get("texts", 0) < made.get("samples", 0):

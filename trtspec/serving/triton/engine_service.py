@@ -40,7 +40,7 @@ class EngineClient(Protocol):
 
 
 @dataclass(slots=True)
-class Job:
+class EngineJob:
     """A request in flight; `is_over` once its client has had the last response."""
 
     asked: EngineRequest
@@ -65,7 +65,7 @@ class EngineService:
         watchdog: Watchdog | None = None,
     ) -> None:
         self._excludes_input, self._check_s, self._watchdog = excludes_input, check_s, watchdog
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, EngineJob] = {}
         self._loop = LoopThread("trtspec-engine")
         try:
             self._executor = self._loop.call(load)
@@ -90,7 +90,7 @@ class EngineService:
         except RequestError as error:
             self._send(client.fail, str(error))
         else:
-            self._loop.post(self._begin, Job(asked, request_id, client, StopWords(asked.stop_words)))
+            self._loop.post(self._begin, EngineJob(asked, request_id, client, StopWords(asked.stop_words)))
 
     def close(self) -> None:
         """Cancels what still runs, sends the last responses, and frees the engine."""
@@ -100,7 +100,7 @@ class EngineService:
 
     # On the loop.
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: EngineJob) -> None:
         number = self._executor.enqueue_request(job.asked.request, lambda response: self._hear(job, response))
         self._jobs[number] = job
 
@@ -109,7 +109,7 @@ class EngineService:
             if request_id and job.request_id == request_id:
                 self._executor.cancel_request(number)
 
-    def _hear(self, job: Job, response: Response) -> None:
+    def _hear(self, job: EngineJob, response: Response) -> None:
         if response.is_final:
             del self._jobs[response.request_id]
         if job.is_over:
@@ -135,7 +135,7 @@ class EngineService:
 
     # On the sending thread.
 
-    def _cancel_abandoned(self, jobs: dict[int, Job]) -> None:
+    def _cancel_abandoned(self, jobs: dict[int, EngineJob]) -> None:
         for number, job in jobs.items():
             if not job.is_over and job.client.has_left():
                 self._loop.post(self._executor.cancel_request, number)

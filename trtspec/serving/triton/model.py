@@ -14,7 +14,7 @@ from trtspec.serving.triton import engines
 from trtspec.serving.triton.departures import Departures
 from trtspec.serving.triton.metrics import Metrics
 from trtspec.serving.triton.requests import Wanted, explain, read
-from trtspec.serving.triton.responses import Chunk, Code, Failure, arrays
+from trtspec.serving.triton.responses import Code, Failure, TextChunk, arrays
 from trtspec.serving.triton.service import Service
 from trtspec.serving.triton.stopping import LOOK_S, Stopping
 from trtspec.serving.triton.watchdog import Watchdog
@@ -79,7 +79,7 @@ class TritonClient:
         """Ends the request without a response."""
         self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def send(self, chunk: Chunk) -> None:
+    def send(self, chunk: TextChunk) -> None:
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if chunk.is_last else 0
         if chunk.failure is not None:
             error = _error(chunk.failure, with_status=self.is_named)

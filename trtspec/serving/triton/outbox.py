@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from trtspec.serving.triton.responses import Chunk
+from trtspec.serving.triton.responses import TextChunk
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class Client(Protocol):
     """The client of one request, as Triton gives it; used on the sending thread alone."""
 
-    def send(self, chunk: Chunk) -> None: ...
+    def send(self, chunk: TextChunk) -> None: ...
 
     def has_left(self) -> bool: ...
 
@@ -33,14 +33,14 @@ class Outbox:
     def __init__(self, client: Client, ready: Callable[[Outbox], None]) -> None:
         self._client, self._ready = client, ready
         self._lock = threading.Lock()
-        self._waiting: Chunk | None = None
+        self._waiting: TextChunk | None = None
 
-    def put(self, chunk: Chunk) -> None:
+    def put(self, chunk: TextChunk) -> None:
         with self._lock:
             if is_idle := self._waiting is None:
                 self._waiting = chunk
             else:
-                self._waiting = Chunk(self._waiting.text + chunk.text, chunk.completion, chunk.failure)
+                self._waiting = TextChunk(self._waiting.text + chunk.text, chunk.completion, chunk.failure)
         if is_idle:
             self._ready(self)
 

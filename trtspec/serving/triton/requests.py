@@ -13,7 +13,7 @@ import numpy.typing as npt
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.errors import RequestError, ServingError
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.triton.tensors import INPUTS, Input
+from trtspec.serving.triton.tensors import INPUTS, InputTensor
 
 Values = dict[str, Any]
 _LONGEST_FOUND = 80
@@ -120,7 +120,7 @@ def _sampling(values: Values) -> SamplingConfig:
     )
 
 
-def _value(tensor: Input, array: npt.NDArray[Any] | None) -> Any:
+def _value(tensor: InputTensor, array: npt.NDArray[Any] | None) -> Any:
     """Returns a Python scalar, a list for a tensor that is one, or None for one that was left out."""
     if array is None:
         if tensor.is_required:
@@ -139,7 +139,7 @@ def _value(tensor: Input, array: npt.NDArray[Any] | None) -> Any:
     return items[0]
 
 
-def _text(tensor: Input, item: Any) -> Any:
+def _text(tensor: InputTensor, item: Any) -> Any:
     if not isinstance(item, bytes):
         return item
     try:

@@ -32,7 +32,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Chunk:
+class TextChunk:
     """The content of one response: the text since the one before.
 
     The last chunk has `completion`, or `failure` instead.
@@ -47,7 +47,7 @@ class Chunk:
         return self.completion is not None or self.failure is not None
 
 
-def arrays(chunk: Chunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
+def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
     """Returns the response's tensors by name, each of shape [1, 1].
 
     The last response says why the text ended, in the words of OpenAI's API: `stop` or `length`. Counts come

@@ -18,7 +18,7 @@ from trtspec.serving.triton.engines import Pair
 from trtspec.serving.triton.loop import LoopThread
 from trtspec.serving.triton.outbox import Client, Outbox, Sender
 from trtspec.serving.triton.requests import Wanted, explain
-from trtspec.serving.triton.responses import Chunk, Code, Failure
+from trtspec.serving.triton.responses import Code, Failure, TextChunk
 from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Service:
 
     def refuse(self, client: Client, failure: Failure) -> None:
         """Sends the failure as the only response."""
-        self._sender.open(client, lambda: None).put(Chunk(failure=failure))
+        self._sender.open(client, lambda: None).put(TextChunk(failure=failure))
 
     def every(self, seconds: float, work: Callable[[], object]) -> None:
         """Has `work` called on the loop every so many seconds."""
@@ -101,7 +101,7 @@ class Service:
         failure = self._tasks.pop(task)
         # `_answer` cannot do this: a task that is cancelled before it starts runs none of it.
         if task.cancelled():
-            outbox.put(Chunk(failure=failure))
+            outbox.put(TextChunk(failure=failure))
 
     async def _answer(self, request: CompletionRequest, wanted: Wanted, outbox: Outbox) -> None:
         try:
@@ -110,13 +110,13 @@ class Service:
                 async for delta in deltas:
                     text += delta.text
                     if delta.completion is not None or (wanted.stream and text):
-                        outbox.put(Chunk(text, delta.completion))
+                        outbox.put(TextChunk(text, delta.completion))
                         text = ""
         except ServingError as error:
-            outbox.put(Chunk(failure=_failure(error)))
+            outbox.put(TextChunk(failure=_failure(error)))
         except Exception:
             log.exception("a request failed")
-            outbox.put(Chunk(failure=_DEFECT))
+            outbox.put(TextChunk(failure=_DEFECT))
 
     def _cancel_all(self) -> None:
         for task in self._tasks:

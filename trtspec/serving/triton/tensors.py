@@ -22,7 +22,7 @@ class Datatype(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputTensor:
     """An input tensor of shape [1, 1], or [1, n] for a list.
 
     Some clients always send inputs that are not implemented here. Such an input has `only`: it is accepted
@@ -37,7 +37,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputTensor:
     """An output tensor of shape [1, 1]."""
 
     name: str
@@ -45,46 +45,46 @@ class Output:
 
 
 INPUTS = (
-    Input("text_input", Datatype.STRING, is_required=True),
-    Input("max_tokens", Datatype.INT32),
-    Input("num_draft_tokens", Datatype.INT32),
-    Input("stream", Datatype.BOOL),
-    Input("stop_words", Datatype.STRING, is_list=True),
-    Input("exclude_input_in_output", Datatype.BOOL),
-    Input("end_id", Datatype.INT32),
-    Input("add_special_tokens", Datatype.BOOL),
-    Input("top_k", Datatype.INT32),
-    Input("top_p", Datatype.FP32),
-    Input("temperature", Datatype.FP32),
-    Input("repetition_penalty", Datatype.FP32),
-    Input("presence_penalty", Datatype.FP32),
-    Input("frequency_penalty", Datatype.FP32),
-    Input("min_tokens", Datatype.INT32),
-    Input("seed", Datatype.UINT64),
-    Input("return_perf_metrics", Datatype.BOOL),
-    Input("return_num_input_tokens", Datatype.BOOL),
-    Input("return_num_output_tokens", Datatype.BOOL),
+    InputTensor("text_input", Datatype.STRING, is_required=True),
+    InputTensor("max_tokens", Datatype.INT32),
+    InputTensor("num_draft_tokens", Datatype.INT32),
+    InputTensor("stream", Datatype.BOOL),
+    InputTensor("stop_words", Datatype.STRING, is_list=True),
+    InputTensor("exclude_input_in_output", Datatype.BOOL),
+    InputTensor("end_id", Datatype.INT32),
+    InputTensor("add_special_tokens", Datatype.BOOL),
+    InputTensor("top_k", Datatype.INT32),
+    InputTensor("top_p", Datatype.FP32),
+    InputTensor("temperature", Datatype.FP32),
+    InputTensor("repetition_penalty", Datatype.FP32),
+    InputTensor("presence_penalty", Datatype.FP32),
+    InputTensor("frequency_penalty", Datatype.FP32),
+    InputTensor("min_tokens", Datatype.INT32),
+    InputTensor("seed", Datatype.UINT64),
+    InputTensor("return_perf_metrics", Datatype.BOOL),
+    InputTensor("return_num_input_tokens", Datatype.BOOL),
+    InputTensor("return_num_output_tokens", Datatype.BOOL),
     # Without an effect here: nothing is padded, and there are no beams whose length could be penalized.
-    Input("pad_id", Datatype.INT32),
-    Input("length_penalty", Datatype.FP32),
+    InputTensor("pad_id", Datatype.INT32),
+    InputTensor("length_penalty", Datatype.FP32),
     # Not implemented.
-    Input("bad_words", Datatype.STRING, is_list=True, only=("",)),
-    Input("beam_width", Datatype.INT32, only=(1,)),
-    Input("num_return_sequences", Datatype.INT32, only=(1,)),
-    Input("use_draft_logits", Datatype.BOOL, only=(False,)),
-    Input("return_log_probs", Datatype.BOOL, only=(False,)),
-    Input("return_context_logits", Datatype.BOOL, only=(False,)),
-    Input("return_generation_logits", Datatype.BOOL, only=(False,)),
-    Input("guided_decoding_guide", Datatype.STRING, only=("",)),
-    Input("guided_decoding_guide_type", Datatype.STRING, only=("",)),
+    InputTensor("bad_words", Datatype.STRING, is_list=True, only=("",)),
+    InputTensor("beam_width", Datatype.INT32, only=(1,)),
+    InputTensor("num_return_sequences", Datatype.INT32, only=(1,)),
+    InputTensor("use_draft_logits", Datatype.BOOL, only=(False,)),
+    InputTensor("return_log_probs", Datatype.BOOL, only=(False,)),
+    InputTensor("return_context_logits", Datatype.BOOL, only=(False,)),
+    InputTensor("return_generation_logits", Datatype.BOOL, only=(False,)),
+    InputTensor("guided_decoding_guide", Datatype.STRING, only=("",)),
+    InputTensor("guided_decoding_guide_type", Datatype.STRING, only=("",)),
 )
 
 OUTPUTS = (
-    Output("text_output", Datatype.STRING),
-    Output("finish_reason", Datatype.STRING),
-    Output("num_input_tokens", Datatype.INT32),
-    Output("num_output_tokens", Datatype.INT32),
-    Output("acceptance_rate", Datatype.FP32),
-    Output("total_accepted_draft_tokens", Datatype.INT32),
-    Output("total_draft_tokens", Datatype.INT32),
+    OutputTensor("text_output", Datatype.STRING),
+    OutputTensor("finish_reason", Datatype.STRING),
+    OutputTensor("num_input_tokens", Datatype.INT32),
+    OutputTensor("num_output_tokens", Datatype.INT32),
+    OutputTensor("acceptance_rate", Datatype.FP32),
+    OutputTensor("total_accepted_draft_tokens", Datatype.INT32),
+    OutputTensor("total_draft_tokens", Datatype.INT32),
 )

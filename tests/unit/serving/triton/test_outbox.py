@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from trtspec.serving.completion import Completion, EndReason
-from trtspec.serving.stats import Speculation
+from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.triton.outbox import Sender
-from trtspec.serving.triton.responses import Chunk
+from trtspec.serving.triton.responses import TextChunk
 
-DONE = Completion(EndReason.LENGTH, 1, 1, Speculation())
+DONE = Completion(EndReason.LENGTH, 1, 1, SpeculationCounts())
 SECONDS = 10
 
 
@@ -21,7 +21,7 @@ class FakeClient:
     """Hears chunks; a send blocks until `may_send` is set."""
 
     def __init__(self) -> None:
-        self.heard: list[Chunk] = []
+        self.heard: list[TextChunk] = []
         self.is_sending, self.may_send, self.is_served = (
             threading.Event(),
             threading.Event(),
@@ -30,7 +30,7 @@ class FakeClient:
         self.may_send.set()
         self.left, self.fails = False, False
 
-    def send(self, chunk: Chunk) -> None:
+    def send(self, chunk: TextChunk) -> None:
         self.is_sending.set()
         assert self.may_send.wait(SECONDS)
         if self.fails:
@@ -60,8 +60,8 @@ def test_chunks_arrive_in_order(sender: Sender) -> None:
     outbox = sender.open(client, lambda: None)
 
     for text in "abc":
-        outbox.put(Chunk(text))
-    outbox.put(Chunk("d", DONE))
+        outbox.put(TextChunk(text))
+    outbox.put(TextChunk("d", DONE))
 
     assert client.is_served.wait(SECONDS)
     assert "".join(chunk.text for chunk in client.heard) == "abcd"
@@ -73,16 +73,16 @@ def test_what_comes_during_a_send_goes_out_together(sender: Sender) -> None:
     client = FakeClient()
     client.may_send.clear()
     outbox = sender.open(client, lambda: None)
-    outbox.put(Chunk("first"))
+    outbox.put(TextChunk("first"))
     assert client.is_sending.wait(SECONDS)
 
     for text in ("a", "b", "c"):
-        outbox.put(Chunk(text))
-    outbox.put(Chunk("d", DONE))
+        outbox.put(TextChunk(text))
+    outbox.put(TextChunk("d", DONE))
     client.may_send.set()
 
     assert client.is_served.wait(SECONDS)
-    assert client.heard == [Chunk("first"), Chunk("abcd", DONE)]
+    assert client.heard == [TextChunk("first"), TextChunk("abcd", DONE)]
 
 
 def test_a_refused_send_ends_that_request_alone(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:
@@ -91,10 +91,10 @@ def test_a_refused_send_ends_that_request_alone(sender: Sender, caplog: pytest.L
     broken = sender.open(bad, gone.set)
 
     with caplog.at_level(logging.CRITICAL):
-        broken.put(Chunk("a"))
+        broken.put(TextChunk("a"))
         assert gone.wait(SECONDS)
-        broken.put(Chunk("b", DONE))
-        sender.open(good, lambda: None).put(Chunk("c", DONE))
+        broken.put(TextChunk("b", DONE))
+        sender.open(good, lambda: None).put(TextChunk("c", DONE))
         assert good.is_served.wait(SECONDS)
 
     assert bad.heard == []
@@ -139,7 +139,7 @@ def test_a_metric_that_fails_costs_the_clients_nothing(caplog: pytest.LogCapture
     with caplog.at_level(logging.CRITICAL):
         for _ in range(3):
             assert ticked.acquire(timeout=SECONDS)
-        sender.open(client, lambda: None).put(Chunk("a", DONE))
+        sender.open(client, lambda: None).put(TextChunk("a", DONE))
         assert client.is_served.wait(SECONDS)
         sender.close()
 
@@ -147,8 +147,8 @@ def test_a_metric_that_fails_costs_the_clients_nothing(caplog: pytest.LogCapture
 def test_close_sends_what_waits() -> None:
     client = FakeClient()
     sender = Sender(lambda: None, tick_s=60)
-    sender.open(client, lambda: None).put(Chunk("a", DONE))
+    sender.open(client, lambda: None).put(TextChunk("a", DONE))
 
     sender.close()
 
-    assert client.heard == [Chunk("a", DONE)]
+    assert client.heard == [TextChunk("a", DONE)]

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from trtspec.serving.completion import Completion, EndReason
-from trtspec.serving.stats import Speculation
+from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.triton.requests import Wanted
-from trtspec.serving.triton.responses import Chunk, arrays
+from trtspec.serving.triton.responses import TextChunk, arrays
 
 EVERYTHING = Wanted(perf_metrics=True, num_input_tokens=True, num_output_tokens=True)
-DONE = Completion(EndReason.LENGTH, 5, 9, Speculation(2, 8, 6, [2, 2, 1, 1]))
+DONE = Completion(EndReason.LENGTH, 5, 9, SpeculationCounts(2, 8, 6, [2, 2, 1, 1]))
 
 
 def test_a_piece_of_text_is_all_there_is() -> None:
-    (text,) = arrays(Chunk("é"), EVERYTHING).values()
+    (text,) = arrays(TextChunk("é"), EVERYTHING).values()
 
     assert text.shape == (1, 1)
     assert text.dtype == np.object_
@@ -23,7 +23,7 @@ def test_a_piece_of_text_is_all_there_is() -> None:
 
 
 def test_the_last_has_the_counts_that_are_wanted() -> None:
-    made = arrays(Chunk("", DONE), EVERYTHING)
+    made = arrays(TextChunk("", DONE), EVERYTHING)
 
     assert {name: array[0, 0] for name, array in made.items()} == {
         "text_output": b"",
@@ -39,11 +39,11 @@ def test_the_last_has_the_counts_that_are_wanted() -> None:
 
 
 def test_nothing_comes_that_was_not_asked_for() -> None:
-    assert arrays(Chunk("a", DONE), Wanted()).keys() == {"text_output", "finish_reason"}
+    assert arrays(TextChunk("a", DONE), Wanted()).keys() == {"text_output", "finish_reason"}
 
 
 @pytest.mark.parametrize(("reason", "said"), [("END_ID", b"stop"), ("STOP", b"stop"), ("LENGTH", b"length")])
 def test_the_last_says_why_the_text_ended(reason: str, said: bytes) -> None:
-    done = Completion(EndReason[reason], 5, 9, Speculation())
+    done = Completion(EndReason[reason], 5, 9, SpeculationCounts())
 
-    assert arrays(Chunk("a", done), Wanted())["finish_reason"][0, 0] == said
+    assert arrays(TextChunk("a", done), Wanted())["finish_reason"][0, 0] == said

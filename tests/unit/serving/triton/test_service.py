@@ -19,7 +19,7 @@ from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import Pair
 from trtspec.serving.triton.outbox import Client, Outbox
 from trtspec.serving.triton.requests import Wanted
-from trtspec.serving.triton.responses import Chunk, Code, Failure
+from trtspec.serving.triton.responses import Code, Failure, TextChunk
 from trtspec.serving.triton.service import Service
 from trtspec.serving.triton.watchdog import Watchdog
 
@@ -30,11 +30,11 @@ SECONDS = 20
 
 class ListeningClient:
     def __init__(self) -> None:
-        self.heard: list[Chunk] = []
+        self.heard: list[TextChunk] = []
         self.is_streaming, self.is_over = threading.Event(), threading.Event()
         self.left = False
 
-    def send(self, chunk: Chunk) -> None:
+    def send(self, chunk: TextChunk) -> None:
         self.heard.append(chunk)
         self.is_streaming.set()
         if chunk.is_last:

@@ -26,7 +26,7 @@ from trtspec.serving.text import Text
 _LONGEST_PIECE = 16
 
 
-class Model(Protocol):
+class ServedModel(Protocol):
     """A Triton model of the same server."""
 
     def infer(self, inputs: Arrays, request_id: str) -> Arrays:
@@ -65,7 +65,7 @@ class BlsExecutor:
     # A model whose process is gone takes the server with it, and one that hangs shows no progress.
     failure: str | None = None
 
-    def __init__(self, model: Model, limits: Limits, kv_tokens: int | None = None) -> None:
+    def __init__(self, model: ServedModel, limits: Limits, kv_tokens: int | None = None) -> None:
         self.limits, self.kv_tokens, self.progress = limits, kv_tokens, 0
         self._model = model
         self._calls: dict[int, Call] = {}

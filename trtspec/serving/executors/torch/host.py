@@ -16,7 +16,7 @@ _MEMORY = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.u
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ProcessShare:
     """The part of a machine that a process may use.
 
     `cpus` counts the processors that it may run on; `quota` is how many of them it may use at a time, None
@@ -39,11 +39,11 @@ class Host:
         return self.cpus, "one for each processor that the process may run on"
 
 
-def look(root: Path = Path("/")) -> Host:
+def look(root: Path = Path("/")) -> ProcessShare:
     """Returns the host of this process; `root` has its `proc` and `sys`."""
     groups = list(_groups(root))
     affinity = getattr(os, "sched_getaffinity", None)
-    return Host(
+    return ProcessShare(
         cpus=len(affinity(0)) if affinity else os.cpu_count() or 1,
         quota=min((quota for group in groups if (quota := _quota(group))), default=None),
         memory=min(_free(root, groups)),

@@ -14,7 +14,7 @@ from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.cache_slots import CacheSlots, common_prefix
 from trtspec.serving.executors.torch.model import Decoder
-from trtspec.serving.executors.torch.sampler import Choice, choose
+from trtspec.serving.executors.torch.sampler import TokenChoice, choose
 from trtspec.serving.executors.torch.scheduler import Scheduler, Work
 from trtspec.serving.executors.torch.sequence import Sequence
 
@@ -180,9 +180,9 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _choice(sequence: Sequence) -> Choice:
+def _choice(sequence: Sequence) -> TokenChoice:
     generated = len(sequence.new)
-    return Choice(
+    return TokenChoice(
         sequence.sampling,
         sequence.seed + generated,
         generated,

@@ -22,7 +22,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TokenChoice:
     """The choice of tokens for `rows` consecutive rows of logits; row j follows `history() + draft[:j]`.
 
     `number` is the number of the first row's draw, and `generated` how many tokens the request already has.
@@ -84,7 +84,7 @@ class Choice:
             logits[row] = torch.where(seen, punished, values)
 
 
-def choose(logits: Tensor, choices: list[Choice]) -> list[int]:
+def choose(logits: Tensor, choices: list[TokenChoice]) -> list[int]:
     """Returns a token for each row of `logits` `[rows, vocab_size]`, the rows of all choices in order."""
     if all(choice.is_plain for choice in choices):
         return _greedy(logits)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.serving.executors.torch.host import Host, look
+from trtspec.serving.executors.torch.host import ProcessShare, look
 
 MEMINFO = "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:    2000000 kB\n"
 
@@ -92,14 +92,14 @@ def test_this_machine() -> None:
 @pytest.mark.parametrize(
     ("host", "threads"),
     [
-        (Host(8, None, 0), 8),
-        (Host(8, 2.5, 0), 2),
-        (Host(8, 0.5, 0), 1),
-        (Host(2, 4.0, 0), 2),
-        (Host(8, 2.5, 0, "3"), 3),
-        (Host(8, None, 0, "4,2"), 4),
-        (Host(8, None, 0, "many"), 8),
+        (ProcessShare(8, None, 0), 8),
+        (ProcessShare(8, 2.5, 0), 2),
+        (ProcessShare(8, 0.5, 0), 1),
+        (ProcessShare(2, 4.0, 0), 2),
+        (ProcessShare(8, 2.5, 0, "3"), 3),
+        (ProcessShare(8, None, 0, "4,2"), 4),
+        (ProcessShare(8, None, 0, "many"), 8),
     ],
 )
-def test_as_many_as_there_are_processors_for(host: Host, threads: int) -> None:
+def test_as_many_as_there_are_processors_for(host: ProcessShare, threads: int) -> None:
     assert host.threads[0] == threads

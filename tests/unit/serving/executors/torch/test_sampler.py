@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.executors.torch.sampler import Choice, choose, noise
+from trtspec.serving.executors.torch.sampler import TokenChoice, choose, noise
 
 
-def choice(sampling: SamplingConfig, number: int = 0, draft: tuple[int, ...] = ()) -> Choice:
-    return Choice(sampling, number, 0, None, lambda: [1], list(draft))
+def choice(sampling: SamplingConfig, number: int = 0, draft: tuple[int, ...] = ()) -> TokenChoice:
+    return TokenChoice(sampling, number, 0, None, lambda: [1], list(draft))
 
 
 def test_noise_is_standard_gumbel() -> None:

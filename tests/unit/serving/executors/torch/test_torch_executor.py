@@ -22,7 +22,7 @@ from trtspec.serving.executor import FinishReason, Request, Response, SamplingCo
 from trtspec.serving.executors.torch import memory
 from trtspec.serving.executors.torch.cache import Span
 from trtspec.serving.executors.torch.device_thread import DeviceThread
-from trtspec.serving.executors.torch.host import Host
+from trtspec.serving.executors.torch.host import ProcessShare
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.executors.torch.runner import STRIKES, Runner
@@ -325,7 +325,7 @@ def test_penalties_still_see_the_whole_text(engine: Path) -> None:
 
 
 def test_a_cache_for_which_there_is_no_memory(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "look", lambda: Host(2, None, 200_000))
+    monkeypatch.setattr(memory, "look", lambda: ProcessShare(2, None, 200_000))
     with pytest.raises(EngineLoadError, match=r"holds \d+ tokens, less than one text of 128 \(max_seq_len\)"):
         TorchExecutor(engine)
 
@@ -333,7 +333,7 @@ def test_a_cache_for_which_there_is_no_memory(engine: Path, monkeypatch: pytest.
 def test_a_pair_shares_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big = write_engine(tmp_path / "big", tiny_llama(num_hidden_layers=6), max_batch_size=500)
     small = write_engine(tmp_path / "small", tiny_llama(), max_batch_size=500)
-    monkeypatch.setattr(memory, "look", lambda: Host(2, None, 20_000_000))
+    monkeypatch.setattr(memory, "look", lambda: ProcessShare(2, None, 20_000_000))
     target, draft = load_engines([big, small])
     # A token takes 2 x 2 heads x 8 x 4 bytes in each of 8 layers, and half as much again; half may be taken.
     weights = sum(json_size(folder) for folder in (big, small))
