@@ -7,7 +7,7 @@ from collections.abc import Collection
 from trtspec.plan.choices import Chooser
 from trtspec.plan.resolved import EnginePlan, Layout
 from trtspec.repository.spec import AdmissionParameters
-from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 
 _QUEUED_FOR_A_PLACE, _LEAST_QUEUE = 16, 256
 _SECOND = 10**6
@@ -26,7 +26,7 @@ def choose_num_draft_tokens(choose: Chooser, longest: int) -> int:
 def choose_drafting(choose: Chooser) -> Drafting | None:
     """None where an engine proposes."""
     method = choose.loaded.recipe.speculation.method
-    if method.has_model:
+    if method.kind == DRAFT_MODEL.kind:
         return None
     options = {
         name: choose(f"speculation.method.{name}", value, "what is usual")

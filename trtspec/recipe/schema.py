@@ -119,13 +119,42 @@ class DraftModel(DraftMethod):
     kind: Literal["draft_model"] = Field(default="draft_model", description="The name of this method.")
 
 
+class Ngram(DraftMethod):
+    """The text itself proposes what followed its last tokens where they stood before."""
+
+    kind: Literal["ngram"] = Field(description="The name of this method.")
+    prompt_lookup_min: Positive = Field(
+        default=2, le=64, description="The fewest of the last tokens that must have stood there before."
+    )
+    prompt_lookup_max: Positive = Field(
+        default=8, le=64, description="How many of the last tokens are looked up; the longest match counts."
+    )
+
+
+class Hybrid(DraftMethod):
+    """The text itself proposes where a long ending of it stood before, and the draft model elsewhere."""
+
+    has_model = True
+    kind: Literal["hybrid"] = Field(description="The name of this method.")
+    prompt_lookup_min: Positive = Field(
+        default=4, le=64, description="The fewest of the last tokens that must have stood there before."
+    )
+    prompt_lookup_max: Positive = Field(
+        default=8, le=64, description="How many of the last tokens are looked up; the longest match counts."
+    )
+
+
 def _named(method: object) -> object:
     """A method by its name alone is that method with its defaults."""
     return {"kind": method} if isinstance(method, str) else method
 
 
 Method = Annotated[
-    DraftModel, BeforeValidator(_named, json_schema_input_type=Literal["draft_model"] | DraftModel)
+    DraftModel | Ngram | Hybrid,
+    Field(discriminator="kind"),
+    BeforeValidator(
+        _named, json_schema_input_type=Literal["draft_model", "ngram", "hybrid"] | DraftModel | Ngram | Hybrid
+    ),
 ]
 
 
@@ -144,7 +173,12 @@ class Speculation(Section):
         description="The longest draft that the target can verify.",
     )
     num_draft_tokens: Positive | None = Field(
-        default=None, description="K of a request that names none; max_draft_len if left out."
+        default=None, description="K of every round of a request that names none; the policy's if left out."
+    )
+    policy: Literal["adaptive", "fixed"] | None = Field(
+        default=None,
+        description="adaptive: K follows acceptance and load, round by round; fixed: num_draft_tokens, or"
+        " max_draft_len. adaptive if left out, and fixed with num_draft_tokens.",
     )
 
 
@@ -252,8 +286,9 @@ class Recipe(Section):
         A key that was added later is left out if its value is what was so before: old digests stay valid.
         """
         values = self.model_dump(mode="json")
-        if values["speculation"]["method"] == DraftModel().model_dump():
-            del values["speculation"]["method"]
+        for key, before in (("method", DraftModel().model_dump()), ("policy", None)):
+            if values["speculation"][key] == before:
+                del values["speculation"][key]
         return digest_of(values)
 
     def calibration(self, model: Model) -> Calibration | None:

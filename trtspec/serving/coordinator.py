@@ -12,13 +12,13 @@ from trtspec.serving.admission_queue import AdmissionQueue
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
-from trtspec.serving.drafters.source import Drafter, Drafting, DraftSource
-from trtspec.serving.drafters.sources import DRAFT_MODEL, Surroundings, make_source
+from trtspec.serving.drafters.source import DRAFT_MODEL, Drafter, Drafting, DraftSource
+from trtspec.serving.drafters.sources import Surroundings, make_source
 from trtspec.serving.errors import Busy, Cancelled, EngineFailure, Overdue, TimedOut
 from trtspec.serving.executor import Executor, FinishReason, Request, Response
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.liveness import Liveness
-from trtspec.serving.policy import BURST, draft_length
+from trtspec.serving.policy import draft_length
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
@@ -125,16 +125,18 @@ class Coordinator:
         """Runs rounds where a draft can help, and the target alone elsewhere and before the text may end."""
         drafter = self._source.drafter(state.text) if self._source else None
         while state.end_reason is None:
-            length = draft_length(state, self._target.limits, drafter.room()) if drafter else 0
+            num_alone = state.num_remaining
             if (endless := state.num_endless) > 0:
                 alone = state.endless_request(endless)
-            elif not length:
-                alone = state.request(state.num_remaining, streaming=True)
-            elif drafter and drafter.may_try():
-                yield await self._round(drafter, state, length, deadline)
-                continue
             else:
-                alone = state.request(min(BURST, state.num_remaining), streaming=True)
+                if drafter and state.num_draft_tokens:
+                    offer = drafter.offer()
+                    if offer is None:
+                        num_alone = min(drafter.pause, num_alone)
+                    elif length := draft_length(state, self._target.limits, offer.room):
+                        yield await self._round(drafter, state, length, deadline)
+                        continue
+                alone = state.request(num_alone, streaming=True)
             before = len(state.text)
             async with aclosing(self._target.answers(alone, deadline)) as responses:
                 async for response in responses:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from trtspec.serving.executor import Limits, SamplingConfig
 from trtspec.serving.state import CompletionState
 
-BURST = 16
-"""How many tokens the target decodes alone before the draft is tried again."""
-
 
 def may_split(sampling: SamplingConfig) -> bool:
     """Says whether a completion may be split into several requests without a change to its text.

@@ -23,13 +23,15 @@ class CircuitBreaker:
         """Says whether the draft is in use: not while it rests, nor during the attempt that follows."""
         return self._failures < MAX_FAILURES
 
+    def is_resting(self, now: float) -> bool:
+        """Says whether the draft is to be left alone now."""
+        return self._failures >= MAX_FAILURES and (self._is_trying or now < self._until)
+
     def may_try(self, now: float) -> bool:
         """Says whether to ask the draft now; the caller then reports the result by a method below."""
-        if self._failures < MAX_FAILURES:
-            return True
-        if self._is_trying or now < self._until:
+        if self.is_resting(now):
             return False
-        self._is_trying = True
+        self._is_trying = not self.is_closed()
         return True
 
     def succeeded(self) -> None:

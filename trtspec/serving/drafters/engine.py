@@ -7,12 +7,15 @@ import logging
 
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.drafters.circuit_breaker import CircuitBreaker
+from trtspec.serving.drafters.source import Offer
 from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
 from trtspec.serving.executor import Executor, Limits, Request
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 
 log = logging.getLogger(__name__)
+
+ORIGIN = "engine"
 
 
 class EngineSource:
@@ -33,8 +36,8 @@ class EngineSource:
     def reap(self, now: float) -> None:
         self._engine.reap(now)
 
-    def may_try(self) -> bool:
-        return self._breaker.may_try(asyncio.get_running_loop().time())
+    def is_at_rest(self) -> bool:
+        return self._breaker.is_resting(asyncio.get_running_loop().time())
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
         """Returns the proposal, which is empty where the draft fails or expects the end of the text.
@@ -42,6 +45,8 @@ class EngineSource:
         A token that the target does not have ends the proposal: vocabularies may be padded differently.
         """
         loop = asyncio.get_running_loop()
+        if not self._breaker.may_try(loop.time()):
+            return []
         until = min(deadline, loop.time() + self._timeout_s)
         try:
             response = await self._engine.answer(request, until)
@@ -76,14 +81,17 @@ class EngineSource:
 
 
 class EngineDrafter:
-    """Proposes with the draft engine what follows one text."""
+    """Proposes with the draft engine what follows one text; offers nothing while the engine rests."""
+
+    pause = 16
 
     def __init__(self, source: EngineSource, text: Text) -> None:
-        self._text, self._limits = text, source.limits
-        self.may_try, self.propose = source.may_try, source.propose
+        self._source, self._text, self.propose = source, text, source.propose
 
-    def room(self) -> int:
-        return room(self._limits, self._text)
+    def offer(self) -> Offer | None:
+        if self._source.is_at_rest():
+            return None
+        return Offer(ORIGIN, room(self._source.limits, self._text))
 
 
 def room(draft: Limits, text: Text) -> int:

@@ -18,19 +18,35 @@ class Drafting:
     options: Mapping[str, int]
 
 
+DRAFT_MODEL = Drafting("draft_model", {})
+"""The usual method: the draft engine proposes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a drafter can propose now: up to `room` tokens, 0 where never again.
+
+    `origin` names what they come from, since drafts of one origin are accepted alike and take alike.
+    """
+
+    origin: str
+    room: int
+
+
 class Drafter(Protocol):
     """Proposes the tokens that may follow one text, which grows from round to round."""
 
-    def room(self) -> int:
-        """Returns how many tokens may be asked for at most, now; 0 where none can be proposed any more."""
+    @property
+    def pause(self) -> int:
+        """Says how many tokens the target decodes alone before it is worth asking again, after no offer."""
         ...
 
-    def may_try(self) -> bool:
-        """Says whether to ask in this round; if so, `propose` must follow."""
+    def offer(self) -> Offer | None:
+        """Returns what it can propose behind the text as it is; None for nothing at present."""
         ...
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
-        """Returns up to `request.max_tokens` tokens; fewer, or none, where it knows no more.
+        """Returns up to `request.max_tokens` tokens of what was offered last; fewer, or none, at the end.
 
         All are tokens of the target. Raises `Overdue` when the `deadline`, on the loop's clock, passes.
         """

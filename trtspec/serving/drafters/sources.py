@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trtspec.serving.drafters.engine import EngineSource
+from trtspec.serving.drafters.hybrid import HybridSource
+from trtspec.serving.drafters.lookup import LookupSource
 from trtspec.serving.drafters.source import Drafting, DraftSource
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
 from trtspec.serving.stats import Stats
-
-DRAFT_MODEL = Drafting("draft_model", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,19 @@ def _draft_model(around: Surroundings) -> DraftSource:
     return around.engine()
 
 
-SOURCES: Mapping[str, Callable[..., DraftSource]] = {"draft_model": _draft_model}
+def _ngram(around: Surroundings, prompt_lookup_min: int, prompt_lookup_max: int) -> DraftSource:
+    return LookupSource(prompt_lookup_min, prompt_lookup_max)
+
+
+def _hybrid(around: Surroundings, prompt_lookup_min: int, prompt_lookup_max: int) -> DraftSource:
+    return HybridSource(LookupSource(prompt_lookup_min, prompt_lookup_max), around.engine())
+
+
+SOURCES: Mapping[str, Callable[..., DraftSource]] = {
+    "draft_model": _draft_model,
+    "ngram": _ngram,
+    "hybrid": _hybrid,
+}
 
 
 def make_source(drafting: Drafting, around: Surroundings) -> DraftSource:

@@ -1,0 +1,41 @@
+"""Drafts from the text where it repeats itself at length, and from the draft engine elsewhere."""
+
+from __future__ import annotations
+
+from trtspec.serving.drafters.engine import EngineDrafter, EngineSource
+from trtspec.serving.drafters.lookup import LookupDrafter, LookupSource
+from trtspec.serving.drafters.source import Drafter, Offer
+from trtspec.serving.executor import Request
+from trtspec.serving.text import Text
+
+
+class HybridSource:
+    """Asks `lookup` first, which costs nothing, and `engine` where the text has no long enough ending."""
+
+    def __init__(self, lookup: LookupSource, engine: EngineSource) -> None:
+        self._lookup, self._engine = lookup, engine
+
+    def drafter(self, text: Text) -> HybridDrafter:
+        return HybridDrafter(self._lookup.drafter(text), self._engine.drafter(text))
+
+    def reap(self, now: float) -> None:
+        self._engine.reap(now)
+
+
+class HybridDrafter:
+    """Proposes with whichever of the two made the last offer."""
+
+    def __init__(self, lookup: LookupDrafter, engine: EngineDrafter) -> None:
+        self._lookup, self._engine = lookup, engine
+        self._chosen: Drafter = engine
+        self.pause = engine.pause
+
+    def offer(self) -> Offer | None:
+        for drafter in (self._lookup, self._engine):
+            self._chosen = drafter
+            if offer := drafter.offer():
+                return offer
+        return None
+
+    async def propose(self, request: Request, deadline: float) -> list[int]:
+        return await self._chosen.propose(request, deadline)

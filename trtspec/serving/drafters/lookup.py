@@ -1,0 +1,101 @@
+"""Drafts from the text itself: what followed its last tokens where they stood before.
+
+Prompt lookup decoding (https://github.com/apoorvumang/prompt-lookup-decoding) pays where an answer quotes its
+prompt or repeats itself: edits of code, summaries, tables. The index is of one text, and goes with it.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from trtspec.serving.drafters.source import Offer
+from trtspec.serving.executor import Request
+from trtspec.serving.text import Text
+
+ORIGIN = "lookup"
+MOST_PLACES = 32
+"""How many places of the last tokens are compared, the latest first."""
+MOST_READ = 4096
+"""How many tokens are read into the index at once, so that a long prompt holds up nobody."""
+
+
+class LookupSource:
+    """Looks up the last `prompt_lookup_max` tokens of a text, or fewer, at least `prompt_lookup_min`."""
+
+    def __init__(self, prompt_lookup_min: int, prompt_lookup_max: int) -> None:
+        self._least, self._most = prompt_lookup_min, prompt_lookup_max
+
+    def drafter(self, text: Text) -> LookupDrafter:
+        return LookupDrafter(TextIndex(text, self._least), self._most)
+
+    def reap(self, now: float) -> None:
+        """Ends nothing: a lookup answers at once."""
+
+
+class LookupDrafter:
+    """Proposes what followed the longest of the text's endings that stood there before."""
+
+    pause = 4
+
+    def __init__(self, index: TextIndex, most: int) -> None:
+        self._index, self._most, self._place = index, most, 0
+
+    def offer(self) -> Offer | None:
+        self._place = self._index.find(self._most)
+        text = self._index.text
+        return Offer(ORIGIN, len(text)) if self._place else None
+
+    async def propose(self, request: Request, deadline: float) -> list[int]:
+        return self._index.following(self._place, request.max_tokens)
+
+
+class TextIndex:
+    """Finds where the last tokens of a text stood before; reading a token costs the same in every text.
+
+    `size` tokens are the key. Places are counted by the tokens before their end, so that 0 is none;
+    `_before[place]` is the previous place of the same key.
+    """
+
+    def __init__(self, text: Text, size: int) -> None:
+        self.text, self._size = text, size
+        self._last: dict[tuple[int, ...], int] = {}
+        self._before = array("i", bytes(4 * size))
+
+    def find(self, most: int) -> int:
+        """Returns where the longest ending of at most `most` tokens stood before; 0 where none did.
+
+        Among endings of the same length the latest place counts.
+        """
+        self._read()
+        place = self._last.get(tuple(self.text[-self._size :]), 0)
+        found, longest = 0, 0
+        for _ in range(MOST_PLACES):
+            if not place or longest >= most:
+                break
+            if (length := self._common(place, most)) > longest:
+                found, longest = place, length
+            place = self._before[place]
+        return found
+
+    def following(self, place: int, count: int) -> list[int]:
+        """Returns `count` tokens behind a place, as if a text that repeats itself at its end went on so."""
+        tokens = self.text[place : place + count]
+        while len(tokens) < count:
+            tokens += tokens[: count - len(tokens)]
+        return tokens
+
+    def _common(self, place: int, most: int) -> int:
+        """Returns how many tokens before the place and before the end are the same, up to `most`."""
+        text, length = self.text, self._size
+        end = len(text)
+        while length < most and length < place and text[place - length - 1] == text[end - length - 1]:
+            length += 1
+        return length
+
+    def _read(self) -> None:
+        """Reads what is new in the text but for its last token, which nothing follows yet."""
+        text, size, last, before = self.text, self._size, self._last, self._before
+        for end in range(len(before), min(len(text), len(before) + MOST_READ)):
+            key = tuple(text[end - size : end])
+            before.append(last.get(key, 0))
+            last[key] = end
