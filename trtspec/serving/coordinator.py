@@ -7,36 +7,40 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
+from trtspec.serving.adaptive.policy import AdaptivePolicy
 from trtspec.serving.admission_queue import AdmissionQueue
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.bounds import Bounds
-from trtspec.serving.completion import CompletionRequest, Delta, EndReason
-from trtspec.serving.drafters.source import DRAFT_MODEL, Drafter, Drafting, DraftSource
+from trtspec.serving.completion import CompletionRequest, Delta
+from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
 from trtspec.serving.drafters.sources import Surroundings, make_source
 from trtspec.serving.errors import Busy, Cancelled, EngineFailure, Overdue, TimedOut
-from trtspec.serving.executor import Executor, FinishReason, Request, Response
+from trtspec.serving.executor import Executor, Request
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.liveness import Liveness
-from trtspec.serving.policy import draft_length
+from trtspec.serving.pace import FixedPace, Pace
+from trtspec.serving.rounds import Rounds
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.serving.verification import read_verification
 
 MAX_FAILURES = 8
 """How many errors of the target in a row lead to a probe: a request that tells whether it works at all."""
 CHECK_S = 0.05
 """The seconds between two checks of deadlines, while there are requests."""
+Policy = Literal["adaptive", "fixed"]
 
 
 class Coordinator:
     """Completes text with a target engine and a source of drafts.
 
     The source is the `draft` engine, if `drafting` names no other method; without either the target decodes
-    alone. `num_draft_tokens` is the K of a request that names none; None stands for the target's
-    `max_draft_len`. With `bounds` None as many completions run as the target's batch holds. All methods are
-    called on the thread of one asyncio loop. `stats` and `failure` may be read from any thread.
+    alone. `num_draft_tokens` is the K of a request that names none; with None it is the target's
+    `max_draft_len`, or with the adaptive `policy` follows acceptance and load from round to round. With
+    `bounds` None as many completions run as the target's batch holds. All methods are called on the thread of
+    one asyncio loop. `stats` and `failure` may be read from any thread.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Coordinator:
         num_draft_tokens: int | None = None,
         bounds: Bounds | None = None,
         drafting: Drafting | None = None,
+        policy: Policy = "fixed",
     ) -> None:
         self.stats = Stats()
         self._bounds = bounds or Bounds(target.limits.max_batch_size)
@@ -59,6 +64,7 @@ class Coordinator:
             self._source = make_source(drafting or DRAFT_MODEL, around)
         self._tokenizer = tokenizer
         self._num_draft_tokens = num_draft_tokens
+        self._policy = AdaptivePolicy(target.limits.max_draft_len) if policy == "adaptive" else None
         self._num_present = 0
         self._check: asyncio.Handle | None = None
         self._probe: asyncio.Task[None] | None = None
@@ -101,7 +107,7 @@ class Coordinator:
             needed = state.num_input_tokens + state.max_tokens + self._target.limits.max_draft_len
             async with self._queue.place(needed, deadline):
                 self._count()
-                async with aclosing(self._rounds(state, deadline)) as deltas:
+                async with aclosing(self._rounds(wanted, state).run(deadline)) as deltas:
                     async for delta in deltas:
                         yield delta
         except Busy:
@@ -121,46 +127,12 @@ class Coordinator:
         work = partial(begin, wanted, self._target.limits, self._tokenizer)
         return await asyncio.to_thread(work) if is_long(wanted) else work()
 
-    async def _rounds(self, state: CompletionState, deadline: float) -> AsyncGenerator[Delta, None]:
-        """Runs rounds where a draft can help, and the target alone elsewhere and before the text may end."""
+    def _rounds(self, wanted: CompletionRequest, state: CompletionState) -> Rounds:
         drafter = self._source.drafter(state.text) if self._source else None
-        while state.end_reason is None:
-            num_alone = state.num_remaining
-            if (endless := state.num_endless) > 0:
-                alone = state.endless_request(endless)
-            else:
-                if drafter and state.num_draft_tokens:
-                    offer = drafter.offer()
-                    if offer is None:
-                        num_alone = min(drafter.pause, num_alone)
-                    elif length := draft_length(state, self._target.limits, offer.room):
-                        yield await self._round(drafter, state, length, deadline)
-                        continue
-                alone = state.request(num_alone, streaming=True)
-            before = len(state.text)
-            async with aclosing(self._target.answers(alone, deadline)) as responses:
-                async for response in responses:
-                    yield state.take(response.token_ids, _end_reason(response))
-                    if state.end_reason is not None:
-                        return
-            if len(state.text) == before:
-                yield state.take((), EndReason.END_ID)
-
-    async def _round(self, drafter: Drafter, state: CompletionState, length: int, deadline: float) -> Delta:
-        """Asks the drafter for a proposal, and lets the target verify it.
-
-        Without a proposal (a draft expects the end, or failed) the target decodes one token.
-        """
-        request = state.request(length)
-        draft = await drafter.propose(request, deadline)
-        verification = replace(request, max_tokens=len(draft) + 1, draft_token_ids=draft)
-        response = await self._target.answer(verification, deadline)
-        ended = not response.token_ids or response.finish_reason is FinishReason.END_ID
-        counts = read_verification(draft, response.token_ids, ended)
-        if counts.num_verified:
-            state.speculation.record(counts.num_verified, counts.num_accepted)
-            self.stats.speculation.record(counts.num_verified, counts.num_accepted)
-        return state.take(response.token_ids, EndReason.END_ID if ended else None)
+        pace: Pace = FixedPace()
+        if self._policy and wanted.num_draft_tokens is None:
+            pace = self._policy.pace()
+        return Rounds(state, self._target, drafter, pace, self.stats, lambda: self._queue.working)
 
     async def _prove(self, until: float) -> None:
         """Probes the target with a request that cannot be at fault; if that fails too, the target is lost."""
@@ -202,8 +174,3 @@ class Coordinator:
         self.stats.longest_wait_s = self._queue.longest_wait(now)
         if self._num_present or self._probe:
             self._check = loop.call_later(CHECK_S, self._look_around)
-
-
-def _end_reason(response: Response) -> EndReason | None:
-    """Reads the end token from a response of ordinary decoding; the state itself sees a reached limit."""
-    return EndReason.END_ID if response.finish_reason is FinishReason.END_ID else None

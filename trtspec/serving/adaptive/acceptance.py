@@ -1,0 +1,49 @@
+"""How likely draft tokens are accepted, by position, from the verifications so far. No I/O, no clock."""
+
+from __future__ import annotations
+
+FIRST_RATE = 0.7
+"""The rate of a position of which nothing is known, nor of one before it."""
+OWN_PRIOR, OVERALL_PRIOR = 3.0, 1.0
+"""How many observations the rate of all texts counts beside a text's own, and a position's before its own."""
+
+
+class Acceptance:
+    """Counts how often the token at each position was accepted once those before it were.
+
+    Each observation of a position makes those before it count `keep` as much.
+    """
+
+    __slots__ = ("_keep", "accepted", "reached")
+
+    def __init__(self, longest: int, keep: float) -> None:
+        self._keep = keep
+        self.reached, self.accepted = [0.0] * longest, [0.0] * longest
+
+    def record(self, num_verified: int, num_accepted: int) -> None:
+        """Adds one verification, which accepted `num_accepted` of `num_verified` tokens."""
+        reached, accepted, keep = self.reached, self.accepted, self._keep
+        for position in range(min(num_accepted + 1, num_verified)):
+            reached[position] = reached[position] * keep + 1
+            accepted[position] = accepted[position] * keep + (position < num_accepted)
+
+    def fade(self, share: float) -> None:
+        """Makes all that was observed count `share` as much."""
+        self.reached = [count * share for count in self.reached]
+        self.accepted = [count * share for count in self.accepted]
+
+
+def expected_tokens(own: Acceptance, overall: Acceptance, longest: int) -> list[float]:
+    """Returns the expected tokens of a round of K = 0, 1, … `longest`, the target's own included.
+
+    This is 1 + a_1 + a_1 a_2 + …, with a_i the rate of position i (Leviathan et al., arXiv 2211.17192,
+    section 3.1, without its assumption that all are the same).
+    """
+    expected, survives, rate = [1.0], 1.0, FIRST_RATE
+    for position in range(longest):
+        rate = (overall.accepted[position] + OVERALL_PRIOR * rate) / (
+            overall.reached[position] + OVERALL_PRIOR
+        )
+        survives *= (own.accepted[position] + OWN_PRIOR * rate) / (own.reached[position] + OWN_PRIOR)
+        expected.append(expected[-1] + survives)
+    return expected

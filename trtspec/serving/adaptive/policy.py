@@ -1,0 +1,153 @@
+"""The length of each draft, from what was accepted and what rounds take at the present load; no I/O.
+
+The K with the largest expected goodput, tokens per second, is used (TurboSpec, arXiv 2406.14066): the tokens
+follow from how often the draft was right lately, in this text and in all, and the seconds are measured.
+"""
+
+from __future__ import annotations
+
+from trtspec.serving.adaptive import probes
+from trtspec.serving.adaptive.acceptance import Acceptance, expected_tokens
+from trtspec.serving.adaptive.probes import Probes
+from trtspec.serving.adaptive.round_times import Mean, RoundTimes
+from trtspec.serving.verification import VerificationCounts
+
+BURST = 32
+"""How many tokens the target decodes alone before a draft is considered again."""
+MARGIN = 1.03
+"""How many times the goodput of the present K another one must promise."""
+OWN_KEEP, OVERALL_KEEP = 0.9, 0.98
+HALF_LIFE_S = 3.0
+"""The seconds after which an acceptance counts half: texts drift."""
+
+
+class Origin:
+    """What all completions have shown of the drafts of one origin."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+        self.acceptance, self._since = Acceptance(longest, OVERALL_KEEP), 0.0
+        self._times: dict[int, RoundTimes] = {}
+        self._probes: dict[int, Probes] = {}
+
+    def times(self, size: int) -> RoundTimes:
+        """Returns the times of a load of `size` bits; of a new one, those of the nearest that is known."""
+        if size not in self._times:
+            nearest = min(self._times, key=lambda other: abs(other - size), default=None)
+            times = RoundTimes(self.longest)
+            if nearest is not None:
+                times.start_from(self._times[nearest])
+            self._times[size] = times
+        return self._times[size]
+
+    def probes(self, size: int) -> Probes:
+        if size not in self._probes:
+            self._probes[size] = Probes(self.longest)
+        return self._probes[size]
+
+    def record(self, counts: VerificationCounts, now: float) -> None:
+        self.acceptance.fade(0.5 ** ((now - self._since) / HALF_LIFE_S))
+        self.acceptance.record(counts.num_verified, counts.num_accepted)
+        self._since = now
+
+
+class AdaptivePolicy:
+    """What all completions have shown; `longest` is the target's `max_draft_len`.
+
+    Loads, the numbers of completions that run, are told apart by their bits: 1, 2 to 3, 4 to 7 and so on.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+        self.plain: dict[int, Mean] = {}
+        self._origins: dict[str, Origin] = {}
+        self._running, self._drafted = 0, 0
+
+    def pace(self) -> AdaptivePace:
+        """Returns what chooses for one completion."""
+        return AdaptivePace(self)
+
+    def origin(self, name: str) -> Origin:
+        if name not in self._origins:
+            self._origins[name] = Origin(self.longest)
+        return self._origins[name]
+
+    def begin(self, length: int) -> None:
+        """Notes that a round with a draft of `length` tokens, or a burst with 0, has begun."""
+        self._running += 1
+        self._drafted += length
+
+    def end(self, length: int) -> None:
+        """Notes that it has ended, in whatever way."""
+        self._running -= 1
+        self._drafted -= length
+
+    @property
+    def mean_length(self) -> float:
+        """The mean K of what runs, which says more of a round's time than its own where many run."""
+        return self._drafted / max(self._running, 1)
+
+
+class AdaptivePace:
+    """Chooses the lengths of one completion's drafts; `now` is in seconds of any one clock."""
+
+    def __init__(self, policy: AdaptivePolicy) -> None:
+        self._policy = policy
+        self._own: dict[str, Acceptance] = {}
+        self._best: int | None = None
+        self._is_first = True
+        self.burst = BURST
+
+    def choose(self, origin: str, longest: int, load: int, now: float) -> int:
+        """Returns K of the next round, at most `longest`; 0 for `burst` tokens of the target alone."""
+        size, known = load.bit_length(), self._policy.origin(origin)
+        tokens = expected_tokens(self._acceptance(origin), known.acceptance, longest)
+        plain, fitted = self._policy.plain.get(size), known.times(size).fitted
+        seconds = [plain.seconds, *fitted] if plain and fitted else []
+        best = self._better(tokens, seconds) if seconds else min(probes.FIRST, longest)
+        self.burst = BURST
+        if not self._is_first:
+            probe = known.probes(size).take(load, now, best, tokens, seconds)
+            if probe is not None:
+                self.burst = probes.BURST
+                return probe
+        return best
+
+    def _better(self, tokens: list[float], seconds: list[float]) -> int:
+        """Returns the K with the largest goodput, or the present one where that is hardly less."""
+        goodput = [number / time for number, time in zip(tokens, seconds, strict=False)]
+        best = max(range(len(goodput)), key=goodput.__getitem__)
+        if self._best is None or self._best >= len(goodput) or goodput[best] > MARGIN * goodput[self._best]:
+            self._best = best
+        return self._best
+
+    def begin(self, length: int) -> None:
+        self._policy.begin(length)
+
+    def end(self, length: int) -> None:
+        self._policy.end(length)
+
+    def verified(
+        self, origin: str, counts: VerificationCounts, load: int, seconds: float, now: float
+    ) -> None:
+        """Notes a round, before its `end`. The first of a text reads its prompt: its time says nothing."""
+        known = self._policy.origin(origin)
+        if counts.num_verified:
+            self._acceptance(origin).record(counts.num_verified, counts.num_accepted)
+            known.record(counts, now)
+        if not self._is_first and (length := round(self._policy.mean_length)):
+            known.times(load.bit_length()).record(length, seconds)
+        self._is_first = False
+
+    def decoded(self, num_tokens: int, load: int, seconds: float) -> None:
+        """Notes a burst of the target alone, before its `end`; its time counts if others are alone too."""
+        if not self._is_first and num_tokens and self._policy.mean_length < 0.5:
+            self._policy.plain.setdefault(load.bit_length(), Mean()).record(seconds / num_tokens)
+        for acceptance in self._own.values():
+            acceptance.fade(OWN_KEEP ** (num_tokens / 4))
+        self._is_first = False
+
+    def _acceptance(self, origin: str) -> Acceptance:
+        if origin not in self._own:
+            self._own[origin] = Acceptance(self._policy.longest, OWN_KEEP)
+        return self._own[origin]

@@ -1,0 +1,60 @@
+"""The choice of K for each round of one completion: the protocol, and the fixed one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from trtspec.serving.verification import VerificationCounts
+
+
+class Pace(Protocol):
+    """Chooses the lengths of one completion's drafts, and is told how rounds went.
+
+    `origin` is what an `Offer` names, `load` the number of completions that run, `now` in seconds of the
+    loop's clock. Every `begin` is followed by an `end`; what was learned is told before it.
+    """
+
+    burst: int
+    """How many tokens the target decodes alone after a choice of 0."""
+
+    def choose(self, origin: str, longest: int, load: int, now: float) -> int:
+        """Returns K of the next round, at most `longest`, or 0."""
+        ...
+
+    def begin(self, length: int) -> None:
+        """Notes that a round with a draft of `length` tokens, or a burst with 0, has begun."""
+        ...
+
+    def verified(
+        self, origin: str, counts: VerificationCounts, load: int, seconds: float, now: float
+    ) -> None:
+        """Notes what came of a round, and the seconds that it took."""
+        ...
+
+    def decoded(self, num_tokens: int, load: int, seconds: float) -> None:
+        """Notes how long a burst of the target alone took."""
+        ...
+
+    def end(self, length: int) -> None:
+        """Notes that the round or burst is over, in whatever way."""
+        ...
+
+
+class FixedPace:
+    """Drafts as many tokens as there is room for, in every round."""
+
+    burst = 16
+
+    def choose(self, origin: str, longest: int, load: int, now: float) -> int:
+        return longest
+
+    def begin(self, length: int) -> None:
+        """Notes nothing, as all below."""
+
+    def verified(
+        self, origin: str, counts: VerificationCounts, load: int, seconds: float, now: float
+    ) -> None: ...
+
+    def decoded(self, num_tokens: int, load: int, seconds: float) -> None: ...
+
+    def end(self, length: int) -> None: ...

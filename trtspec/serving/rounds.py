@@ -1,0 +1,113 @@
+"""The rounds of one completion: a draft and its verification, or a burst of the target alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+
+from trtspec.serving.async_executor import AsyncExecutor
+from trtspec.serving.completion import Delta, EndReason
+from trtspec.serving.drafters.source import Drafter
+from trtspec.serving.executor import FinishReason, Request, Response
+from trtspec.serving.pace import Pace
+from trtspec.serving.policy import draft_length
+from trtspec.serving.state import CompletionState
+from trtspec.serving.stats import Stats
+from trtspec.serving.verification import read_verification
+
+
+class Rounds:
+    """Runs the rounds of `state`; without a `drafter` the target decodes alone.
+
+    `load` says how many completions run.
+    """
+
+    def __init__(
+        self,
+        state: CompletionState,
+        target: AsyncExecutor,
+        drafter: Drafter | None,
+        pace: Pace,
+        stats: Stats,
+        load: Callable[[], int],
+    ) -> None:
+        self._state, self._target, self._drafter, self._pace = state, target, drafter, pace
+        self._stats, self._load = stats, load
+        self._clock = asyncio.get_running_loop().time
+
+    async def run(self, deadline: float) -> AsyncGenerator[Delta, None]:
+        """Yields what each round adds, until the text has ended.
+
+        The target decodes alone before the text may end, and where no draft can help.
+        """
+        state = self._state
+        while state.end_reason is None:
+            if (endless := state.num_endless) > 0:
+                alone = state.endless_request(endless)
+            else:
+                origin, length, num_alone = self._next()
+                if length and self._drafter:
+                    yield await self._round(self._drafter, origin, length, deadline)
+                    continue
+                alone = state.request(min(num_alone, state.num_remaining), streaming=True)
+            async with aclosing(self._burst(alone, deadline)) as deltas:
+                async for delta in deltas:
+                    yield delta
+
+    def _next(self) -> tuple[str, int, int]:
+        """Returns the origin and length of the next draft, and the tokens to decode alone where that is 0."""
+        state, drafter = self._state, self._drafter
+        if drafter is None or not state.num_draft_tokens:
+            return "", 0, state.num_remaining
+        if (offer := drafter.offer()) is None:
+            return "", 0, drafter.pause
+        longest = draft_length(state, self._target.limits, offer.room)
+        if not longest:
+            return "", 0, state.num_remaining
+        length = self._pace.choose(offer.origin, longest, self._load(), self._clock())
+        return offer.origin, length, self._pace.burst
+
+    async def _round(self, drafter: Drafter, origin: str, length: int, deadline: float) -> Delta:
+        """Asks the drafter for a proposal, and lets the target verify it.
+
+        Without a proposal (a draft expects the end, or failed) the target decodes one token.
+        """
+        state, begin = self._state, self._clock()
+        request = state.request(length)
+        self._pace.begin(length)
+        try:
+            draft = await drafter.propose(request, deadline)
+            verification = replace(request, max_tokens=len(draft) + 1, draft_token_ids=draft)
+            response = await self._target.answer(verification, deadline)
+            ended = not response.token_ids or response.finish_reason is FinishReason.END_ID
+            counts = read_verification(draft, response.token_ids, ended)
+            now = self._clock()
+            self._pace.verified(origin, counts, self._load(), now - begin, now)
+        finally:
+            self._pace.end(length)
+        if counts.num_verified:
+            state.speculation.record(counts.num_verified, counts.num_accepted)
+            self._stats.speculation.record(counts.num_verified, counts.num_accepted)
+        return state.take(response.token_ids, EndReason.END_ID if ended else None)
+
+    async def _burst(self, alone: Request, deadline: float) -> AsyncGenerator[Delta, None]:
+        state, before, begin = self._state, len(self._state.text), self._clock()
+        self._pace.begin(0)
+        try:
+            async with aclosing(self._target.answers(alone, deadline)) as responses:
+                async for response in responses:
+                    yield state.take(response.token_ids, _end_reason(response))
+                    if state.end_reason is not None:
+                        return
+            self._pace.decoded(len(state.text) - before, self._load(), self._clock() - begin)
+        finally:
+            self._pace.end(0)
+        if len(state.text) == before:
+            yield state.take((), EndReason.END_ID)
+
+
+def _end_reason(response: Response) -> EndReason | None:
+    """Reads the end token from a response of ordinary decoding; the state itself sees a reached limit."""
+    return EndReason.END_ID if response.finish_reason is FinishReason.END_ID else None
