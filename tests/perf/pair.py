@@ -97,9 +97,10 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def built(folder: Path, dtype: str) -> Path:
+def built(folder: Path, dtype: str, max_batch_size: int = 16) -> Path:
     recipe = folder / "recipe.yaml"
     text = (TINY / "recipe.yaml").read_text().replace("dtype: float32", f"dtype: {dtype}")
+    text = text.replace("max_batch_size: 16", f"max_batch_size: {max_batch_size}")
     for model in ("target", "draft"):
         text = text.replace(f"./{model}", str(TINY / model))
     recipe.write_text(text)

@@ -22,7 +22,7 @@ from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
 from trtspec.plan.memory import budget_of, fits_a_tensor
 from trtspec.plan.resolved import CalibrationPlan, EnginePlan, Resolved
-from trtspec.plan.serving import choose_admission, choose_drafting, choose_layout, choose_num_draft_tokens
+from trtspec.plan.serving import choose_admission, choose_drafting, choose_layout, choose_policy
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
 from trtspec.recipe.loader import LoadedRecipe
@@ -65,7 +65,7 @@ def resolve(
         for role, model in facts.models.items()
     }
     engines = _iterations(choose, engines, on_tensorrt=release is not None)
-    num_draft_tokens = choose_num_draft_tokens(choose, options.max_draft_len)
+    policy, num_draft_tokens = choose_policy(choose, options.max_draft_len)
     drafting = choose_drafting(choose)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     layout = choose_layout(choose, engines.values())
@@ -77,6 +77,7 @@ def resolve(
         release,
         model_name,
         layout,
+        policy,
         num_draft_tokens,
         drafting,
         engines,

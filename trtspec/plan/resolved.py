@@ -20,6 +20,7 @@ from trtspec.roles import Role
 from trtspec.serving.drafters.source import Drafting
 
 Layout = Literal["in_process", "bls"]
+Policy = Literal["adaptive", "fixed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Resolved:
     release: releases.Release | None
     model_name: str
     layout: Layout
-    num_draft_tokens: int
+    policy: Policy
+    num_draft_tokens: int | None
     drafting: Drafting | None
     engines: Mapping[Role, EnginePlan]
     admission: AdmissionParameters

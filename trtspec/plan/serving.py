@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from trtspec.plan.choices import Chooser
-from trtspec.plan.resolved import EnginePlan, Layout
+from trtspec.plan.resolved import EnginePlan, Layout, Policy
 from trtspec.repository.spec import AdmissionParameters
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 
@@ -14,13 +14,22 @@ _SECOND = 10**6
 _QUEUE_DELAY, _DRAFT_TIMEOUT = 300 * _SECOND, 5 * _SECOND
 
 
-def choose_num_draft_tokens(choose: Chooser, longest: int) -> int:
-    """Returns the K of a request that names none; raises RecipeError for more than `longest`."""
+def choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
+    """Returns how K is chosen for requests that name none, and K itself where the policy is fixed.
+
+    Raises RecipeError for a K of more than `longest`, which is what the target verifies.
+    """
+    default, reason = "adaptive", "K follows acceptance and load"
+    if choose.loaded.recipe.speculation.num_draft_tokens is not None:
+        default, reason = "fixed", "num_draft_tokens is written"
+    policy: Policy = choose("speculation.policy", default, reason)
+    if policy == "adaptive":
+        return policy, None
     asked: int = choose("speculation.num_draft_tokens", longest, "as many as the target verifies")
     if asked > longest:
         problem = f"{asked} is more than the target verifies: max_draft_len is {longest}"
         raise choose.error("speculation.num_draft_tokens", problem, f"at most {longest}")
-    return asked
+    return policy, asked
 
 
 def choose_drafting(choose: Chooser) -> Drafting | None:

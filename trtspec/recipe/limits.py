@@ -18,6 +18,7 @@ _TOKENS_PER_BLOCK = 32
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys of the recipe that contradict each other; each subject is the dotted key to change."""
     yield from _draft(recipe)
+    yield from _draft_length(recipe)
     yield from _hardware(recipe)
     yield from _lengths(recipe)
     yield from _serving(recipe)
@@ -27,6 +28,13 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
         yield from _build_options(role, model, recipe)
+
+
+def _draft_length(recipe: Recipe) -> Iterator[Finding]:
+    speculation = recipe.speculation
+    if speculation.policy == "adaptive" and speculation.num_draft_tokens is not None:
+        problem = "fixes K in every round, which the adaptive policy would choose"
+        yield Finding("speculation.num_draft_tokens", problem, "remove this line, or write policy: fixed")
 
 
 def _draft(recipe: Recipe) -> Iterator[Finding]:

@@ -75,11 +75,11 @@ class RepositorySpec:
     The folders are POSIX paths relative to the model's folder (the one that holds `config.pbtxt`), so that a
     build directory can be mounted anywhere; the defaults are the layout of a build directory. The engines'
     limits are not here: each engine's own `config.json` holds them. `draft_engine_dir` is None where no model
-    proposes. `num_draft_tokens` is the K of a request that names none; None stands for the target's
-    `max_draft_len`. `drafting` is None where the draft engine proposes, or nothing does. `tensorrt_llm` is
-    None for engines of the `torch` backend. `admission` is None where the serving side's own defaults hold.
-    `engines` are the models of the bls layout, and empty where the coordinator runs both engines in its own
-    process.
+    proposes. `num_draft_tokens` is the K of a request that names none; with None it is the target's
+    `max_draft_len`, or with `is_adaptive` follows acceptance and load. `drafting` is None where the draft
+    engine proposes, or nothing does. `tensorrt_llm` is None for engines of the `torch` backend. `admission`
+    is None where the serving side's own defaults hold. `engines` are the models of the bls layout, and empty
+    where the coordinator runs the engines in its own process.
     """
 
     model_name: str = "speculative_llm"
@@ -87,6 +87,7 @@ class RepositorySpec:
     draft_engine_dir: str | None = "../../draft/engine"
     tokenizer_dir: str = "../../tokenizer"
     num_draft_tokens: int | None = None
+    is_adaptive: bool = False
     drafting: Drafting | None = None
     tensorrt_llm: TensorRtLlm | None = None
     admission: AdmissionParameters | None = None

@@ -14,9 +14,9 @@ from trtspec.serving.verification import VerificationCounts
 
 BURST = 32
 """How many tokens the target decodes alone before a draft is considered again."""
-MARGIN = 1.03
+MARGIN = 1.02
 """How many times the goodput of the present K another one must promise."""
-OWN_KEEP, OVERALL_KEEP = 0.9, 0.98
+OWN_KEEP, OVERALL_KEEP = 0.95, 0.99
 HALF_LIFE_S = 3.0
 """The seconds after which an acceptance counts half: texts drift."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.serving.bounds import Bounds
-from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.coordinator import Coordinator, Policy
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
@@ -30,10 +30,17 @@ class Pair:
     in_process: bool = True
     bounds: Bounds | None = None
     drafting: Drafting | None = None
+    policy: Policy = "fixed"
 
     def coordinator(self) -> Coordinator:
         return Coordinator(
-            self.target, self.draft, self.tokenizer, self.num_draft_tokens, self.bounds, self.drafting
+            self.target,
+            self.draft,
+            self.tokenizer,
+            self.num_draft_tokens,
+            self.bounds,
+            self.drafting,
+            self.policy,
         )
 
     def shutdown(self) -> None:
@@ -58,7 +65,16 @@ def load(values: Mapping[str, str], folder: Path) -> Pair:
     engines = _LOADERS[backend](parameters, roles)
     bounds = _bounds(parameters, engines)
     target, draft = engines[0], engines[1] if len(engines) > 1 else None
-    return Pair(target, draft, tokenizer, longest, backend != "bls", bounds, _drafting(parameters))
+    drafting = _drafting(parameters)
+    return Pair(target, draft, tokenizer, longest, backend != "bls", bounds, drafting, _policy(parameters))
+
+
+def _policy(parameters: Parameters) -> Policy:
+    policies: dict[str, Policy] = {"adaptive": "adaptive", "fixed": "fixed"}
+    asked = parameters.values.get("draft_policy", "fixed")
+    if asked not in policies:
+        raise EngineLoadError("draft_policy", f"{asked!r} is none of {', '.join(policies)}")
+    return policies[asked]
 
 
 def _drafting(parameters: Parameters) -> Drafting | None:

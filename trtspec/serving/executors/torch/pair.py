@@ -14,13 +14,15 @@ from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 
 def load_engines(folders: Sequence[Path]) -> list[TorchExecutor]:
-    """Returns the executors of engine directories, on the GPU if there is one.
+    """Returns the executors of a target and, behind it, of a draft, on the GPU if there is one.
 
-    Their KV caches hold as many tokens each. Raises `EngineLoadError`.
+    The draft is loaded first, so that its steps come first (see `TurnOrder`). Their KV caches hold as many
+    tokens each. Raises `EngineLoadError`.
     """
     device, device_thread = "cuda" if torch.cuda.is_available() else "cpu", DeviceThread()
     kv_tokens = kv_tokens_of([read_config(folder) for folder in folders], device)
-    return [
+    loaded = [
         TorchExecutor(folder, device=device, device_thread=device_thread, kv_tokens=kv_tokens)
-        for folder in folders
+        for folder in reversed(folders)
     ]
+    return loaded[::-1]

@@ -1,0 +1,218 @@
+"""The adaptive draft length beside every fixed one, on a workload that drifts.
+
+    python tests/perf/adaptive.py [--seconds 60] [--slice 1] [--draft good|wrong|slow]
+
+Phases follow one another without a pause: code that the draft knows, text that it cannot guess, then 64
+completions at once, then one again. Every way (the target alone, fixed lengths, adaptive) goes through all of
+them with engines and an event loop of its own, which stand still while the others run: all take turns, a
+slice of a second each, so that what another program takes of the machine meets each alike. Engines use one
+thread.
+`--draft wrong` is right one time in ten, `--draft slow` takes as long a step as the target. Ratios are of
+tokens per second over a whole phase, the time to adapt included. JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from tests.perf.pair import built, heldout, machine
+from trtspec.serving.completion import NO_END, CompletionRequest
+from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.executor import Executor, Listener, Request, Response, SamplingConfig
+from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.tokenizer import Tokenizer
+
+TOKENS = 128
+LENGTHS = (1, 2, 4, 8)
+RIGHT, SLOW_S = 0.1, 0.002
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    clients: int
+    temperature: float | None = None
+
+
+PHASES = (
+    Phase("easy", 1),
+    Phase("hard", 1, temperature=2.0),
+    Phase("easy, 64 at once", 64),
+    Phase("easy again", 1),
+)
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """An event loop whose time stands still while it does not run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stood, self._since = 0.0, time.monotonic()
+
+    def time(self) -> float:
+        return time.monotonic() - self._stood
+
+    def resume(self) -> None:
+        self._stood += time.monotonic() - self._since
+
+    def pause(self) -> None:
+        self._since = time.monotonic()
+
+
+class Altered:
+    """The draft engine, with answers that are mostly wrong or late; `step_s` is added for each token."""
+
+    def __init__(self, engine: TorchExecutor, right: float = 1.0, step_s: float = 0.0) -> None:
+        self._engine, self._right, self._step_s, self._dice = engine, right, step_s, random.Random(0)
+        self.limits, self.kv_tokens = engine.limits, engine.kv_tokens
+        self.cancel_request, self.shutdown = engine.cancel_request, engine.shutdown
+
+    @property
+    def progress(self) -> int:
+        return self._engine.progress
+
+    @property
+    def failure(self) -> str | None:
+        return self._engine.failure
+
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
+        loop, vocab_size = asyncio.get_running_loop(), self.limits.vocab_size
+
+        def listen(response: Response) -> None:
+            tokens = [
+                token_id if self._dice.random() < self._right else (token_id + 1) % vocab_size
+                for token_id in response.token_ids
+            ]
+            altered = replace(response, token_ids=tokens)
+            if self._step_s:
+                loop.call_later(self._step_s * len(tokens), listener, altered)
+            else:
+                listener(altered)
+
+        return self._engine.enqueue_request(request, listen)
+
+
+DRAFTS: Mapping[str, Callable[[TorchExecutor], Executor]] = {
+    "good": lambda engine: engine,
+    "wrong": partial(Altered, right=RIGHT),
+    "slow": partial(Altered, step_s=SLOW_S),
+}
+
+
+class Way:
+    """A coordinator with engines of its own, and clients that keep it busy; `tokens` counts what it said."""
+
+    def __init__(self, build: Path, length: int | None, draft: str) -> None:
+        self.tokens, self._length = 0, length
+        self._loop, self._device_thread, self._resume = Clock(), DeviceThread(), threading.Event()
+        self._phase, self._clients = Phase("none", 0), list[asyncio.Task[None]]()
+        self._tokenizer = Tokenizer.load(build / "tokenizer")
+        self._prompts = itertools.cycle(heldout(200))
+        engine, target = (
+            TorchExecutor(build / role / "engine", device_thread=self._device_thread)
+            for role in ("draft", "target")
+        )
+        self._coordinator = Coordinator(
+            target, DRAFTS[draft](engine), self._tokenizer, policy="adaptive" if length is None else "fixed"
+        )
+
+    def enter(self, phase: Phase) -> None:
+        """Starts the clients that are missing; those that are too many finish what they began."""
+        self._phase, self.tokens = phase, 0
+        for index in range(len(self._clients), phase.clients):
+            self._clients.append(self._loop.create_task(self._client(index)))
+        del self._clients[phase.clients :]
+
+    def run_for(self, seconds: float) -> None:
+        """Goes on for so long, and stops between two steps of the engines."""
+        self._resume.set()
+        self._loop.resume()
+        self._loop.run_until_complete(asyncio.sleep(seconds))
+        stopped, self._resume = threading.Event(), threading.Event()
+        self._loop.run_until_complete(self._stop(stopped, self._resume))
+        stopped.wait()
+        self._loop.pause()
+
+    async def _stop(self, stopped: threading.Event, resume: threading.Event) -> None:
+        def stop() -> None:
+            stopped.set()
+            resume.wait()
+
+        self._device_thread.post(stop)
+        await asyncio.sleep(0)
+
+    async def _client(self, index: int) -> None:
+        while index < self._phase.clients:
+            request = CompletionRequest(
+                prompt_token_ids=self._tokenizer.encode(next(self._prompts)),
+                max_tokens=TOKENS,
+                num_draft_tokens=self._length,
+                end_id=NO_END,
+                sampling=SamplingConfig(temperature=self._phase.temperature),
+            )
+            async with aclosing(self._coordinator.stream(request)) as deltas:
+                async for delta in deltas:
+                    self.tokens += len(delta.token_ids)
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        build = built(Path(folder), "float32", max_batch_size=64)
+        lengths = {"plain": 0, **{f"K = {length}": length for length in LENGTHS}, "adaptive": None}
+        ways = {name: Way(build, length, options.draft) for name, length in lengths.items()}
+        phases = {phase.name: measure(ways, phase, options) for phase in PHASES}
+    result = {"machine": machine(), "draft": options.draft, "seconds": options.seconds, "phases": phases}
+    json.dump(result, sys.stdout, indent=2)
+    print(flush=True)
+    os._exit(0)  # The clients are in the middle of something.
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--slice", type=float, default=1)
+    parser.add_argument("--draft", default="good", choices=list(DRAFTS))
+    return parser.parse_args()
+
+
+def measure(ways: Mapping[str, Way], phase: Phase, options: argparse.Namespace) -> dict[str, object]:
+    """Tokens per second of each way, and what the adaptive one has of the best fixed one and of plain."""
+    for way in ways.values():
+        way.enter(phase)
+    number = max(1, round(options.seconds / options.slice))
+    for turn in range(number):
+        for way in list(ways.values())[:: 1 if turn % 2 else -1]:
+            way.run_for(options.slice)
+    rates = {name: way.tokens / (number * options.slice) for name, way in ways.items()}
+    best = max(rate for name, rate in rates.items() if name != "adaptive")
+    print(phase.name, {name: round(rate) for name, rate in rates.items()}, file=sys.stderr)
+    return {
+        "tokens_per_second": {name: round(rate, 1) for name, rate in rates.items()},
+        "of the best fixed": round(rates["adaptive"] / best, 3),
+        "of plain": round(rates["adaptive"] / rates["plain"], 3),
+    }
+
+
+if __name__ == "__main__":
+    main()
