@@ -1,5 +1,7 @@
 """The models of the bls layout and the line that launches them, for every recipe and release, to the letter.
 
+Of a recipe without a draft the model in front too, in both layouts.
+
 Texts have what differs between recipes, one file has a whole `config.pbtxt`. UPDATE_GOLDEN=1 writes them
 anew.
 """
@@ -19,6 +21,7 @@ from trtspec.deploy.launch import SERVER, launch
 from trtspec.plan.layout import repository_spec
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import no_progress
+from trtspec.repository.config import config_text
 from trtspec.repository.engine_config import engine_config_text
 from trtspec.repository.writer import write_repository
 
@@ -32,10 +35,9 @@ def golden(name: str, output: str) -> None:
     assert output == (GOLDEN / name).read_text()
 
 
-def planned(path: Path, folder: Path, release: str) -> Resolved:
-    """The plan of a recipe in the bls layout."""
+def planned(path: Path, folder: Path, release: str, layout: str = "bls") -> Resolved:
     text = path.read_text().replace(
-        "\nengine:\n", f"\nserving: {{layout: bls}}\nengine:\n  release: {release}\n"
+        "\nengine:\n", f"\nserving: {{layout: {layout}}}\nengine:\n  release: {release}\n"
     )
     recipe = folder / path.name
     recipe.write_text(text)
@@ -77,3 +79,11 @@ def test_a_whole_model(tmp_path: Path) -> None:
     (path,) = (path for path in RECIPES if path.stem == "llama-3.3-70b-2xh100")
     target, _ = repository_spec(planned(path, tmp_path, "1.2.1")).engines
     golden("tensorrt_llm.pbtxt", engine_config_text(target))
+
+
+@pytest.mark.parametrize("layout", ["in_process", "bls"])
+@pytest.mark.usefixtures("hub_cache")
+def test_the_model_in_front_without_a_draft(layout: str, tmp_path: Path) -> None:
+    (path,) = (path for path in RECIPES if path.stem == "llama-3.3-70b-h200-ngram")
+    text = config_text(repository_spec(planned(path, tmp_path, "1.2.1", layout)))
+    golden(f"ngram_{layout}.txt", summary(text_format.Parse(text, pb.ModelConfig())) + "\n")

@@ -40,7 +40,7 @@ from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
 
 TOKENS = 128
-LENGTHS = (1, 2, 4, 8)
+LENGTHS = (2, 4, 8)
 RIGHT, SLOW_S = 0.1, 0.002
 
 

@@ -55,7 +55,16 @@ class Bar:
 
 def main() -> int:
     results: dict[str, Any] = {"commands_s": commands()}
-    scripts = ("pair", "coordinator", "triton_overhead", "executor", "busy_core", "load", "conversion")
+    scripts = (
+        "pair",
+        "coordinator",
+        "lookup",
+        "triton_overhead",
+        "executor",
+        "busy_core",
+        "load",
+        "conversion",
+    )
     for script in scripts:
         print(f"{script} ...", file=sys.stderr)
         done = subprocess.run([sys.executable, HERE / f"{script}.py"], check=True, stdout=subprocess.PIPE)
@@ -92,6 +101,10 @@ def promised(results: dict[str, Any]) -> list[Bar]:
             if name.startswith("in_process, 1 streams")
         ),
         Bar("us a round of the coordinator, 32 streams", coordinator["32 streams"]["us_a_round"], 30, False),
+        *(
+            Bar(f"us a lookup behind 8,192 tokens, text: {name}", found["us_a_round"], 20, False)
+            for name, found in results["lookup"].items()
+        ),
         Bar("a round after 131,072 tokens / after 1,024", round(longer / shorter, 2), 1.3, False),
         *under_load(results["load"]),
         *(

@@ -37,7 +37,7 @@ def look(
 
 
 def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: Progress) -> list[Entry]:
-    """Pushes each engine, and the pair as it is served, unless the store has it; returns the new entries.
+    """Pushes each engine, and the build as it is served, unless the store has it; returns the new entries.
 
     `steps` are those of a plan without a store. Raises StoreError.
     """
@@ -73,6 +73,6 @@ def _served(roles: Sequence[Role]) -> tuple[str, ...]:
 
 
 def _pair_key(steps: Sequence[Step], roles: Sequence[Role], manifest: Mapping[str, Any]) -> str:
-    """Returns the key of a pair, which is the same whether the engines were built or pulled."""
+    """Returns the key of a build, which is the same whether the engines were built or pulled."""
     own = [step.digest for step in steps if step.kind in (copy_tokenizer.KIND, write_repository.KIND)]
     return digest_of([manifest["recipe"], own, [engine_key(steps, role) for role in roles]])

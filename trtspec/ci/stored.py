@@ -17,7 +17,7 @@ _HUB_TIMEOUT_S = 10
 
 
 def stored_recipes(store: Store, recipes: Iterable[LoadedRecipe], warn: Callable[[str], None]) -> set[Path]:
-    """Returns the files of the recipes whose pairs the store has; raises StoreError.
+    """Returns the files of the recipes whose builds the store has; raises StoreError.
 
     A recipe that cannot be looked up is left out and reported to `warn`: its build asks the store again.
     """
@@ -32,10 +32,10 @@ def stored_recipes(store: Store, recipes: Iterable[LoadedRecipe], warn: Callable
 
 
 def has_pair(entries: Iterable[Entry], loaded: LoadedRecipe, commits: Mapping[str, str]) -> bool:
-    """Says whether there is a pair of this recipe, for its GPU and release, from these commits of its models.
+    """Says whether there is a build of this recipe, for its GPU and release, from these commits of models.
 
-    `commits` has the commit of each model of the Hub, by its role. A model in a folder has none, so its pair
-    is not found here; the build finds it in the store.
+    `commits` has the commit of each model of the Hub, by its role. A model in a folder has none, so its build
+    is not found here; the job finds it in the store.
     """
     recipe = loaded.recipe
     platform = platform_of(recipe.hardware.gpu, release_of(recipe.engine.release))

@@ -68,7 +68,7 @@ def _trtspec(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
-    """Speculative decoding on NVIDIA's stack: from one recipe to a target and a draft engine under Triton."""
+    """Speculative decoding on NVIDIA's stack: from one recipe to engines under Triton."""
 
 
 def _examples(*lines: str) -> str:

@@ -42,7 +42,7 @@ def build(
     report: ReportOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Convert, build both engines, write the repository."""
+    """Convert, build the engines, write the repository."""
     from trtspec.build.plan import check_host, make_plan
     from trtspec.build.stored import push_build
     from trtspec.ci.recorder import recorded

@@ -1,4 +1,4 @@
-"""`trtspec check`: the recipe, and the pair as far as this machine has the models."""
+"""`trtspec check`: the recipe, and its models as far as this machine has them."""
 
 from __future__ import annotations
 
@@ -52,11 +52,13 @@ def _print(report: PairReport) -> None:
     for finding in report.findings:
         out.result(f"{_LABELS[finding.severity]}  {finding.subject}: {finding.problem}")
         out.result(f"         {finding.effect}")
+    is_pair = len(recipe.models) > 1
     for role, reason in report.unseen.items():
-        out.warning(f"the pair was not checked: the {role} {reason}")
+        out.warning(f"the {'pair' if is_pair else 'model'} was not checked: the {role} {reason}")
     if not errors(report.findings):
         out.result()
-        out.result("the recipe is valid" if report.unseen else "the recipe is valid, and the pair fits")
+        fits = is_pair and not report.unseen
+        out.result("the recipe is valid, and the pair fits" if fits else "the recipe is valid")
 
 
 def _facts(side: Member) -> dict[str, str]:

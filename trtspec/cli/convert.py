@@ -20,7 +20,7 @@ EXAMPLES = (
 
 def convert(
     recipe: RecipeArgument,
-    only: Annotated[Role | None, typer.Option("--only", help="Convert one of the two models.")] = None,
+    only: Annotated[Role | None, typer.Option("--only", help="Convert this model alone.")] = None,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Prove afterwards that all ranks together are the original weights."),
@@ -30,10 +30,13 @@ def convert(
 ) -> None:
     """Convert a recipe's models to TensorRT-LLM checkpoints."""
     from trtspec.build.plan import make_plan
+    from trtspec.recipe.loader import load
     from trtspec.steps import calibrate
     from trtspec.steps import convert as converting
     from trtspec.steps import verify as verifying
 
+    if only and only not in load(recipe).recipe.models:
+        raise typer.BadParameter(f"{recipe} has no {only}", param_hint="--only")
     made = make_plan(recipe, {"output": output}, out.watch, to_run=True)
     kinds = {calibrate.KIND, converting.KIND, *([verifying.KIND] if verify else [])}
     chosen = [step for step in made.steps if step.kind in kinds and only in (step.role, None)]

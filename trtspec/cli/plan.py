@@ -48,7 +48,7 @@ def plan(
             print_memory(memory)
             out.result()
         if on_cpu:
-            print_embedded(on_cpu)
+            print_embedded(on_cpu, made.resolved.engines)
             out.result()
         print_steps(made)
     if memory and memory.problem:

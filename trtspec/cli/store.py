@@ -51,7 +51,7 @@ def pull(
     name: EntryArgument,
     output: Annotated[str, typer.Option("--output", metavar="DIR", help="The folder that is made.")],
 ) -> None:
-    """Fetch a pair that is ready to be served, or one engine."""
+    """Fetch a build that is ready to be served, or one engine."""
     from trtspec.atomic import publish, remove, temporary
     from trtspec.machine.runtime import this_runtime
     from trtspec.store.lookup import find_entry

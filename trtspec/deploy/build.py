@@ -35,7 +35,7 @@ class Build:
 
     @property
     def shares_a_server(self) -> bool:
-        """Whether NVIDIA's C++ backend loads both engines."""
+        """Whether NVIDIA's C++ backend loads the engines."""
         has_engine_models = (self.folder / "model_repository/tensorrt_llm").is_dir()
         return self.recipe.backend == "tensorrt_llm" and has_engine_models
 

@@ -1,4 +1,4 @@
-"""The options that a pair is built with beside `trtllm-build`'s own defaults, each with its reason.
+"""The options that engines are built with beside `trtllm-build`'s own defaults, each with its reason.
 
 The reasons are from TensorRT-LLM's performance tuning guide (useful-build-time-flags.md,
 fp8-quantization.md) and from `tensorrt_llm/builder.py`, releases 1.0 to 1.2.

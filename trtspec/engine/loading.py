@@ -136,7 +136,7 @@ def _check_mode(folder: Path, config: EngineConfig, num_draft_tokens: int) -> No
 def _check_vocabulary(folder: Path, config: EngineConfig, tokenizer_size: int) -> None:
     if tokenizer_size > config.vocab_size:
         problem = f"has a vocabulary of {config.vocab_size}, and the tokenizer ids up to {tokenizer_size - 1}"
-        raise EngineError(folder, problem, "build both engines and the tokenizer from one recipe")
+        raise EngineError(folder, problem, "build the engines and the tokenizer from one recipe")
 
 
 def _check_length(folder: Path, config: EngineConfig, target: EngineConfig) -> None:

@@ -1,4 +1,4 @@
-"""The memory and threads that a pair of the torch backend takes of a machine that runs it on its CPU; pure.
+"""The memory and threads that engines of the torch backend take of a machine that runs them on its CPU; pure.
 
 The engines compute the same numbers when they are loaded; the free memory may have changed by then.
 """
@@ -16,7 +16,7 @@ from trtspec.serving.executors.torch.host import ProcessShare
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """What a pair finds on the machine, and what it takes of that.
+    """What the engines find on the machine, and what they take of that.
 
     `free` and `weights` are in bytes; `kv_per_token` is the bytes of all KV caches for a token. Each cache
     holds `tokens` of the `asked` tokens that requests can ask for. A step runs on `threads` threads, which
@@ -34,14 +34,14 @@ class Embedded:
 
     @property
     def problem(self) -> str | None:
-        """Why the pair cannot work on this machine; None if it can."""
+        """Why the engines cannot work on this machine; None if they can."""
         if self.tokens < self.max_seq_len:
             return f"the KV cache holds {self.tokens} tokens, less than one text of {self.max_seq_len}"
         return None
 
 
 def embedded(resolved: Resolved, host: ProcessShare) -> Embedded | None:
-    """Returns what the pair takes of this host; None for the `tensorrt_llm` backend."""
+    """Returns what the engines take of this host; None for the `tensorrt_llm` backend."""
     if resolved.backend != "torch":
         return None
     engines = resolved.engines.values()

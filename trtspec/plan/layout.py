@@ -1,4 +1,4 @@
-"""The Triton models of a build: one with both engines inside, or one for each behind one in front; pure."""
+"""The Triton models of a build: one with the engines inside, or one for each behind one in front; pure."""
 
 from __future__ import annotations
 

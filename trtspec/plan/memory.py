@@ -3,7 +3,7 @@
 Weights and KV cache are exact: the first are the bytes of the checkpoint's largest rank, the second follows
 from the layers and key-value heads of a rank. The workspace of an engine is an estimate that errs on the
 large side. The KV caches get `free_gpu_memory_fraction` of what is left, as in TensorRT-LLM's
-`KvCacheConfig` (`executor.h`), and both engines hold the same texts.
+`KvCacheConfig` (`executor.h`), and all engines hold the same texts.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def resolve(
     """Returns the recipe with every default filled in; pure.
 
     `flags` has values by their key in the recipe, None for a flag that was not given. Raises RecipeError for
-    what the recipe asks for and this pair, or trtspec, cannot give, and ModelError for a model
+    what the recipe asks for and its models, or trtspec, cannot give, and ModelError for a model
     that trtspec does not convert.
     """
     choose = Chooser(loaded, flags, environment)

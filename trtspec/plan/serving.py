@@ -1,10 +1,10 @@
-"""The choices for the Triton model in front of a pair: its draft tokens, layout and admission; pure."""
+"""The choices for the Triton model that clients call: its draft tokens, layout and admission; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from trtspec.plan.choices import Chooser
+from trtspec.plan.choices import Choice, Chooser
 from trtspec.plan.resolved import EnginePlan, Layout, Policy
 from trtspec.repository.spec import AdmissionParameters
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
@@ -37,6 +37,7 @@ def choose_drafting(choose: Chooser) -> Drafting | None:
     method = choose.loaded.recipe.speculation.method
     if method.kind == DRAFT_MODEL.kind:
         return None
+    choose.choices.append(Choice("speculation.method", method.kind, "recipe", "as written"))
     options = {
         name: choose(f"speculation.method.{name}", value, "what is usual")
         for name, value in method.options.items()
@@ -53,7 +54,10 @@ def choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
 
 
 def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> AdmissionParameters:
-    """Returns the limits on requests; a limit that the recipe leaves out fits those that it writes."""
+    """Returns the limits on requests; a limit that the recipe leaves out fits those that it writes.
+
+    There is none of the draft engine where the method has no model.
+    """
     serving = choose.loaded.recipe.serving
     places = min(engine.options.max_batch_size for engine in engines)
     per_place = _QUEUED_FOR_A_PLACE * places
@@ -72,11 +76,15 @@ def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> Admiss
         min(_QUEUE_DELAY, limit),
         "five minutes; who comes later is better off elsewhere" if limit > _QUEUE_DELAY else "the time limit",
     )
-    draft_timeout = choose(
-        "serving.draft_timeout_microseconds",
-        min(_DRAFT_TIMEOUT, limit // 2),
-        "five seconds for what takes milliseconds" if limit >= 2 * _DRAFT_TIMEOUT else "half the time limit",
-    )
+    draft_timeout = None
+    if choose.loaded.recipe.speculation.method.has_model:
+        draft_timeout = choose(
+            "serving.draft_timeout_microseconds",
+            min(_DRAFT_TIMEOUT, limit // 2),
+            "five seconds for what takes milliseconds"
+            if limit >= 2 * _DRAFT_TIMEOUT
+            else "half the time limit",
+        )
     target_timeout = choose(
         "serving.target_timeout_microseconds",
         serving.target_timeout_microseconds,

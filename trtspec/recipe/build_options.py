@@ -132,8 +132,8 @@ OPTIONS: dict[str, Kind] = {
     "monitor_memory": Flag(),
 }
 
-# Options with the one value that a pair needs, and the reason. trtllm-build takes other values, with which
-# the engines fail when they are loaded.
+# Options with the one value that an engine needs here, and the reason. trtllm-build takes other values, with
+# which the engines fail when they are loaded.
 FIXED: dict[str, tuple[int | str, str]] = {
     "max_beam_width": (1, "speculation has no beams"),
     "kv_cache_type": ("paged", "KV blocks are reused from round to round"),

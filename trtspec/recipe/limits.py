@@ -9,7 +9,7 @@ from trtspec.findings import Finding
 from trtspec.recipe import gpus
 from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import option_problem
-from trtspec.recipe.schema import BLS_MODELS, Model, Recipe
+from trtspec.recipe.schema import BLS_MODELS, Hybrid, Model, Ngram, Recipe
 from trtspec.roles import Role
 
 _TOKENS_PER_BLOCK = 32
@@ -44,6 +44,13 @@ def _draft(recipe: Recipe) -> Iterator[Finding]:
     if not method.has_model and recipe.draft is not None:
         problem = f"proposes nothing: speculation.method is {method.kind}"
         yield Finding("draft", problem, "remove this section, or write method: draft_model")
+    if not method.has_model and recipe.serving.draft_timeout_microseconds is not None:
+        problem = f"no draft is waited for: speculation.method is {method.kind}"
+        yield Finding("serving.draft_timeout_microseconds", problem, "remove this line")
+    if isinstance(method, Ngram | Hybrid) and method.prompt_lookup_min > method.prompt_lookup_max:
+        least, most = method.prompt_lookup_min, method.prompt_lookup_max
+        problem = f"{least} is more than prompt_lookup_max, which is {most}"
+        yield Finding("speculation.method.prompt_lookup_min", problem, f"at most {most}")
 
 
 def _build_options(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from trtspec.findings import Finding
 from trtspec.recipe.schema import Recipe
@@ -32,7 +33,8 @@ def problems_of(error: ValidationError, document: Document) -> list[Finding]:
     """One finding for each key, even where pydantic reports one for each type that the key may have."""
     found: dict[str, Finding] = {}
     for entry in error.errors(include_url=False):
-        path = _path(entry["loc"])
+        place = list(map(str, entry["loc"]))
+        path = _path(place)
         if "build" in path[:-1]:
             path = path[: path.index("build") + 2]
         key = ".".join(path)
@@ -41,46 +43,36 @@ def problems_of(error: ValidationError, document: Document) -> list[Finding]:
         if "build" in path[:-1]:
             problem, repair = _build_option(entry["input"])
         else:
-            problem, repair = _explain(entry, key, path, document)
+            problem, repair = _explain(entry, key, place, document)
         found[key] = Finding(key, problem, repair, line=line_of(key, document.lines))
     return list(found.values())
 
 
-def _path(loc: tuple[int | str, ...]) -> list[str]:
+def _path(place: list[str]) -> list[str]:
     """The keys alone: behind a key of several kinds pydantic names the kind that it took."""
-    path: list[str] = []
-    parts = iter(map(str, loc))
-    for part in parts:
-        section = _section(path)
-        path.append(part)
-        if section and part in section.model_fields and section.model_fields[part].discriminator:
-            next(parts, None)
-    return path
+    return [part for number, part in enumerate(place) if not _kinds(place[:number])]
 
 
 def _explain(
-    entry: Mapping[str, Any], key: str, path: list[str], document: Document
+    entry: Mapping[str, Any], key: str, place: list[str], document: Document
 ) -> tuple[str, str | None]:
+    """What is wrong and how to repair it; `place` is where pydantic found it."""
     kind, value, context = entry["type"], entry["input"], entry.get("ctx", {})
     if kind == "extra_forbidden":
-        return "unknown key", _nearest_key(path)
+        return "unknown key", _nearest_key(place)
     if kind == "missing":
-        return f"is missing: {_description(path)}", None
+        return f"is missing: {_description(place)}", None
     if kind == "value_error":
         problem, repair = (*context["error"].args, None)[:2]
         return problem, repair
     if kind in _WANTED:
         problem = "has no value" if value is None else f"found {_found(value)}"
         return f"{problem}, but {_WANTED[kind]} is wanted", _retype(kind, value, document.written.get(key))
-    if kind in ("literal_error", "union_tag_invalid"):
-        expected = context.get("expected") or context["expected_tags"]
-        value = context.get("tag", value)
-        allowed = re.findall(r"'([^']*)'", expected) or [expected]
-        near = get_close_matches(str(value).lower(), allowed, n=1)
-        return (
-            f"found {_found(value)}; allowed: {', '.join(allowed)}",
-            f"did you mean {near[0]}?" if near else None,
-        )
+    if kinds := _kinds(place):
+        return _kind_problem(value, kinds)
+    if kind == "literal_error":
+        allowed = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
+        return f"found {_found(value)}; allowed: {', '.join(allowed)}", _did_you_mean(value, allowed)
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
         return f"found {value}; it must be {bound}", None
@@ -92,6 +84,21 @@ def _explain(
         letters = _PATTERNS.get(context["pattern"], "text without control characters")
         return f"found {value!r:.80}; allowed: {letters}", None
     return str(entry["msg"]), None
+
+
+def _kind_problem(value: Any, kinds: list[str]) -> tuple[str, str | None]:
+    """What is wrong with a key of several kinds, whose value has the name of none of them."""
+    allowed = f"allowed: {', '.join(kinds)}"
+    if isinstance(value, dict) and "kind" not in value:
+        return f"has no kind; {allowed}", "write kind: and one of these names"
+    named = value["kind"] if isinstance(value, dict) else value
+    problem = "has no value" if named is None else f"found {_found(named)}"
+    return f"{problem}; {allowed}", _did_you_mean(named, kinds)
+
+
+def _did_you_mean(value: Any, allowed: list[str]) -> str | None:
+    near = get_close_matches(str(value).lower(), allowed, n=1)
+    return f"did you mean {near[0]}?" if near else None
 
 
 def _build_option(value: Any) -> tuple[str, str | None]:
@@ -127,35 +134,55 @@ def _retype(kind: str, value: Any, written: str | None) -> str | None:
     return None
 
 
-def _nearest_key(path: list[str]) -> str:
+def _nearest_key(place: list[str]) -> str:
     """A repair that names the nearest key of the same section, or else the section that has this very key."""
-    *parents, name = path
+    *parents, name = place
     section = _section(parents)
     known = list(section.model_fields) if section else []
     near = get_close_matches(name.lower().replace("-", "_"), known, n=1)
     if near:
         return f"did you mean {near[0]}?"
-    elsewhere = [place for place, model in _sections(Recipe, "") if name in model.model_fields]
+    elsewhere = [other for other, model in _sections(Recipe, "") if name in model.model_fields]
     if elsewhere:
-        return "it belongs " + " or ".join(
-            f"in {place}" if place else "at the top level" for place in elsewhere
-        )
+        return "it belongs " + " or ".join(map(_named, elsewhere))
     return f"known keys here: {', '.join(known)}"
 
 
-def _description(path: list[str]) -> str:
-    section = _section(path[:-1])
-    return (section.model_fields[path[-1]].description or "") if section else ""
+def _named(place: str) -> str:
+    """A section in words: speculation.method.ngram is one kind of speculation.method."""
+    *parents, last = place.split(".")
+    if last in _kinds(parents):
+        return f"in {'.'.join(parents)} of kind {last}"
+    return f"in {place}" if place else "at the top level"
 
 
-def _section(path: list[str]) -> type[BaseModel] | None:
-    return dict(_sections(Recipe, "")).get(".".join(path))
+def _description(place: list[str]) -> str:
+    section = _section(place[:-1])
+    return (section.model_fields[place[-1]].description or "") if section else ""
+
+
+def _section(place: list[str]) -> type[BaseModel] | None:
+    return dict(_sections(Recipe, "")).get(".".join(place))
+
+
+def _kinds(place: list[str]) -> list[str]:
+    """The names of the kinds that the key at this place has; none for a key of one kind."""
+    section = _section(place[:-1]) if place else None
+    field = section.model_fields.get(place[-1]) if section else None
+    return [name for name, _ in _members(field)] if field and field.discriminator else []
 
 
 def _sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every section of the schema with its dotted key."""
+    """Every section of the schema with its dotted key, which ends with the kind where there are several."""
     yield path, model
     for name, field in model.model_fields.items():
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from _sections(kind, f"{path}.{name}" if path else name)
+        for kind, section in _members(field):
+            yield from _sections(section, ".".join(filter(None, (path, name, kind))))
+
+
+def _members(field: FieldInfo) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The sections that a key may have, each with its name among several kinds, or else an empty one."""
+    for section in (field.annotation, *get_args(field.annotation)):
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            tag = section.model_fields[str(field.discriminator)] if field.discriminator else None
+            yield get_args(tag.annotation)[0] if tag else "", section

@@ -7,7 +7,8 @@ fills it in. What contradicts something else in the recipe is found by `limits.p
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
@@ -16,6 +17,7 @@ from trtspec.recipe import gpus, releases
 from trtspec.roles import Role
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+LookupTokens = Annotated[int, Field(ge=1, le=64)]
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 BuildOption = bool | int | float | Text
@@ -83,7 +85,7 @@ class Parallel(Section):
 
 
 class Model(Section):
-    """One of the two models."""
+    """A model of the recipe, which gets an engine."""
 
     model: Text = Field(description="Hugging Face Hub id, or a folder relative to the recipe.")
     revision: Text | None = Field(
@@ -123,11 +125,11 @@ class Ngram(DraftMethod):
     """The text itself proposes what followed its last tokens where they stood before."""
 
     kind: Literal["ngram"] = Field(description="The name of this method.")
-    prompt_lookup_min: Positive = Field(
-        default=2, le=64, description="The fewest of the last tokens that must have stood there before."
+    prompt_lookup_min: LookupTokens = Field(
+        default=2, description="The fewest of the last tokens that must have stood there before."
     )
-    prompt_lookup_max: Positive = Field(
-        default=8, le=64, description="How many of the last tokens are looked up; the longest match counts."
+    prompt_lookup_max: LookupTokens = Field(
+        default=8, description="How many of the last tokens are looked up; the longest match counts."
     )
 
 
@@ -136,11 +138,11 @@ class Hybrid(DraftMethod):
 
     has_model = True
     kind: Literal["hybrid"] = Field(description="The name of this method.")
-    prompt_lookup_min: Positive = Field(
-        default=4, le=64, description="The fewest of the last tokens that must have stood there before."
+    prompt_lookup_min: LookupTokens = Field(
+        default=4, description="The fewest of the last tokens that must have stood there before."
     )
-    prompt_lookup_max: Positive = Field(
-        default=8, le=64, description="How many of the last tokens are looked up; the longest match counts."
+    prompt_lookup_max: LookupTokens = Field(
+        default=8, description="How many of the last tokens are looked up; the longest match counts."
     )
 
 
@@ -156,6 +158,10 @@ Method = Annotated[
         _named, json_schema_input_type=Literal["draft_model", "ngram", "hybrid"] | DraftModel | Ngram | Hybrid
     ),
 ]
+METHODS: Mapping[str, type[DraftMethod]] = {
+    get_args(method.model_fields["kind"].annotation)[0]: method for method in (DraftModel, Ngram, Hybrid)
+}
+"""The methods by their names."""
 
 
 class Speculation(Section):
@@ -183,7 +189,7 @@ class Speculation(Section):
 
 
 class Engine(Section):
-    """What both engines are built with and for."""
+    """What the engines are built with and for."""
 
     backend: Backend | None = Field(
         default=None,
@@ -221,14 +227,14 @@ BLS_MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
 
 
 class Serving(Section):
-    """The Triton model in front of the pair."""
+    """The Triton model that clients call."""
 
     model_name: Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
         default="speculative_llm", description="Name of the Triton model that clients call."
     )
     layout: Literal["in_process", "bls"] | None = Field(
         default=None,
-        description="in_process: one Triton model owns both engines; bls: each engine is a model of its own.",
+        description="in_process: one Triton model owns the engines; bls: each engine is a model of its own.",
     )
     max_queue_size: Positive | None = Field(
         default=None,
@@ -244,7 +250,7 @@ class Serving(Section):
     )
     draft_timeout_microseconds: Microseconds | None = Field(
         default=None,
-        description="How long a round waits for its draft before the target goes on alone.",
+        description="How long a round waits for the draft engine before the target goes on alone.",
     )
     target_timeout_microseconds: Microseconds = Field(
         default=120 * 10**6,
@@ -254,7 +260,7 @@ class Serving(Section):
 
 
 class Recipe(Section):
-    """One pair, from two Hugging Face models to a Triton model repository."""
+    """A target and where its drafts come from: from Hugging Face models to a Triton model repository."""
 
     version: Literal[1] = Field(default=1, description="Version of this schema.")
     name: Annotated[str, Field(max_length=100, pattern=r"^[a-z0-9][a-z0-9._-]*$")] = Field(
@@ -262,12 +268,15 @@ class Recipe(Section):
     )
     target: Model = Field(description="The large model, whose text is served.")
     draft: Model | None = Field(
-        default=None, description="The small model that proposes tokens; method draft_model needs it."
+        default=None,
+        description="The small model that proposes tokens; every method but ngram needs it.",
     )
     hardware: Hardware = Field(description="Where the engines run.")
-    speculation: Speculation = Field(default=Speculation(), description="How the two models work together.")
-    engine: Engine = Field(default=Engine(), description="What both engines are built with and for.")
-    serving: Serving = Field(default=Serving(), description="The Triton model in front of the pair.")
+    speculation: Speculation = Field(
+        default=Speculation(), description="Where drafts come from, and how long they are."
+    )
+    engine: Engine = Field(default=Engine(), description="What the engines are built with and for.")
+    serving: Serving = Field(default=Serving(), description="The Triton model that clients call.")
 
     @property
     def ranks(self) -> dict[Role, int]:
@@ -309,4 +318,15 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Recipe.model_json_schema(),
         "title": "trtspec recipe",
+        "if": _is_any_of(name for name, method in METHODS.items() if not method.has_model),
+        "then": {"properties": {"draft": {"type": "null"}}},
+        "else": {"required": ["draft"], "properties": {"draft": {"$ref": "#/$defs/Model"}}},
     }
+
+
+def _is_any_of(methods: Iterable[str]) -> dict[str, Any]:
+    """Returns the JSON Schema of the recipes with one of these methods, by its name or with a section."""
+    names = {"enum": list(methods)}
+    section = {"type": "object", "required": ["kind"], "properties": {"kind": names}}
+    speculation = {"required": ["method"], "properties": {"method": {"anyOf": [names, section]}}}
+    return {"required": ["speculation"], "properties": {"speculation": speculation}}

@@ -1,7 +1,7 @@
 """The recipe that `trtspec init` writes: valid as it stands, every choice explained beside it."""
 
 STARTER = """\
-# A trtspec recipe: one target, one draft, and where they will run.
+# A trtspec recipe: one target, where its drafts come from, and where all that will run.
 # `trtspec schema > recipe.schema.json` lets an editor complete and check it:
 # yaml-language-server: $schema=recipe.schema.json
 
@@ -20,6 +20,7 @@ draft:                                      # the small model that proposes toke
   model: meta-llama/Llama-3.2-1B-Instruct
 
 speculation:
+  # method: draft_model                     # or hybrid: the text proposes, else the draft; or ngram: no draft
   max_draft_len: 8                          # the longest draft that the target can verify
   # num_draft_tokens: 8                     # K of a request that names none
 

@@ -12,7 +12,7 @@ from trtspec.serving.triton.tensors import INPUTS, OUTPUTS
 
 
 def model_config(spec: RepositorySpec) -> pb.ModelConfig:
-    """Returns the config of the model that runs the coordinator, and in the in-process layout both engines.
+    """Returns the config of the model that runs the coordinator, and in the in-process layout the engines.
 
     `max_batch_size` 1 gives each tensor the batch dimension that clients of NVIDIA's models send ([1, 1]),
     and lets Triton refuse more than one prompt in a request. The one instance serves all requests at once.

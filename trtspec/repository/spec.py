@@ -36,7 +36,7 @@ class EngineModel:
 class TensorRtLlm:
     """What it takes, beside the folders, to serve TensorRT-LLM's engines in one process.
 
-    `image` is NVIDIA's image of the release that built them. Both KV caches together take
+    `image` is NVIDIA's image of the release that built them. All KV caches together take
     `kv_cache_free_gpu_mem_fraction` of the memory that the engines leave free. An engine with chunked context
     may read a text in several iterations.
     """
@@ -54,16 +54,16 @@ class AdmissionParameters:
     `max_places` completions are at work at once, and `max_queue_size` more wait, each up to
     `max_queue_delay_microseconds`. A completion whose request names no time limit has
     `default_timeout_microseconds` from its arrival to its last token. A draft that takes longer than
-    `draft_timeout_microseconds` is left out of its round; a target that has requests and makes no progress
-    for `target_timeout_microseconds` fails them. `kv_tokens` is how many tokens of text each KV cache holds,
-    None where only the loaded engines know.
+    `draft_timeout_microseconds` is left out of its round; None where no engine proposes. A target that has
+    requests and makes no progress for `target_timeout_microseconds` fails them. `kv_tokens` is how many
+    tokens of text each KV cache holds, None where only the loaded engines know.
     """
 
     max_places: int
     max_queue_size: int
     max_queue_delay_microseconds: int
     default_timeout_microseconds: int
-    draft_timeout_microseconds: int
+    draft_timeout_microseconds: int | None
     target_timeout_microseconds: int
     kv_tokens: int | None = None
 

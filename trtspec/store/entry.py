@@ -1,4 +1,4 @@
-"""What a store knows of one engine, or of a pair that is ready to be served: a small document."""
+"""What a store knows of one engine, or of a build that is ready to be served: a small document."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trtspec.store.platform import Platform
 
 SCHEMA = 1
 Content = Literal["target", "draft", "pair"]
+"""`pair` is a build that is ready to be served, also one without a draft: the word is in documents."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -42,10 +43,10 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a store knows of one engine or pair.
+    """What a store knows of one engine or build.
 
     `name` is that of the recipe, `key` that by which a build finds the entry, and `created` the time in ISO
-    8601, UTC. `files` are by their path in the engine directory, or in the build directory of a pair;
+    8601, UTC. `files` are by their path in the engine directory, or in the build directory;
     `folders` are those without a file. `manifest` is the provenance.
     """
 

@@ -1,7 +1,8 @@
-"""The memory budget of a pair, for people and for machines."""
+"""The memory budget of the engines, for people and for machines."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from trtspec.units import gib
 if TYPE_CHECKING:
     from trtspec.plan.embedded import Embedded
     from trtspec.plan.memory import Budget
+    from trtspec.roles import Role
 
 
 def print_memory(budget: Budget) -> None:
@@ -23,7 +25,11 @@ def print_memory(budget: Budget) -> None:
             ", ".join(f"{role} {gib(engine.weights)}" for role, engine in engines),
         ),
         ("workspace", gib(budget.workspace), "an estimate: activations, logits, CUDA, TensorRT"),
-        ("KV cache", gib(max(budget.left, 0)), f"{budget.tokens:,} tokens in each of the two"),
+        (
+            "KV cache",
+            gib(max(budget.left, 0)),
+            f"{budget.tokens:,} tokens{' in each of the two' * (len(engines) > 1)}",
+        ),
         (
             "a token",
             f"{budget.kv_per_token:,} B",
@@ -46,16 +52,17 @@ def memory_as_json(budget: Budget) -> dict[str, Any]:
     return {**values, **values.pop("engines"), **found}
 
 
-def print_embedded(embedded: Embedded) -> None:
-    """Prints the same for a pair that runs on the CPU of this machine."""
-    enough = "all" if embedded.tokens == embedded.asked else "of"
+def print_embedded(embedded: Embedded, roles: Collection[Role]) -> None:
+    """Prints the same for the engines of these roles on the CPU of this machine."""
+    is_pair = len(roles) > 1
+    found = f"{'all' if embedded.tokens == embedded.asked else 'of'} {embedded.asked:,}"
     rows = [
-        ("weights", gib(embedded.weights), "of both models"),
-        ("a token", f"{embedded.kv_per_token:,} B", "of KV cache, in both"),
+        ("weights", gib(embedded.weights), "of both models" if is_pair else "of the target"),
+        ("a token", f"{embedded.kv_per_token:,} B", "of KV cache, in both" if is_pair else "of KV cache"),
         (
             "KV cache",
             f"{embedded.tokens:,} tokens",
-            f"in each of the two, {enough} {embedded.asked:,} that requests can ask for",
+            f"{'in each of the two, ' if is_pair else ''}{found} that requests can ask for",
         ),
         ("threads", str(embedded.threads), f"{embedded.because}; fewer while others are busy on them"),
     ]

@@ -119,9 +119,9 @@ def test_wrong_usage(recipes: Path, args: list[str]) -> None:
 
 
 def stored(folder: Path, recipe: str, gpu: str = "h200", revision: str = "a" * 40) -> str:
-    """A store with the pair of a recipe, built for a GPU from one commit of both models."""
+    """A store with the build of a recipe, for a GPU and from one commit of each model."""
     loaded = load(Path(recipe))
-    models = {role: {"revision": revision} for role in ("target", "draft")}
+    models = {role: {"revision": revision} for role in loaded.recipe.models}
     manifest = {"recipe": loaded.recipe.digest, "models": models}
     platform = platform_of(gpu, release_of(loaded.recipe.engine.release))
     folder.mkdir(exist_ok=True)
@@ -147,6 +147,15 @@ def test_what_the_store_has_is_no_job(recipes: Path) -> None:
     assert result.exit_code == 0, result.exception
     assert json.loads(result.stdout) == {"include": []}
     assert "one.yaml: the store has it" in result.stderr
+
+
+def test_what_the_store_has_without_a_draft_is_no_job(recipes: Path) -> None:
+    text = Path("one.yaml").read_text().replace("draft: {model: example/draft}\n", "")
+    Path("one.yaml").write_text(f"{text}speculation: {{method: ngram}}\n")
+    assert jobs_of(run("one.yaml")) == ["one"]
+    pin("one.yaml")
+    result = run("one.yaml", "--store", stored(recipes / "store", "one.yaml"))
+    assert (jobs_of(result), result.exit_code) == ([], 0)
 
 
 def test_what_is_no_job_is_not_looked_for(recipes: Path) -> None:

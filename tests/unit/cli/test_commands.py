@@ -168,6 +168,18 @@ class TestHub:
         assert list(answer["not_checked"]) == ["draft"]
         assert list(answer["models"]) == ["target"]
 
+    def test_a_target_alone_is_no_pair(
+        self, model_folder: Callable[..., Path], write_recipe: Callable[..., Path]
+    ) -> None:
+        text = "name: alone\ntarget: {model: MODEL}\nspeculation: {method: ngram}\nhardware: {gpu: h100}\n"
+        model_folder("target")
+        here = run("check", write_recipe(text.replace("MODEL", "./target")))
+        assert (here.stdout.splitlines()[-1], here.stderr) == ("the recipe is valid", "")
+        away = run("check", write_recipe(text.replace("MODEL", "someone/target")))
+        assert away.exit_code == 0
+        assert "the model was not checked: the target someone/target is on the Hub" in away.stderr
+        assert away.stdout.splitlines()[-1] == "the recipe is valid"
+
     def test_a_cached_model_is_checked(
         self, model_folder: Callable[..., Path], write_recipe: Callable[..., Path], cache: Path
     ) -> None:

@@ -19,12 +19,13 @@ def plan(
 ) -> Callable[..., str]:
     """What `trtspec plan` says of a pair of one model on the torch backend, on a machine like this."""
 
-    def run(machine: host.ProcessShare, *flags: str) -> str:
+    def run(machine: host.ProcessShare, *flags: str, method: str = "draft_model") -> str:
         monkeypatch.setattr(host, "look", lambda: machine)
         model, recipe = llama_folder(), tmp_path / "recipe.yaml"
+        draft = "" if method == "ngram" else f"draft: {{model: {model}, dtype: float32}}\n"
         recipe.write_text(
-            f"name: pair\ntarget: {{model: {model}, dtype: float32}}\n"
-            f"draft: {{model: {model}, dtype: float32}}\n"
+            f"name: pair\ntarget: {{model: {model}, dtype: float32}}\n{draft}"
+            f"speculation: {{method: {method}}}\n"
             "engine: {max_batch_size: 4, max_seq_len: 100}\nhardware: {gpu: none}\n"
         )
         return CliRunner().invoke(app, ["plan", str(recipe), *flags]).output
@@ -41,6 +42,14 @@ def test_all_that_requests_can_ask_for(plan: Callable[..., str]) -> None:
     printed = plan(host.ProcessShare(8, 2.5, 1000 * MIB))
     assert "in each of the two, all 800 that requests can ask for" in " ".join(printed.split())
     assert "the control group allows 2.5 processors" in " ".join(printed.split())
+
+
+def test_of_a_target_alone(plan: Callable[..., str]) -> None:
+    machine = host.ProcessShare(8, None, 1000 * MIB)
+    found = json.loads(plan(machine, "--json", method="ngram"))["memory"]
+    assert found["kv_per_token"] == 2 * 2 * 2 * 8 * 4
+    printed = " ".join(plan(machine, method="ngram").split())
+    assert "GiB of the target a token 256 B of KV cache KV cache 800 tokens all 800 that requests" in printed
 
 
 def test_what_is_free_bounds_it(plan: Callable[..., str]) -> None:

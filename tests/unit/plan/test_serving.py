@@ -11,7 +11,9 @@ from trtspec.plan.choices import Choice
 from trtspec.plan.layout import repository_spec
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import no_progress
+from trtspec.repository.config import config_text
 from trtspec.repository.spec import AdmissionParameters
+from trtspec.serving.drafters.source import Drafting
 
 SECOND = 10**6
 
@@ -55,6 +57,27 @@ def test_what_is_left_out_keeps_within_what_is_written(pair_recipe: Path) -> Non
     assert found.admission.max_queue_delay_microseconds == 4 * SECOND
     assert found.admission.draft_timeout_microseconds == 2 * SECOND
     assert choice(found, "draft_timeout_microseconds").reason == "half the time limit"
+
+
+def test_where_no_engine_proposes_nothing_is_said_of_its_time(pair_recipe: Path) -> None:
+    lines = [line for line in pair_recipe.read_text().splitlines() if not line.startswith("draft:")]
+    pair_recipe.write_text("\n".join([*lines, "speculation: {method: ngram}", ""]))
+    found = resolved(pair_recipe)
+    assert found.admission.draft_timeout_microseconds is None
+    assert "draft_timeout_microseconds" not in config_text(repository_spec(found))
+    assert found.drafting == Drafting("ngram", {"prompt_lookup_min": 2, "prompt_lookup_max": 8})
+    assert not [choice for choice in found.choices if choice.key == "serving.draft_timeout_microseconds"]
+
+
+def test_the_method_is_shown_unless_it_is_the_usual_one(pair_recipe: Path) -> None:
+    assert not [choice for choice in resolved(pair_recipe).choices if "method" in choice.key]
+    method = "speculation: {method: {kind: hybrid, prompt_lookup_min: 3}}\n"
+    pair_recipe.write_text(method + pair_recipe.read_text())
+    chosen = {choice.key: (choice.value, choice.origin) for choice in resolved(pair_recipe).choices}
+    assert chosen["speculation.method"] == ("hybrid", "recipe")
+    assert chosen["speculation.method.prompt_lookup_min"] == (3, "recipe")
+    assert chosen["speculation.method.prompt_lookup_max"] == (8, "default")
+    assert chosen["serving.draft_timeout_microseconds"] == (5 * SECOND, "default")
 
 
 def test_the_plan_knows_what_kv_caches_hold_where_it_says_so(h200_recipe: Path) -> None:

@@ -18,12 +18,16 @@ def found(**changes: Any) -> dict[str, tuple[str, str | None]]:
         "hardware": {"gpu": "h100"},
     }
     for section, keys in changes.items():
-        values[section] = {**values.get(section, {}), **keys}
+        values[section] = keys if keys is None else {**(values.get(section) or {}), **keys}
     findings = contradictions(Recipe.model_validate(values))
     return {finding.subject: (finding.problem, finding.repair) for finding in findings}
 
 
 FP8 = {"weights": "fp8", "kv_cache": "fp8"}
+
+
+def lookup(kind: str, least: int, most: int) -> dict[str, Any]:
+    return {"kind": kind, "prompt_lookup_min": least, "prompt_lookup_max": most}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,9 @@ FP8 = {"weights": "fp8", "kv_cache": "fp8"}
         {"serving": {"layout": "bls"}, "hardware": {"count": 2}, "target": {"parallel": {"tensor": 2}}},
         {"serving": {"layout": "in_process", "model_name": "tensorrt_llm"}},
         {"serving": {"max_queue_delay_microseconds": 600_000_000}},
+        {"draft": None, "speculation": {"method": "ngram"}},
+        {"draft": None, "speculation": {"method": lookup("ngram", 3, 3)}},
+        {"speculation": {"method": lookup("hybrid", 3, 4)}},
         {"serving": {"default_timeout_microseconds": 2_000, "draft_timeout_microseconds": 1_999}},
         {"target": {"build": {"gemm_plugin": "auto", "use_paged_context_fmha": "enable", "workers": 2}}},
     ],
@@ -133,6 +140,40 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
             "serving.draft_timeout_microseconds",
             "leaves the target no time",
             "at most 1999",
+        ),
+        (
+            {"speculation": {"method": "ngram"}},
+            "draft",
+            "proposes nothing: speculation.method is ngram",
+            "remove this section, or write method: draft_model",
+        ),
+        (
+            {"draft": None, "speculation": {"method": "hybrid"}},
+            "draft",
+            "is missing: the small model",
+            "None",
+        ),
+        (
+            {
+                "draft": None,
+                "speculation": {"method": "ngram"},
+                "serving": {"draft_timeout_microseconds": 5_000},
+            },
+            "serving.draft_timeout_microseconds",
+            "no draft is waited for: speculation.method is ngram",
+            "remove this line",
+        ),
+        (
+            {"draft": None, "speculation": {"method": lookup("ngram", 5, 4)}},
+            "speculation.method.prompt_lookup_min",
+            "5 is more than prompt_lookup_max, which is 4",
+            "at most 4",
+        ),
+        (
+            {"speculation": {"method": {"kind": "hybrid", "prompt_lookup_max": 3}}},
+            "speculation.method.prompt_lookup_min",
+            "4 is more than prompt_lookup_max, which is 3",
+            "at most 3",
         ),
         (
             {"serving": {"model_name": "tensorrt_llm_draft"}},

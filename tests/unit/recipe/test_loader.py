@@ -81,6 +81,29 @@ class TestUnknownKeys:
     ) -> None:
         assert problems(MINIMAL + line) == (Finding(key, "unknown key", repair, line=5),)
 
+    @pytest.mark.parametrize(
+        ("method", "key", "repair"),
+        [
+            ("{kind: ngram, prompt_lookup_mx: 3}", "prompt_lookup_mx", "did you mean prompt_lookup_max?"),
+            (
+                "{kind: draft_model, prompt_lookup_max: 3}",
+                "prompt_lookup_max",
+                "it belongs in speculation.method of kind ngram or in speculation.method of kind hybrid",
+            ),
+            (
+                "{kind: ngram, zzz: 3}",
+                "zzz",
+                "known keys here: kind, prompt_lookup_min, prompt_lookup_max",
+            ),
+            ("{kind: draft_model, zzz: 3}", "zzz", "known keys here: kind"),
+        ],
+    )
+    def test_those_of_a_method_are_held_against_this_method(
+        self, problems: Problems, method: str, key: str, repair: str
+    ) -> None:
+        (found,) = problems(f"{MINIMAL}speculation:\n  method: {method}\n")
+        assert found == Finding(f"speculation.method.{key}", "unknown key", repair, line=6)
+
     def test_a_missing_key_says_what_it_is_for(self, problems: Problems) -> None:
         found = problems("target:\n  dtype: auto\ndraft: {model: a/b}\n")
         assert [(problem.line, problem.subject) for problem in found] == [
@@ -152,6 +175,34 @@ class TestValues:
         assert problem in found.problem
         assert (found.repair is None) == (repair is None)
         assert (repair or "") in (found.repair or "")
+
+    @pytest.mark.parametrize(
+        ("method", "problem", "repair"),
+        [
+            ("ngrm", "found the text 'ngrm'", "did you mean ngram?"),
+            ("{kind: ngrm}", "found the text 'ngrm'", "did you mean ngram?"),
+            ("[ngram]", "found a list", "did you mean ngram?"),
+            ("5", "found the number 5", None),
+            ("{kind: 5}", "found the number 5", None),
+            ("true", "found true", None),
+            ("", "has no value", None),
+            ("{kind: }", "has no value", None),
+            ("{kind: [ngram]}", "found a list", "did you mean ngram?"),
+            ("{prompt_lookup_max: 3}", "has no kind", "write kind: and one of these names"),
+            ("{}", "has no kind", "write kind: and one of these names"),
+        ],
+    )
+    def test_methods_that_there_are_not(
+        self, problems: Problems, method: str, problem: str, repair: str | None
+    ) -> None:
+        (found,) = problems(f"{MINIMAL}speculation:\n  method: {method}\n")
+        allowed = "allowed: draft_model, ngram, hybrid"
+        assert found == Finding("speculation.method", f"{problem}; {allowed}", repair, line=6)
+
+    def test_a_lookup_of_too_many_tokens(self, problems: Problems) -> None:
+        (found,) = problems(f"{MINIMAL}speculation: {{method: {{kind: hybrid, prompt_lookup_max: 65}}}}\n")
+        assert found.subject == "speculation.method.prompt_lookup_max"
+        assert found.problem == "found 65; it must be at most 64"
 
     @pytest.mark.parametrize(
         ("name", "repair"),

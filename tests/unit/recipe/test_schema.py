@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from check_jsonschema import main as check
+from click.testing import CliRunner
 
+from trtspec.errors import RecipeError
 from trtspec.recipe import gpus, releases
+from trtspec.recipe.loader import load
 from trtspec.recipe.schema import json_schema
 from trtspec.recipe.starter import STARTER
 
@@ -57,6 +62,58 @@ def test_only_three_keys_are_required() -> None:
     assert set(SCHEMA["required"]) == {"name", "target", "hardware"}
     assert SCHEMA["$defs"]["Model"]["required"] == ["model"]
     assert SCHEMA["$defs"]["Hardware"]["required"] == ["gpu"]
+
+
+def test_the_keys_of_lookups_are_bounded() -> None:
+    for method in ("Ngram", "Hybrid"):
+        properties = SCHEMA["$defs"][method]["properties"]
+        for key in ("prompt_lookup_min", "prompt_lookup_max"):
+            assert (properties[key]["minimum"], properties[key]["maximum"]) == (1, 64)
+
+
+PAIR, ALONE = {"target": {"model": "a/big"}, "draft": {"model": "a/small"}}, {"target": {"model": "a/big"}}
+LOOKUP = {"kind": "ngram", "prompt_lookup_max": 4}
+
+
+@pytest.mark.parametrize(
+    ("models", "speculation", "is_valid"),
+    [
+        (PAIR, None, True),
+        (PAIR, {"max_draft_len": 4}, True),
+        (PAIR, {"method": "draft_model"}, True),
+        (PAIR, {"method": "hybrid"}, True),
+        (PAIR, {"method": {"kind": "hybrid"}}, True),
+        (PAIR, {"method": "ngram"}, False),
+        (PAIR, {"method": LOOKUP}, False),
+        (ALONE, None, False),
+        (ALONE, {"max_draft_len": 4}, False),
+        (ALONE, {"method": "draft_model"}, False),
+        (ALONE, {"method": "hybrid"}, False),
+        (ALONE, {"method": {"kind": "hybrid"}}, False),
+        (ALONE, {"method": "ngram"}, True),
+        (ALONE, {"method": LOOKUP}, True),
+        (ALONE, {"method": {"kind": "ngram", "prompt_lookup_max": 65}}, False),
+        (ALONE, {"method": "ngrm"}, False),
+        ({**ALONE, "draft": None}, {"method": "ngram"}, True),
+        ({**ALONE, "draft": None}, None, False),
+    ],
+)
+def test_an_editor_and_the_loader_want_a_draft_of_the_same_recipes(
+    tmp_path: Path, models: dict[str, Any], speculation: dict[str, Any] | None, is_valid: bool
+) -> None:
+    values = {"name": "pair", "hardware": {"gpu": "none"}, **models}
+    if speculation is not None:
+        values["speculation"] = speculation
+    schema, recipe = tmp_path / "schema.json", tmp_path / "recipe.yaml"
+    schema.write_text(json.dumps(SCHEMA))
+    recipe.write_text(yaml.safe_dump(values))
+    result = CliRunner().invoke(check, ["--schemafile", str(schema), str(recipe)])
+    assert result.exit_code == (0 if is_valid else 1), result.output
+    if is_valid:
+        load(recipe)
+    else:
+        with pytest.raises(RecipeError):
+            load(recipe)
 
 
 def test_tables_are_offered_for_completion() -> None:

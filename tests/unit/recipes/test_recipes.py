@@ -33,6 +33,7 @@ def test_the_recipes_that_people_look_for() -> None:
         "llama-3.1-405b-8xh200",
         "llama-3.1-8b-h100",
         "llama-3.3-70b-2xh100",
+        "llama-3.3-70b-h200-ngram",
         "llama-3.3-70b-h200",
         "mistral-large-2xh200",
         "mistral-small-h100",
@@ -48,7 +49,8 @@ def test_a_recipe_fits_its_models(path: Path, hub_cache: Path) -> None:
     report = json.loads(run("check", path, "--json").stdout)
     assert (report["ok"], report["not_checked"]) == (True, {})
     assert not [finding for finding in report["findings"] if finding["severity"] == "error"]
-    assert run("check", path).stdout.endswith("the recipe is valid, and the pair fits\n")
+    fits = ", and the pair fits" if load(path).recipe.draft else ""
+    assert run("check", path).stdout.endswith(f"the recipe is valid{fits}\n")
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-72b-h200", "qwen2.5-32b-h100"])
@@ -71,8 +73,8 @@ def test_the_budget_is_right(path: Path, hub_cache: Path) -> None:
     recipe = yaml.safe_load(path.read_text())
     memory = json.loads(run("plan", path, "--json").stdout)["memory"]
     assert memory["total"] == int(gpus.GPUS[recipe["hardware"]["gpu"]].memory_gib * (1 << 30))
-    taken = 0
-    for role in ("target", "draft"):
+    taken = per_token = 0
+    for role in load(path).recipe.models:
         folder = hub_cache / f"models--{recipe[role]['model'].replace('/', '--')}/snapshots" / COMMIT
         config = json.loads((folder / "config.json").read_text())
         ranks = recipe[role].get("parallel", {}).get("tensor", 1)
@@ -83,8 +85,8 @@ def test_the_budget_is_right(path: Path, hub_cache: Path) -> None:
         cache = 2 * config["num_hidden_layers"] * (config["num_key_value_heads"] // ranks) * width * item
         assert memory[role]["kv_per_token"] == cache
         taken += memory[role]["weights"] + memory[role]["workspace"]
+        per_token += cache
     assert memory["left"] == int(0.9 * (memory["total"] - taken))
-    per_token = memory["target"]["kv_per_token"] + memory["draft"]["kv_per_token"]
     engine, speculation = recipe["engine"], recipe["speculation"]
     length = engine["max_seq_len"] + speculation["max_draft_len"]
     assert memory["requests"] == memory["left"] // per_token // length
@@ -117,9 +119,10 @@ def test_the_table_of_the_readme(hub_cache: Path) -> None:
     for path in RECIPES:
         recipe = load(path).recipe
         memory = json.loads(run("plan", path, "--json").stdout)["memory"]
-        used = sum(memory[role]["weights"] for role in ("target", "draft")) / (1 << 30)
-        assert recipe.draft is not None
-        models = [model.model.partition("/")[2] for model in (recipe.target, recipe.draft)]
+        used = sum(memory[role]["weights"] for role in recipe.models) / (1 << 30)
+        models = [model.model.partition("/")[2] for model in recipe.models.values()]
+        if recipe.draft is None:
+            models.append(f"none: {recipe.speculation.method.kind}")
         rows.append(
             f"| [{path.stem}]({path.name}) | {recipe.hardware.count} x {recipe.hardware.gpu.upper()} "
             f"| {models[0]} | {models[1]} | {recipe.speculation.max_draft_len} | {used:.1f} GiB "

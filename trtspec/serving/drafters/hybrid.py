@@ -31,9 +31,10 @@ class HybridDrafter:
         self.pause = engine.pause
 
     def offer(self) -> Offer | None:
+        """Returns None also where the engine has no room ever again: the text may repeat itself later."""
         for drafter in (self._lookup, self._engine):
             self._chosen = drafter
-            if offer := drafter.offer():
+            if (offer := drafter.offer()) and offer.room:
                 return offer
         return None
 

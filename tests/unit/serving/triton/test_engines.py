@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError, TokenizerError
 from trtspec.serving.triton.engines import load
 from trtspec.serving.triton.parameters import Parameters
@@ -35,6 +39,38 @@ def test_a_missing_parameter_is_named() -> None:
 def test_what_is_not_a_number_is_named(text: str) -> None:
     with pytest.raises(EngineLoadError, match=rf"num_draft_tokens: '{text}' .* is not a number$"):
         load({"engine_backend": "torch", "num_draft_tokens": text}, Path())
+
+
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
+        ("ngrm", "draft_method: 'ngrm' is none of draft_model, ngram, hybrid"),
+        ("hybrid", "draft_engine_dir: missing: this method of drafting needs an engine"),
+    ],
+)
+def test_a_method_that_cannot_work_here_is_named(
+    tmp_path: Path, llama_folder: Callable[..., Path], method: str, problem: str
+) -> None:
+    write_engine(tmp_path / "engine", tiny_llama())
+    llama_folder("tokenizer")
+    parameters = {
+        "engine_backend": "torch",
+        "tokenizer_dir": "tokenizer",
+        "target_engine_dir": "engine",
+        "draft_method": method,
+        "draft_method.prompt_lookup_min": "2",
+        "draft_method.prompt_lookup_max": "4",
+    }
+
+    async def main() -> None:
+        pair = load(parameters, tmp_path)
+        try:
+            with pytest.raises(EngineLoadError, match=re.escape(problem)):
+                pair.coordinator()
+        finally:
+            pair.shutdown()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("text", ["0", "1", "1.5", "-0.1", "nan", "most"])

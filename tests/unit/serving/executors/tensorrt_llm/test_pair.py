@@ -79,6 +79,23 @@ def test_on_two_gpus_each_has_its_fraction(trtllm: Any, gpus: Any, folders: Any)
         assert gpu.used - weights == pytest.approx(0.8 * (gpu.total - weights), rel=0.01)
 
 
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_target_alone_has_its_fraction(trtllm: Any, gpus: Any, folders: Any, device: int) -> None:
+    (target,) = load_engines(trtllm, [EngineLocation(folders[0], device)], 0.8)
+    (cache,) = caches(trtllm)
+    assert (cache.max_tokens, cache.free_gpu_memory_fraction) == (None, 0.8)
+    weights = (folders[0] / "rank0.engine").stat().st_size
+    taken = gpus[device].used - weights
+    assert taken == pytest.approx(0.8 * (gpus[device].total - weights), rel=0.01)
+    assert gpus[1 - device].used == 0
+    target.shutdown()
+
+
+def test_a_target_alone_must_verify_drafts(trtllm: Any, folders: Any) -> None:
+    with pytest.raises(EngineLoadError, match=r"verifies no drafts: .* draft_tokens_external"):
+        load_engines(trtllm, [EngineLocation(folders[1], 0)], 0.9)
+
+
 def test_too_little_memory_is_said_before_anything_is_loaded(trtllm: Any, gpus: Any, folders: Any) -> None:
     gpus[0].total = 200_000
     with pytest.raises(EngineLoadError) as caught:
