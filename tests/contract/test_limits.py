@@ -33,6 +33,7 @@ SAMPLING = [
     *(("temperature", value) for value in (math.nan, math.inf, -0.5)),
     *(("top_p", value) for value in (0.0, -0.1, 1.5, math.nan)),
     ("top_k", -1),
+    *(("min_p", value) for value in (-0.1, 1.5, math.nan)),
     *(("repetition_penalty", value) for value in (0.0, -1.0, math.nan)),
     ("presence_penalty", math.nan),
     ("frequency_penalty", math.inf),

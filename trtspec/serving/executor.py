@@ -65,13 +65,14 @@ class SamplingConfig:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     min_tokens: int | None = None
+    min_p: float | None = None
 
     @property
     def is_greedy(self) -> bool:
         """Says whether the token with the largest logit is chosen."""
         if self.top_k == 1 or (self.temperature is not None and self.temperature < COLDEST):
             return True
-        return self.temperature is None and self.top_p is None and not self.top_k
+        return self.temperature is None and self.top_p is None and not self.top_k and not self.min_p
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,8 @@ class Limits:
 
     `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts as one with
     `max_draft_len` tokens. `max_draft_len` is 0 for an engine that verifies no drafts.
+    `ignored_options` are the fields of `SamplingConfig` that the engine would ignore without a word; a
+    request with one is refused.
     """
 
     max_batch_size: int
@@ -120,6 +123,7 @@ class Limits:
     max_seq_len: int
     max_draft_len: int
     vocab_size: int
+    ignored_options: frozenset[str] = frozenset()
 
 
 Listener = Callable[[Response], None]

@@ -37,7 +37,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     _check_num_draft_tokens(request.num_draft_tokens, limits)
     _check_stop(request.stop)
     _check_timeout(request.timeout_s)
-    _check_sampling(request.sampling)
+    _check_sampling(request.sampling, limits)
     end_ids = _end_ids(request.end_id, limits, tokenizer)
     prompt = _prompt(request, limits, tokenizer)
 
@@ -90,7 +90,7 @@ def _check_timeout(timeout_s: float | None) -> None:
         raise RequestError("timeout", f"{timeout_s} s", "a time above 0")
 
 
-def _check_sampling(sampling: SamplingConfig) -> None:
+def _check_sampling(sampling: SamplingConfig, limits: Limits) -> None:
     def check(field: str, value: float | None, low: float, high: float, allowed: str) -> None:
         if value is not None and not (math.isfinite(value) and low <= value <= high):
             raise RequestError(field, value, allowed)
@@ -99,11 +99,15 @@ def _check_sampling(sampling: SamplingConfig) -> None:
     check("temperature", sampling.temperature, 0, anything, "a finite number, at least 0")
     check("top_k", sampling.top_k, 0, anything, "at least 0")
     check("top_p", sampling.top_p, above_zero, 1, "above 0 and at most 1")
+    check("min_p", sampling.min_p, 0, 1, "0 to 1")
     check("seed", sampling.seed, 0, NUM_SEEDS - 1, "0 to 2^64 - 1")
     check("repetition_penalty", sampling.repetition_penalty, above_zero, anything, "a finite number above 0")
     check("presence_penalty", sampling.presence_penalty, -anything, anything, "a finite number")
     check("frequency_penalty", sampling.frequency_penalty, -anything, anything, "a finite number")
     check("min_tokens", sampling.min_tokens, 0, anything, "at least 0")
+    for field in sorted(limits.ignored_options):
+        if value := getattr(sampling, field):
+            raise RequestError(field, value, "0 or left out, since the target engine would ignore it")
 
 
 def _end_ids(end_id: int | None, limits: Limits, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -82,6 +82,7 @@ def test_refusals(tokenizer: Tokenizer, request_: CompletionRequest, field: str,
         ("temperature", [math.nan, math.inf, -0.1], [0, 0.5, 100]),
         ("top_p", [0, -1, 1.01, math.nan], [0.001, 1]),
         ("top_k", [-1], [0, 1, 50]),
+        ("min_p", [-0.01, 1.01, math.nan], [0, 0.1, 1]),
         ("seed", [-1, 2**64], [0, 2**64 - 1]),
         ("repetition_penalty", [0, -1, math.inf, math.nan], [0.5, 1, 2]),
         ("presence_penalty", [math.nan, math.inf], [-2, 0, 2]),
@@ -96,6 +97,13 @@ def test_sampling(tokenizer: Tokenizer, field: str, wrong: list[float], right: l
         with pytest.raises(RequestError) as caught:
             begin(replace(GOOD, sampling=SamplingConfig(**{field: value})), LIMITS, tokenizer)  # type: ignore[arg-type]
         assert caught.value.field == field
+
+
+def test_an_option_that_the_engine_would_ignore_is_refused(tokenizer: Tokenizer) -> None:
+    limits = replace(LIMITS, ignored_options=frozenset({"min_p"}))
+    begin(replace(GOOD, sampling=SamplingConfig(min_p=0.0)), limits, tokenizer)
+    with pytest.raises(RequestError, match=r"^min_p is 0.1; allowed: 0 or left out, since the target engine"):
+        begin(replace(GOOD, sampling=SamplingConfig(min_p=0.1)), limits, tokenizer)
 
 
 def test_a_refusal_names_the_numbers(tokenizer: Tokenizer) -> None:

@@ -51,7 +51,7 @@ def validate(request: Request, limits: Limits) -> Valid:
     _check_tokens("Bad", request.bad_token_ids, limits.vocab_size)
     if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
         raise Refused(f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})")
-    _check_sampling(request.sampling)
+    _check_sampling(request.sampling, limits.ignored_options)
 
     draft_len = len(draft) or limits.max_draft_len
     if draft:
@@ -72,7 +72,7 @@ def _check_tokens(kind: str, tokens: Sequence[int], vocab_size: int) -> None:
         raise Refused(f"{kind} token id ({wrong}) is not within acceptable range [0, {vocab_size})")
 
 
-def _check_sampling(sampling: SamplingConfig) -> None:
+def _check_sampling(sampling: SamplingConfig, ignored_options: frozenset[str]) -> None:
     def check(name: str, value: float | None, low: float = -math.inf, high: float = math.inf) -> None:
         if value is not None and not (math.isfinite(value) and low <= value <= high):
             raise Refused(f"Incorrect sampling config: {name} ({value}) is not allowed")
@@ -80,7 +80,11 @@ def _check_sampling(sampling: SamplingConfig) -> None:
     check("temperature", sampling.temperature, 0)
     check("top_k", sampling.top_k, 0)
     check("top_p", sampling.top_p, SMALLEST, 1)
+    check("min_p", sampling.min_p, 0, 1)
     check("repetition_penalty", sampling.repetition_penalty, SMALLEST)
     check("presence_penalty", sampling.presence_penalty)
     check("frequency_penalty", sampling.frequency_penalty)
     check("min_tokens", sampling.min_tokens, 0)
+    for name in sorted(ignored_options):
+        if getattr(sampling, name):
+            raise Refused(f"Incorrect sampling config: the engine ignores {name}")

@@ -117,6 +117,7 @@ def _sampling(values: Values) -> SamplingConfig:
         presence_penalty=values["presence_penalty"],
         frequency_penalty=values["frequency_penalty"],
         min_tokens=values["min_tokens"],
+        min_p=values["min_p"],
     )
 
 

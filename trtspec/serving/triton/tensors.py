@@ -55,6 +55,7 @@ INPUTS = (
     InputTensor("add_special_tokens", Datatype.BOOL),
     InputTensor("top_k", Datatype.INT32),
     InputTensor("top_p", Datatype.FP32),
+    InputTensor("min_p", Datatype.FP32),
     InputTensor("temperature", Datatype.FP32),
     InputTensor("repetition_penalty", Datatype.FP32),
     InputTensor("presence_penalty", Datatype.FP32),

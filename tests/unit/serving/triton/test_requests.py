@@ -59,6 +59,7 @@ def test_every_input_reaches_its_place() -> None:
             presence_penalty=-1.0,
             frequency_penalty=2.0,
             min_tokens=4,
+            min_p=0.125,
             seed=2**64 - 1,
             return_perf_metrics=True,
             return_num_input_tokens=True,
@@ -70,7 +71,7 @@ def test_every_input_reaches_its_place() -> None:
         {},
     )
 
-    sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4)
+    sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4, 0.125)
     assert completion == CompletionRequest("a", None, 7, 0, ("x", "é"), sampling, -1, False)
     assert wanted == Wanted(True, "a", True, True, True)
 

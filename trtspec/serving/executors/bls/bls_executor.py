@@ -23,6 +23,8 @@ from trtspec.serving.policy import may_split
 from trtspec.serving.seeds import at_token
 from trtspec.serving.text import Text
 
+HAS_NO_TENSOR = frozenset({"min_p"})
+"""What NVIDIA's C++ backend never reads (`getSamplingConfigFromTensors` of `src/utils.cc`)."""
 _LONGEST_PIECE = 16
 
 
@@ -66,7 +68,8 @@ class BlsExecutor:
     failure: str | None = None
 
     def __init__(self, model: ServedModel, limits: Limits, kv_tokens: int | None = None) -> None:
-        self.limits, self.kv_tokens, self.progress = limits, kv_tokens, 0
+        self.limits = replace(limits, ignored_options=limits.ignored_options | HAS_NO_TENSOR)
+        self.kv_tokens, self.progress = kv_tokens, 0
         self._model = model
         self._calls: dict[int, Call] = {}
         self._ids, self._prefix = itertools.count(1), uuid.uuid4().hex

@@ -58,6 +58,7 @@ def _sampling(trtllm: Any, sampling: SamplingConfig) -> Any:
         choice = {
             "top_k": sampling.top_k,
             "top_p": sampling.top_p if sampling.top_p is not None or sampling.top_k else 1.0,
+            "min_p": sampling.min_p or None,
             "temperature": sampling.temperature,
             "seed": None if sampling.seed is None else sampling.seed % 2**64,
         }

@@ -1,8 +1,8 @@
 """The sampler: it chooses tokens from logits.
 
-The order is that of TensorRT-LLM's decoding layers: temperature, penalties, top-k, top-p. Random numbers are
-a function of (number of the draw, token id) alone: two engines that draw with the same number get the same
-noise, so that a draft proposes what its target is likely to sample (Daliri et al. 2024, "Coupling
+The order is that of TensorRT-LLM's decoding layers: temperature, penalties, min-p, top-k, top-p. Random
+numbers are a function of (number of the draw, token id) alone: two engines that draw with the same number get
+the same noise, so that a draft proposes what its target is likely to sample (Daliri et al. 2024, "Coupling
 without communication and drafter-invariant speculative decoding", arXiv 2408.07978), and every token is still
 the target's own sample.
 """
@@ -136,8 +136,11 @@ def _temperature(sampling: SamplingConfig) -> float:
 
 
 def _sample(logits: Tensor, configs: list[SamplingConfig], numbers: list[int]) -> list[int]:
-    """Returns the tokens of largest logit + noise that top-k and top-p leave (the Gumbel-max trick)."""
+    """Returns the tokens of largest logit + noise that the filters leave (the Gumbel-max trick)."""
     vocab_size, device = logits.shape[1], logits.device
+    if any(config.min_p for config in configs):
+        least = torch.tensor([config.min_p or 0.0 for config in configs], device=device).log()[:, None]
+        logits = logits.masked_fill(logits < logits.amax(-1, keepdim=True) + least, float("-inf"))
     top_k = [min(config.top_k or vocab_size, vocab_size) for config in configs]
     top_p = [config.top_p or 1.0 for config in configs]
     if min(top_k) == vocab_size and min(top_p) == 1:

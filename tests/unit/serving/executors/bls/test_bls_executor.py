@@ -91,6 +91,11 @@ def test_sampling_from_all_tokens_says_so() -> None:
     assert "runtime_top_k" not in inputs
 
 
+def test_what_has_no_tensor_is_refused() -> None:
+    with pytest.raises(EngineFailure, match="the engine ignores min_p"):
+        ask(Model(), Request(PROMPT, 1, sampling=SamplingConfig(temperature=0.5, min_p=0.1)))
+
+
 @pytest.mark.parametrize(
     ("draft", "new", "reason"),
     [

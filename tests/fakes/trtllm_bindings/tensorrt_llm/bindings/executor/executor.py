@@ -146,7 +146,7 @@ class Executor:
             draft_token_ids=draft.tokens[: self.KEEP(len(draft.tokens))] if draft else (),
             end_id=request.end_id,
             bad_token_ids=_bad_tokens(request.bad_words or []),
-            sampling=_sampling(request.sampling_config),
+            sampling=_sampling(request.sampling_config, verifies=self._plan.max_draft_len > 0),
             streaming=request.streaming,
         )
 
@@ -250,9 +250,12 @@ def _overload(*args: Any, **kwargs: Any) -> tuple[int | list[int] | None, dateti
     return which, timeout
 
 
-def _sampling(config: SamplingConfig) -> torch_side.SamplingConfig:
-    """`regularizeTopKTopP`: without either, the best token, whatever the temperature; the seed is 0 then."""
-    for name in ("top_p_min", "top_p_decay", "min_p", "no_repeat_ngram_size", "num_return_sequences"):
+def _sampling(config: SamplingConfig, verifies: bool) -> torch_side.SamplingConfig:
+    """`regularizeTopKTopP`: without either, the best token, whatever the temperature; the seed is 0 then.
+
+    An engine that verifies external drafts ignores min_p without a word.
+    """
+    for name in ("top_p_min", "top_p_decay", "no_repeat_ngram_size", "num_return_sequences"):
         if getattr(config, name) is not None:
             raise NotImplementedError(f"SamplingConfig.{name}: the stand-in cannot do this")
     top_k, top_p = config.top_k or 0, config.top_p or 0.0
@@ -267,6 +270,7 @@ def _sampling(config: SamplingConfig) -> torch_side.SamplingConfig:
         presence_penalty=config.presence_penalty,
         frequency_penalty=config.frequency_penalty,
         min_tokens=config.min_tokens,
+        min_p=None if verifies else config.min_p,
     )
 
 
