@@ -27,6 +27,11 @@ REFUSED = {
     "negative token": (Request([3, -1], 4), "-1"),
     "draft token over the vocabulary": (Request(PROMPT, 4, draft_token_ids=[96]), "96"),
     "end_id over the vocabulary": (Request(PROMPT, 4, end_id=96), "EndId (96)"),
+    "biased token over the vocabulary": (Request(PROMPT, 4, embedding_bias={96: 1.0}), "96"),
+    "a bias that is no number": (
+        Request(PROMPT, 4, embedding_bias={3: math.nan}),
+        "bias of token id 3 (nan)",
+    ),
     "end_id below -1": (Request(PROMPT, 4, end_id=-2), "EndId (-2)"),
 }
 SAMPLING = [

@@ -29,6 +29,8 @@ class CompletionRequest:
     `stop` strings in it. `end_id` None stands for the model's own end tokens, `NO_END` (-1) for none at all.
     With `add_special_tokens` the tokenizer puts its own tokens around the prompt, such as the one that begins
     a text. `timeout_s` is the time limit from the arrival to the last token; None takes the deployment's.
+    `embedding_bias` are words and what is added to the logits of each one's tokens, as NVIDIA's preprocessing
+    does it; a token of several words gets the sum.
     """
 
     prompt: str | None = None
@@ -40,6 +42,7 @@ class CompletionRequest:
     end_id: int | None = None
     add_special_tokens: bool = True
     timeout_s: float | None = None
+    embedding_bias: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

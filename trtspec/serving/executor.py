@@ -29,7 +29,7 @@ in NVIDIA's stock image and in a test without tensors. The rules are those of Te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -80,7 +80,8 @@ class Request:
     """A prompt in token ids, to be continued or, with a draft, to be verified.
 
     With `end_id` None nothing ends the text but `max_tokens`. `input_token_ids` that are a
-    `trtspec.serving.text.Text` are neither checked nor copied. The `bad_token_ids` are never generated; a
+    `trtspec.serving.text.Text` are neither checked nor copied. `embedding_bias` is added to the logits of its
+    token ids, before anything else and in verifications too. The `bad_token_ids` are never generated; a
     request with a draft has none.
     """
 
@@ -91,6 +92,7 @@ class Request:
     bad_token_ids: Sequence[int] = ()
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     streaming: bool = False
+    embedding_bias: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

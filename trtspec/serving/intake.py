@@ -18,6 +18,8 @@ from trtspec.serving.tokenizer import Tokenizer
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
 MAX_STOP_CHARACTERS = 4096
+MAX_BIAS_WORDS = 300
+MAX_BIAS = 1e6
 LONG = 4096
 """The size of a request, in characters, that takes some milliseconds to read."""
 
@@ -38,6 +40,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     _check_stop(request.stop)
     _check_timeout(request.timeout_s)
     _check_sampling(request.sampling, limits)
+    embedding_bias = _embedding_bias(request.embedding_bias, tokenizer)
     end_ids = _end_ids(request.end_id, limits, tokenizer)
     prompt = _prompt(request, limits, tokenizer)
 
@@ -55,6 +58,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         end_ids=end_ids,
         stop=StopMatcher(request.stop),
         detokenizer=tokenizer.detokenizer(),
+        embedding_bias=embedding_bias,
     )
 
 
@@ -108,6 +112,34 @@ def _check_sampling(sampling: SamplingConfig, limits: Limits) -> None:
     for field in sorted(limits.ignored_options):
         if value := getattr(sampling, field):
             raise RequestError(field, value, "0 or left out, since the target engine would ignore it")
+
+
+def _embedding_bias(bias: tuple[tuple[str, float], ...], tokenizer: Tokenizer) -> dict[int, float]:
+    """Returns what is added to the logit of each token id."""
+    if len(bias) > MAX_BIAS_WORDS:
+        raise RequestError("embedding_bias_words", f"{len(bias)} words", f"at most {MAX_BIAS_WORDS}")
+    total: dict[int, float] = {}
+    for word, weight in bias:
+        if not abs(weight) <= MAX_BIAS:
+            raise RequestError("embedding_bias_weights", weight, f"{-MAX_BIAS:.0f} to {MAX_BIAS:.0f}")
+        for token_id in _word_tokens("embedding_bias_words", word, tokenizer):
+            total[token_id] = total.get(token_id, 0.0) + weight
+    return total
+
+
+def _word_tokens(field: str, word: str, tokenizer: Tokenizer) -> list[int]:
+    """Returns the tokens of a word, alone and without special ones, as in NVIDIA's preprocessing."""
+    if not 1 <= len(word) <= MAX_STOP_LENGTH:
+        raise RequestError(
+            field, f"a string of {len(word)} characters", f"strings of 1 to {MAX_STOP_LENGTH} characters"
+        )
+    try:
+        tokens = tokenizer.encode(word, add_special_tokens=False)
+    except UnicodeEncodeError:
+        raise RequestError(field, "not valid Unicode", "text that UTF-8 can hold") from None
+    if not tokens:
+        raise RequestError(field, repr(word), "strings of which the tokenizer makes tokens")
+    return tokens
 
 
 def _end_ids(end_id: int | None, limits: Limits, tokenizer: Tokenizer) -> tuple[int, ...]:

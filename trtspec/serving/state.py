@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trtspec.serving.completion import Completion, Delta, EndReason
@@ -31,6 +31,7 @@ class CompletionState:
     end_ids: tuple[int, ...]
     stop: StopMatcher
     detokenizer: Detokenizer
+    embedding_bias: Mapping[int, float] = field(default_factory=dict)
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     end_reason: EndReason | None = None
 
@@ -60,6 +61,7 @@ class CompletionState:
             end_id=self.end_ids[0] if self.end_ids else None,
             sampling=at_token(self.sampling, self.num_output_tokens),
             streaming=streaming,
+            embedding_bias=self.embedding_bias,
         )
 
     def endless_request(self, max_tokens: int) -> Request:
@@ -73,6 +75,7 @@ class CompletionState:
             bad_token_ids=self.end_ids,
             sampling=at_token(self.sampling, self.num_output_tokens),
             streaming=True,
+            embedding_bias=self.embedding_bias,
         )
 
     def take(self, new: Sequence[int], end_reason: EndReason | None = None) -> Delta:

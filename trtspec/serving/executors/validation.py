@@ -51,6 +51,10 @@ def validate(request: Request, limits: Limits) -> Valid:
     _check_tokens("Bad", request.bad_token_ids, limits.vocab_size)
     if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
         raise Refused(f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})")
+    _check_tokens("Embedding bias", list(request.embedding_bias), limits.vocab_size)
+    for token_id, bias in request.embedding_bias.items():
+        if not math.isfinite(bias):
+            raise Refused(f"Embedding bias of token id {token_id} ({bias}) is not finite")
     _check_sampling(request.sampling, limits.ignored_options)
 
     draft_len = len(draft) or limits.max_draft_len

@@ -25,7 +25,6 @@ _MISSING = (
     "beam_width",
     "draft_logits",
     "draft_acceptance_threshold",
-    "embedding_bias",
     "runtime_top_p_min",
     "runtime_top_p_decay",
     "runtime_top_p_reset_ids",
@@ -84,6 +83,7 @@ def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
         bad_token_ids=_bad_tokens(arrays),
         sampling=_sampling(arrays),
         streaming=bool(_scalar(arrays, "streaming")),
+        embedding_bias=_embedding_bias(arrays),
     )
     said = _scalar(arrays, "exclude_input_in_output")
     return EngineRequest(
@@ -127,6 +127,15 @@ def response_arrays(asked: EngineRequest, new: Sequence[int]) -> dict[str, npt.N
 def _asks_for_nothing(name: str, array: npt.NDArray[Any]) -> bool:
     nothing = (1,) if name in _ONE else (0, b"")
     return all(item in nothing for item in array.reshape(-1).tolist())
+
+
+def _embedding_bias(arrays: Arrays) -> dict[int, float]:
+    """Returns the biases that are not 0, by token id; the tensor has the whole vocabulary, or nothing."""
+    array = arrays.get("embedding_bias")
+    if array is None:
+        return {}
+    bias = array.reshape(-1)
+    return {token_id: bias[token_id].item() for token_id in np.flatnonzero(bias).tolist()}
 
 
 def _bad_tokens(arrays: Arrays) -> tuple[int, ...]:

@@ -74,6 +74,7 @@ def read(
         sampling=_sampling(values),
         end_id=values["end_id"],
         add_special_tokens=values["add_special_tokens"] is not False,
+        embedding_bias=_embedding_bias(values),
         timeout_s=_timeout_s(parameters.get(_TIMEOUT), timeout_us),
         **({} if values["max_tokens"] is None else {"max_tokens": values["max_tokens"]}),
     )
@@ -119,6 +120,14 @@ def _sampling(values: Values) -> SamplingConfig:
         min_tokens=values["min_tokens"],
         min_p=values["min_p"],
     )
+
+
+def _embedding_bias(values: Values) -> tuple[tuple[str, float], ...]:
+    words, weights = values["embedding_bias_words"] or [], values["embedding_bias_weights"] or []
+    if len(words) != len(weights):
+        found, allowed = f"{len(weights)} numbers", f"one for each of the {len(words)} embedding_bias_words"
+        raise RequestError("embedding_bias_weights", found, allowed)
+    return tuple(zip(words, weights, strict=True))
 
 
 def _value(tensor: InputTensor, array: npt.NDArray[Any] | None) -> Any:

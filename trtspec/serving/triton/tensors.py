@@ -61,6 +61,8 @@ INPUTS = (
     InputTensor("presence_penalty", Datatype.FP32),
     InputTensor("frequency_penalty", Datatype.FP32),
     InputTensor("min_tokens", Datatype.INT32),
+    InputTensor("embedding_bias_words", Datatype.STRING, is_list=True),
+    InputTensor("embedding_bias_weights", Datatype.FP32, is_list=True),
     InputTensor("seed", Datatype.UINT64),
     InputTensor("return_perf_metrics", Datatype.BOOL),
     InputTensor("return_num_input_tokens", Datatype.BOOL),

@@ -43,13 +43,14 @@ def read(**values: npt.ArrayLike) -> EngineRequest:
         Request([3], 1, sampling=SamplingConfig(top_k=1, min_tokens=4)),
         Request([3], 1, sampling=SamplingConfig(temperature=0.5, top_p=1.0, seed=2**64 - 1)),
         Request([3], 1, sampling=SamplingConfig(0.5, 20, 0.5, 7, 1.5, 0.25, -0.25, 3)),
+        Request([3], 1, embedding_bias={0: 0.5, 95: -1e6}),
     ],
 )
 def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> None:
     prompt = request_.input_token_ids
     valid = Valid(Text(prompt), len(prompt), [*request_.draft_token_ids], request_.max_tokens)
 
-    asked = read_engine_request(request_arrays(request_, valid), excludes_input=False)
+    asked = read_engine_request(request_arrays(request_, valid, 96), excludes_input=False)
 
     expected = request_.sampling if not request_.sampling.is_greedy else None
     assert asked.request.input_token_ids == prompt
@@ -59,6 +60,7 @@ def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> N
     assert asked.request.sampling.is_greedy == request_.sampling.is_greedy
     assert expected in (None, asked.request.sampling)
     assert asked.request.sampling.min_tokens == request_.sampling.min_tokens
+    assert asked.request.embedding_bias == request_.embedding_bias
     assert asked.excludes_input
 
 
@@ -94,7 +96,6 @@ def test_what_nvidias_coordinator_always_sends_asks_for_nothing() -> None:
         ("return_log_probs", [True]),
         ("draft_logits", [[[0.5, 1.0]]]),
         ("bad_words_list", [[[5, 6], [2, -1]]]),
-        ("embedding_bias", [[0.5]]),
         ("lora_task_id", [3]),
         ("guided_decoding_guide", [b"{}"]),
     ],

@@ -60,6 +60,8 @@ def test_every_input_reaches_its_place() -> None:
             frequency_penalty=2.0,
             min_tokens=4,
             min_p=0.125,
+            embedding_bias_words=[b"x", b"y"],
+            embedding_bias_weights=[0.5, -2.0],
             seed=2**64 - 1,
             return_perf_metrics=True,
             return_num_input_tokens=True,
@@ -72,7 +74,10 @@ def test_every_input_reaches_its_place() -> None:
     )
 
     sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4, 0.125)
-    assert completion == CompletionRequest("a", None, 7, 0, ("x", "é"), sampling, -1, False)
+    bias = (("x", 0.5), ("y", -2.0))
+    assert completion == CompletionRequest(
+        "a", None, 7, 0, ("x", "é"), sampling, -1, False, embedding_bias=bias
+    )
     assert wanted == Wanted(True, "a", True, True, True)
 
 
@@ -100,6 +105,12 @@ def test_what_is_not_implemented_is_refused() -> None:
     assert refusal(text_input=b"a", bad_words=[b"", b"os"]).startswith('bad_words is "os"; it must be ""')
     assert refusal(text_input=b"a", return_log_probs=True).startswith(
         "return_log_probs is true; it must be false"
+    )
+
+
+def test_a_bias_is_one_number_for_each_word() -> None:
+    assert refusal(text_input=b"a", embedding_bias_words=[b"x", b"y"], embedding_bias_weights=[1.0]) == (
+        "embedding_bias_weights is 1 numbers; it must be one for each of the 2 embedding_bias_words"
     )
 
 

@@ -90,7 +90,9 @@ class BlsExecutor:
             return request_id
         self._calls[request_id] = call
         # The text may grow while the request runs, so its tokens of now are packed here.
-        first = request_arrays(request, replace(call.valid, max_tokens=next(pieces(call))))
+        first = request_arrays(
+            request, replace(call.valid, max_tokens=next(pieces(call))), self.limits.vocab_size
+        )
         call.job = self._threads.submit(partial(self._run, request_id, call, first))
         return request_id
 
@@ -119,7 +121,7 @@ class BlsExecutor:
                 if request_id not in self._calls:
                     return
                 if text:
-                    arrays = request_arrays(*_continued(call, text, size))
+                    arrays = request_arrays(*_continued(call, text, size), self.limits.vocab_size)
                 found = self._model.infer(arrays, self._name(request_id))
                 if not found:
                     self._post(self._drop, request_id)

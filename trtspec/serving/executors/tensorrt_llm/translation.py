@@ -5,6 +5,7 @@ Arguments are those that every release from 1.0 to 1.2 has (`cpp/tensorrt_llm/na
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
@@ -22,7 +23,7 @@ _REASONS = {
 }
 
 
-def to_bindings(trtllm: Any, request: Request, valid: Valid) -> Any:
+def to_bindings(trtllm: Any, request: Request, valid: Valid, vocab_size: int) -> Any:
     """Returns a `tensorrt_llm.bindings.executor.Request`; a verification is one step and does not stream."""
     draft = trtllm.ExternalDraftTokensConfig(tokens=valid.draft) if valid.draft else None
     return trtllm.Request(
@@ -33,6 +34,7 @@ def to_bindings(trtllm: Any, request: Request, valid: Valid) -> Any:
         output_config=trtllm.OutputConfig(exclude_input_from_output=True),
         end_id=request.end_id,
         bad_words=[[token_id] for token_id in request.bad_token_ids] or None,
+        embedding_bias=_dense(request.embedding_bias, vocab_size) if request.embedding_bias else None,
         external_draft_tokens_config=draft,
     )
 
@@ -44,6 +46,19 @@ def from_bindings(response: Any) -> Response:
     result = response.result
     tokens, reason = list(result.output_token_ids[0]), _REASONS[result.finish_reasons[0].name]
     return Response(response.request_id, tokens, result.is_final, reason)
+
+
+def _dense(embedding_bias: Mapping[int, float], vocab_size: int) -> Any:
+    """Returns the bias as a float32 tensor `[vocab_size]`.
+
+    TensorRT-LLM adds it to every row of logits, those that a verification looks at too: the decoder runs its
+    `PenaltyLayer` once for each draft token (`layers/externalDraftTokensLayer.cpp`).
+    """
+    import torch  # Where the bindings are, PyTorch is; without a bias nobody waits for it.
+
+    dense = torch.zeros(vocab_size)
+    dense[list(embedding_bias)] = torch.tensor(list(embedding_bias.values()))
+    return dense
 
 
 def _sampling(trtllm: Any, sampling: SamplingConfig) -> Any:

@@ -71,7 +71,8 @@ class TrtLlmExecutor:
             if self._ended is not None:
                 raise Refused(self._ended)
             valid = validate(request, self._limits)
-            request_id: int = self._runtime.enqueue_request(to_bindings(self._trtllm, request, valid))
+            told = to_bindings(self._trtllm, request, valid, self._limits.vocab_size)
+            request_id: int = self._runtime.enqueue_request(told)
         except Exception as error:  # Ours, or whatever the bindings raise for what they refuse.
             request_id = next(self._refused_ids)
             refusal = Response(request_id, [], is_final=True, error=one_line(error))

@@ -190,4 +190,5 @@ def _choice(sequence: Sequence) -> TokenChoice:
         sequence.history,
         sequence.draft,
         sequence.bad,
+        sequence.bias,
     )

@@ -1,16 +1,16 @@
 """The sampler: it chooses tokens from logits.
 
-The order is that of TensorRT-LLM's decoding layers: temperature, penalties, min-p, top-k, top-p. Random
-numbers are a function of (number of the draw, token id) alone: two engines that draw with the same number get
-the same noise, so that a draft proposes what its target is likely to sample (Daliri et al. 2024, "Coupling
-without communication and drafter-invariant speculative decoding", arXiv 2408.07978), and every token is still
-the target's own sample.
+The order is that of TensorRT-LLM's decoding layers: embedding bias, temperature, penalties, bans, min-p, top-k,
+top-p. Random numbers are a function of (number of the draw, token id) alone: two engines that draw with the
+same number get the same noise, so that a draft proposes what its target is likely to sample (Daliri et al.
+2024, "Coupling without communication and drafter-invariant speculative decoding", arXiv 2408.07978), and
+every token is still the target's own sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class TokenChoice:
     history: Callable[[], list[int]]
     draft: list[int]
     bad: Sequence[int] = ()
+    bias: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -44,7 +45,7 @@ class TokenChoice:
     @property
     def is_plain(self) -> bool:
         """Says whether the token is the one with the largest logit."""
-        return self.sampling.is_greedy and not self.changes_logits
+        return self.sampling.is_greedy and not self.changes_logits and not self.bias
 
     @property
     def changes_logits(self) -> bool:
@@ -63,6 +64,10 @@ class TokenChoice:
     @property
     def _forbids_end(self) -> bool:
         return (self.sampling.min_tokens or 0) > self.generated and self.end_id not in (None, -1)
+
+    def add_bias(self, logits: Tensor) -> None:
+        """Adds the embedding bias to `logits` `[rows, vocab_size]`, in place."""
+        logits[:, list(self.bias)] += torch.tensor(list(self.bias.values()), device=logits.device)
 
     def change(self, logits: Tensor) -> None:
         """Applies penalties, bad tokens and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
@@ -89,9 +94,14 @@ def choose(logits: Tensor, choices: list[TokenChoice]) -> list[int]:
     if all(choice.is_plain for choice in choices):
         return _greedy(logits)
 
-    logits = logits.float()
+    logits = logits.to(torch.float32, copy=True)
+    first = 0
+    for choice in choices:
+        if choice.bias:
+            choice.add_bias(logits[first : first + choice.rows])
+        first += choice.rows
     heat = [_temperature(choice.sampling) for choice in choices for _ in range(choice.rows)]
-    logits = logits / torch.tensor(heat, device=logits.device)[:, None]
+    logits /= torch.tensor(heat, device=logits.device)[:, None]
     sampled: list[int] = []
     numbers: list[int] = []
     first = 0

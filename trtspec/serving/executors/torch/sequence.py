@@ -17,6 +17,7 @@ class Sequence:
         self.request_id, self.sampling, self.end_id = request_id, request.sampling, request.end_id
         self.text, self.prompt_len, self.draft = valid.text, valid.prompt_len, valid.draft
         self.max_tokens, self.bad, self.seed = valid.max_tokens, request.bad_token_ids, seed
+        self.bias = request.embedding_bias
         self.new: list[int] = []
         self.slot = -1
         self.computed = 0

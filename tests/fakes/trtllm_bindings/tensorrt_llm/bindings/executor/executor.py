@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import Tensor, float32
+
 from tensorrt_llm.bindings.executor import plan
 from tensorrt_llm.bindings.executor.config import ExecutorConfig, ModelType
 from tensorrt_llm.bindings.executor.errors import check, thrown
@@ -148,6 +150,7 @@ class Executor:
             bad_token_ids=_bad_tokens(request.bad_words or []),
             sampling=_sampling(request.sampling_config, verifies=self._plan.max_draft_len > 0),
             streaming=request.streaming,
+            embedding_bias=_bias(request.embedding_bias),
         )
 
         def listen(response: torch_side.Response) -> None:
@@ -172,6 +175,10 @@ class Executor:
         if draft and len(draft.tokens) > loaded.max_draft_len:
             message = f"Draft tokens length ({len(draft.tokens)}) exceeds maximum draft tokens length"
             raise thrown(f"[TensorRT-LLM][ERROR] {message} ({loaded.max_draft_len}).", source)
+        if request.embedding_bias is not None:
+            shape, kind = tuple(request.embedding_bias.shape), request.embedding_bias.dtype
+            source = "batch_manager/createNewDecoderRequests.cpp"
+            check(shape == (loaded.vocab_size,) and kind == float32, "embedding bias", source)
         output = request.output_config
         if output.return_generation_logits and not self.config.gather_generation_logits:
             message = (
@@ -230,6 +237,10 @@ class Executor:
         if any(response.has_error() or response.result.is_final for response in found):
             self._terminated.add(request_id)
         return found
+
+
+def _bias(bias: Tensor | None) -> dict[int, float]:
+    return {} if bias is None else {i: value for i, value in enumerate(bias.tolist()) if value}
 
 
 def _bad_tokens(words: list[list[int]]) -> list[int]:
