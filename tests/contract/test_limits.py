@@ -27,6 +27,8 @@ REFUSED = {
     "negative token": (Request([3, -1], 4), "-1"),
     "draft token over the vocabulary": (Request(PROMPT, 4, draft_token_ids=[96]), "96"),
     "end_id over the vocabulary": (Request(PROMPT, 4, end_id=96), "EndId (96)"),
+    "bad word over the vocabulary": (Request(PROMPT, 4, bad_words=[[3, 96]]), "96"),
+    "bad word of nothing": (Request(PROMPT, 4, bad_words=[[]]), "Bad word without a token"),
     "biased token over the vocabulary": (Request(PROMPT, 4, embedding_bias={96: 1.0}), "96"),
     "a bias that is no number": (
         Request(PROMPT, 4, embedding_bias={3: math.nan}),

@@ -11,6 +11,7 @@ import torch
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
@@ -67,7 +68,13 @@ def in_rounds(executor: Executor, answers: Answers, request: Request, text: list
     return said[: len(text)]
 
 
+def banned(words: list[list[int]]) -> NoBadWordsLogitsProcessor:
+    return NoBadWordsLogitsProcessor(words)
+
+
+WORDS = [[71], [24, 48, 55], [90, 93], [13, 85, 47]]
 GREEDY = {
+    "bad words": Option(Request(PROMPT, 40, bad_words=WORDS), [banned(WORDS)]),
     "bias": Option(Request(PROMPT, 40, embedding_bias=BIAS), [biased(BIAS)]),
 }
 
@@ -83,6 +90,7 @@ def test_the_greedy_text_is_that_of_transformers(subject: Torch, answers: Answer
     assert in_rounds(executor, answers, option.request, text) == text
 
 
+SOME_WORDS = [[24, 48, 22], [81], [48, 57], [55, 22], [48, 55, 37], [24, 48, 55, 4], [12, 4]]
 SAMPLED = {
     "min_p": Option(
         Request(PROMPT, 2, sampling=replace(WARM, min_p=0.25)),
@@ -91,6 +99,14 @@ SAMPLED = {
     "bias": Option(
         Request(PROMPT, 2, sampling=WARM, embedding_bias=BIAS),
         [biased(BIAS), TemperatureLogitsWarper(1.3), TopKLogitsWarper(16)],
+    ),
+    "bad words": Option(
+        Request(PROMPT, 2, sampling=WARM, bad_words=SOME_WORDS),
+        [
+            TemperatureLogitsWarper(1.3),
+            banned(SOME_WORDS),
+            TopKLogitsWarper(16),
+        ],
     ),
     "repetition penalty": Option(
         Request(PROMPT, 2, sampling=replace(WARM, repetition_penalty=0.2)),

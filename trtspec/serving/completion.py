@@ -29,8 +29,9 @@ class CompletionRequest:
     `stop` strings in it. `end_id` None stands for the model's own end tokens, `NO_END` (-1) for none at all.
     With `add_special_tokens` the tokenizer puts its own tokens around the prompt, such as the one that begins
     a text. `timeout_s` is the time limit from the arrival to the last token; None takes the deployment's.
-    `embedding_bias` are words and what is added to the logits of each one's tokens, as NVIDIA's preprocessing
-    does it; a token of several words gets the sum.
+    No token comes that would complete the tokens of one of the `bad_words`; the same letters in other tokens
+    may. `embedding_bias` are words and what is added to the logits of each one's tokens, as NVIDIA's
+    preprocessing does it; a token of several words gets the sum.
     """
 
     prompt: str | None = None
@@ -43,6 +44,7 @@ class CompletionRequest:
     add_special_tokens: bool = True
     timeout_s: float | None = None
     embedding_bias: tuple[tuple[str, float], ...] = ()
+    bad_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,15 +81,15 @@ class Request:
 
     With `end_id` None nothing ends the text but `max_tokens`. `input_token_ids` that are a
     `trtspec.serving.text.Text` are neither checked nor copied. `embedding_bias` is added to the logits of its
-    token ids, before anything else and in verifications too. The `bad_token_ids` are never generated; a
-    request with a draft has none.
+    token ids, before anything else. A token that would complete one of the `bad_words`, which are sequences
+    of tokens, is never generated; the prompt counts as text before it. Both hold in verifications too.
     """
 
     input_token_ids: Sequence[int]
     max_tokens: int
     draft_token_ids: Sequence[int] = ()
     end_id: int | None = None
-    bad_token_ids: Sequence[int] = ()
+    bad_words: Sequence[Sequence[int]] = ()
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     streaming: bool = False
     embedding_bias: Mapping[int, float] = field(default_factory=dict)

@@ -37,7 +37,8 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     """
     _check_max_tokens(request.max_tokens)
     _check_num_draft_tokens(request.num_draft_tokens, limits)
-    _check_stop(request.stop)
+    _check_strings("stop", request.stop)
+    _check_strings("bad_words", request.bad_words)
     _check_timeout(request.timeout_s)
     _check_sampling(request.sampling, limits)
     embedding_bias = _embedding_bias(request.embedding_bias, tokenizer)
@@ -59,6 +60,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         stop=StopMatcher(request.stop),
         detokenizer=tokenizer.detokenizer(),
         embedding_bias=embedding_bias,
+        bad_words=[_word_tokens("bad_words", word, tokenizer) for word in request.bad_words],
     )
 
 
@@ -78,15 +80,19 @@ def _check_num_draft_tokens(num_draft_tokens: int | None, limits: Limits) -> Non
         raise RequestError("num_draft_tokens", num_draft_tokens, allowed)
 
 
-def _check_stop(stop: tuple[str, ...]) -> None:
-    if len(stop) > MAX_STOP_STRINGS:
-        raise RequestError("stop", f"{len(stop)} strings", f"at most {MAX_STOP_STRINGS}")
-    for string in stop:
-        if not 1 <= len(string) <= MAX_STOP_LENGTH:
-            found = f"a string of {len(string)} characters"
-            raise RequestError("stop", found, f"strings of 1 to {MAX_STOP_LENGTH} characters")
-    if (total := sum(map(len, stop))) > MAX_STOP_CHARACTERS:
-        raise RequestError("stop", f"{total} characters in all", f"at most {MAX_STOP_CHARACTERS} in all")
+def _check_strings(field: str, strings: tuple[str, ...]) -> None:
+    if len(strings) > MAX_STOP_STRINGS:
+        raise RequestError(field, f"{len(strings)} strings", f"at most {MAX_STOP_STRINGS}")
+    for string in strings:
+        _check_length(field, string)
+    if (total := sum(map(len, strings))) > MAX_STOP_CHARACTERS:
+        raise RequestError(field, f"{total} characters in all", f"at most {MAX_STOP_CHARACTERS} in all")
+
+
+def _check_length(field: str, string: str) -> None:
+    if not 1 <= len(string) <= MAX_STOP_LENGTH:
+        found = f"a string of {len(string)} characters"
+        raise RequestError(field, found, f"strings of 1 to {MAX_STOP_LENGTH} characters")
 
 
 def _check_timeout(timeout_s: float | None) -> None:
@@ -122,6 +128,7 @@ def _embedding_bias(bias: tuple[tuple[str, float], ...], tokenizer: Tokenizer) -
     for word, weight in bias:
         if not abs(weight) <= MAX_BIAS:
             raise RequestError("embedding_bias_weights", weight, f"{-MAX_BIAS:.0f} to {MAX_BIAS:.0f}")
+        _check_length("embedding_bias_words", word)
         for token_id in _word_tokens("embedding_bias_words", word, tokenizer):
             total[token_id] = total.get(token_id, 0.0) + weight
     return total
@@ -129,10 +136,6 @@ def _embedding_bias(bias: tuple[tuple[str, float], ...], tokenizer: Tokenizer) -
 
 def _word_tokens(field: str, word: str, tokenizer: Tokenizer) -> list[int]:
     """Returns the tokens of a word, alone and without special ones, as in NVIDIA's preprocessing."""
-    if not 1 <= len(word) <= MAX_STOP_LENGTH:
-        raise RequestError(
-            field, f"a string of {len(word)} characters", f"strings of 1 to {MAX_STOP_LENGTH} characters"
-        )
     try:
         tokens = tokenizer.encode(word, add_special_tokens=False)
     except UnicodeEncodeError:

@@ -32,6 +32,7 @@ class CompletionState:
     stop: StopMatcher
     detokenizer: Detokenizer
     embedding_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: Sequence[Sequence[int]] = ()
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     end_reason: EndReason | None = None
 
@@ -61,6 +62,7 @@ class CompletionState:
             end_id=self.end_ids[0] if self.end_ids else None,
             sampling=at_token(self.sampling, self.num_output_tokens),
             streaming=streaming,
+            bad_words=self.bad_words,
             embedding_bias=self.embedding_bias,
         )
 
@@ -72,7 +74,7 @@ class CompletionState:
         return Request(
             input_token_ids=self.text,
             max_tokens=max_tokens,
-            bad_token_ids=self.end_ids,
+            bad_words=[*self.bad_words, *([end_id] for end_id in self.end_ids)],
             sampling=at_token(self.sampling, self.num_output_tokens),
             streaming=True,
             embedding_bias=self.embedding_bias,

@@ -64,6 +64,10 @@ def test_an_end_id_of_the_clients_own(tokenizer: Tokenizer) -> None:
         (replace(GOOD, stop=("a" * (MAX_STOP_LENGTH + 1),)), "stop", "a string of 1025 characters"),
         (replace(GOOD, stop=("a",) * (MAX_STOP_STRINGS + 1)), "stop", "65 strings"),
         (replace(GOOD, stop=("a" * 1024, "b" * 1024) * 2 + ("c",)), "stop", "4097 characters in all"),
+        (replace(GOOD, bad_words=("a", "")), "bad_words", "a string of 0 characters"),
+        (replace(GOOD, bad_words=("a",) * (MAX_STOP_STRINGS + 1)), "bad_words", "65 strings"),
+        (replace(GOOD, bad_words=("a" * 1024,) * 5), "bad_words", "5120 characters in all"),
+        (replace(GOOD, bad_words=("\udcff",)), "bad_words", "not valid Unicode"),
         (replace(GOOD, timeout_s=0.0), "timeout", "0.0 s"),
         (replace(GOOD, timeout_s=math.nan), "timeout", "nan s"),
         (replace(GOOD, embedding_bias=(("a", math.nan),)), "embedding_bias_weights", math.nan),
@@ -112,6 +116,13 @@ def test_a_bias_is_of_the_tokens_of_its_words(tokenizer: Tokenizer) -> None:
     expected[first] = expected.get(first, 0.0) - 2.0
     requests = (state.request(3), state.endless_request(3))
     assert [request.embedding_bias for request in requests] == [expected, expected]
+
+
+def test_bad_words_are_sequences_of_tokens(tokenizer: Tokenizer) -> None:
+    state = begin(replace(GOOD, bad_words=("hello", "h")), LIMITS, tokenizer)
+    expected = [tokenizer.encode(word, add_special_tokens=False) for word in ("hello", "h")]
+    assert state.request(3).bad_words == expected
+    assert state.endless_request(3).bad_words == [*expected, *([end_id] for end_id in tokenizer.end_ids)]
 
 
 def test_an_option_that_the_engine_would_ignore_is_refused(tokenizer: Tokenizer) -> None:

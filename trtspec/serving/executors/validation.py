@@ -48,7 +48,10 @@ def validate(request: Request, limits: Limits) -> Valid:
     if not isinstance(given, Text) or given.largest >= limits.vocab_size:
         _check_tokens("Input", given, limits.vocab_size)
     _check_tokens("Draft", draft, limits.vocab_size)
-    _check_tokens("Bad", request.bad_token_ids, limits.vocab_size)
+    for word in request.bad_words:
+        if not word:
+            raise Refused("Bad word without a token")
+        _check_tokens("Bad", word, limits.vocab_size)
     if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
         raise Refused(f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})")
     _check_tokens("Embedding bias", list(request.embedding_bias), limits.vocab_size)
@@ -68,6 +71,16 @@ def validate(request: Request, limits: Limits) -> Valid:
             f" in the maximum sequence length ({limits.max_seq_len})"
         )
     return Valid(given if isinstance(given, Text) else Text(given), prompt_len, draft, max_tokens)
+
+
+def check_bans(request: Request) -> None:
+    """Raises `Refused` for a bad word that TensorRT-LLM lets through: its kernel never bans token id 0.
+
+    `ban_bad_words` of `kernels/banBadWords.cu` asks for `0 < banned_token`.
+    """
+    for word in request.bad_words:
+        if word[-1] == 0:
+            raise Refused(f"Bad word {list(word)} ends in token id 0, which TensorRT-LLM never bans")
 
 
 def _check_tokens(kind: str, tokens: Sequence[int], vocab_size: int) -> None:

@@ -69,8 +69,8 @@ def read(
     completion = CompletionRequest(
         prompt=prompt,
         num_draft_tokens=values["num_draft_tokens"],
-        # The curl line in NVIDIA's README has an empty stop word for none.
-        stop=tuple(word for word in values["stop_words"] or () if word),
+        stop=_words(values["stop_words"]),
+        bad_words=_words(values["bad_words"]),
         sampling=_sampling(values),
         end_id=values["end_id"],
         add_special_tokens=values["add_special_tokens"] is not False,
@@ -120,6 +120,11 @@ def _sampling(values: Values) -> SamplingConfig:
         min_tokens=values["min_tokens"],
         min_p=values["min_p"],
     )
+
+
+def _words(given: list[str] | None) -> tuple[str, ...]:
+    """Returns the words; the curl line in NVIDIA's README has an empty one for none."""
+    return tuple(word for word in given or () if word)
 
 
 def _embedding_bias(values: Values) -> tuple[tuple[str, float], ...]:

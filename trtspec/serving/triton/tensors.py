@@ -50,6 +50,7 @@ INPUTS = (
     InputTensor("num_draft_tokens", Datatype.INT32),
     InputTensor("stream", Datatype.BOOL),
     InputTensor("stop_words", Datatype.STRING, is_list=True),
+    InputTensor("bad_words", Datatype.STRING, is_list=True),
     InputTensor("exclude_input_in_output", Datatype.BOOL),
     InputTensor("end_id", Datatype.INT32),
     InputTensor("add_special_tokens", Datatype.BOOL),
@@ -71,7 +72,6 @@ INPUTS = (
     InputTensor("pad_id", Datatype.INT32),
     InputTensor("length_penalty", Datatype.FP32),
     # Not implemented.
-    InputTensor("bad_words", Datatype.STRING, is_list=True, only=("",)),
     InputTensor("beam_width", Datatype.INT32, only=(1,)),
     InputTensor("num_return_sequences", Datatype.INT32, only=(1,)),
     InputTensor("use_draft_logits", Datatype.BOOL, only=(False,)),

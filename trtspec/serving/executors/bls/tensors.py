@@ -7,6 +7,7 @@ the batch dimension that clients send.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,10 @@ def request_arrays(request: Request, valid: Valid, vocab_size: int) -> dict[str,
     if request.embedding_bias:
         arrays["embedding_bias"] = bias = np.zeros([1, vocab_size], np.float32)
         bias[0, list(request.embedding_bias)] = list(request.embedding_bias.values())
-    if bad := request.bad_token_ids:
-        # The tokens of all words, and where each word ends.
-        arrays["bad_words_list"] = np.array([[bad, range(1, len(bad) + 1)]], np.int32)
+    if words := request.bad_words:
+        # The tokens of all words, and where each word ends, filled up with -1.
+        tokens, ends = list(chain.from_iterable(words)), list(accumulate(map(len, words)))
+        arrays["bad_words_list"] = np.array([[tokens, ends + [-1] * (len(tokens) - len(ends))]], np.int32)
     for name, value, dtype in _sampling(request.sampling):
         if value is not None:
             arrays[name] = np.array([[value]], dtype)

@@ -33,7 +33,7 @@ def to_bindings(trtllm: Any, request: Request, valid: Valid, vocab_size: int) ->
         sampling_config=_sampling(trtllm, request.sampling),
         output_config=trtllm.OutputConfig(exclude_input_from_output=True),
         end_id=request.end_id,
-        bad_words=[[token_id] for token_id in request.bad_token_ids] or None,
+        bad_words=[list(word) for word in request.bad_words] or None,
         embedding_bias=_dense(request.embedding_bias, vocab_size) if request.embedding_bias else None,
         external_draft_tokens_config=draft,
     )
@@ -52,7 +52,7 @@ def _dense(embedding_bias: Mapping[int, float], vocab_size: int) -> Any:
     """Returns the bias as a float32 tensor `[vocab_size]`.
 
     TensorRT-LLM adds it to every row of logits, those that a verification looks at too: the decoder runs its
-    `PenaltyLayer` once for each draft token (`layers/externalDraftTokensLayer.cpp`).
+    `PenaltyLayer` once for each draft token, and so `BanWordsLayer` (`layers/externalDraftTokensLayer.cpp`).
     """
     import torch  # Where the bindings are, PyTorch is; without a bias nobody waits for it.
 

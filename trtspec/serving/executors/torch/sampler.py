@@ -1,10 +1,10 @@
 """The sampler: it chooses tokens from logits.
 
-The order is that of TensorRT-LLM's decoding layers: embedding bias, temperature, penalties, bans, min-p, top-k,
-top-p. Random numbers are a function of (number of the draw, token id) alone: two engines that draw with the
-same number get the same noise, so that a draft proposes what its target is likely to sample (Daliri et al.
-2024, "Coupling without communication and drafter-invariant speculative decoding", arXiv 2408.07978), and
-every token is still the target's own sample.
+The order is that of TensorRT-LLM's decoding layers: embedding bias, temperature, penalties, bans, min-p,
+top-k, top-p. Random numbers are a function of (number of the draw, token id) alone: two engines that draw
+with the same number get the same noise, so that a draft proposes what its target is likely to sample (Daliri
+et al. 2024, "Coupling without communication and drafter-invariant speculative decoding", arXiv 2408.07978),
+and every token is still the target's own sample.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """The choice of tokens for `rows` consecutive rows of logits; row j follows `history() + draft[:j]`.
+    """The choice of tokens for `rows` consecutive rows of logits; row j follows `history(None) + draft[:j]`.
 
-    `number` is the number of the first row's draw, and `generated` how many tokens the request already has.
-    `history` is called for penalties alone, since its cost grows with the text.
+    `history` takes how many of the last tokens are wanted, None for all. `number` is the number of the first
+    row's draw, and `generated` how many tokens the request already has.
     """
 
     sampling: SamplingConfig
     number: int
     generated: int
     end_id: int | None
-    history: Callable[[], list[int]]
+    history: Callable[[int | None], list[int]]
     draft: list[int]
-    bad: Sequence[int] = ()
+    bad_words: Sequence[Sequence[int]] = ()
     bias: Mapping[int, float] = field(default_factory=dict)
 
     @property
@@ -50,7 +50,7 @@ class TokenChoice:
     @property
     def changes_logits(self) -> bool:
         """Says whether `change` does anything."""
-        return self._punishes or bool(self.bad) or self._forbids_end
+        return self._punishes or bool(self.bad_words) or self._forbids_end
 
     @property
     def _punishes(self) -> bool:
@@ -70,15 +70,23 @@ class TokenChoice:
         logits[:, list(self.bias)] += torch.tensor(list(self.bias.values()), device=logits.device)
 
     def change(self, logits: Tensor) -> None:
-        """Applies penalties, bad tokens and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
+        """Applies penalties, bad words and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
         if self._punishes:
             self._punish(logits)
-        logits[:, list(self.bad)] = float("-inf")
+        if self.bad_words:
+            self._ban(logits)
         if self._forbids_end:
             logits[: (self.sampling.min_tokens or 0) - self.generated, self.end_id] = float("-inf")
 
+    def _ban(self, logits: Tensor) -> None:
+        """Bans, in each row, the tokens that would complete a bad word with the text before it."""
+        before = self.history(max(map(len, self.bad_words)) - 1)
+        for row in range(self.rows):
+            text = before + self.draft[:row]
+            logits[row, [word[-1] for word in self.bad_words if _ends_with(text, word[:-1])]] = float("-inf")
+
     def _punish(self, logits: Tensor) -> None:
-        sampling, history = self.sampling, self.history()
+        sampling, history = self.sampling, self.history(None)
         repetition, presence = sampling.repetition_penalty or 1.0, sampling.presence_penalty or 0.0
         for row in range(self.rows):
             text = torch.tensor(history + self.draft[:row], device=logits.device)
@@ -134,6 +142,10 @@ def noise(numbers: list[int], token_ids: Tensor) -> Tensor:
     bits = _shifted(bits ^ _shifted(bits, 31), 11)
     uniform = bits.double().add_(0.5).mul_(2.0**-53)
     return uniform.log_().neg_().log_().neg_().float()
+
+
+def _ends_with(text: list[int], tokens: Sequence[int]) -> bool:
+    return len(tokens) <= len(text) and text[len(text) - len(tokens) :] == list(tokens)
 
 
 def _greedy(logits: Tensor) -> list[int]:

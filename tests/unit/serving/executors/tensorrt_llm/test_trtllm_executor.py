@@ -150,6 +150,17 @@ class TestRequests:
             2,
         )
 
+    def test_a_ban_that_the_engine_would_skip_is_refused(self, load: Load, trtllm: Any, final: Ask) -> None:
+        words = [[0, 4], [7]]
+        assert self.ask(load, trtllm, Request([1], 4, bad_words=words)).bad_words == words
+
+        async def refused() -> Response:
+            return await final(load(), Request([1], 4, bad_words=[[0]]))
+
+        assert (
+            asyncio.run(refused()).error == "Bad word [0] ends in token id 0, which TensorRT-LLM never bans"
+        )
+
     def test_min_p_reaches_a_draft_engine_and_is_refused_where_it_would_be_ignored(
         self, load: Load, write: Any, trtllm: Any, final: Ask
     ) -> None:

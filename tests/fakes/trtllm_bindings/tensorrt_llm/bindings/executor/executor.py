@@ -147,7 +147,7 @@ class Executor:
             max_tokens=request.max_tokens,
             draft_token_ids=draft.tokens[: self.KEEP(len(draft.tokens))] if draft else (),
             end_id=request.end_id,
-            bad_token_ids=_bad_tokens(request.bad_words or []),
+            bad_words=[word for word in request.bad_words or [] if word[-1] != 0],  # as `ban_bad_words`
             sampling=_sampling(request.sampling_config, verifies=self._plan.max_draft_len > 0),
             streaming=request.streaming,
             embedding_bias=_bias(request.embedding_bias),
@@ -241,12 +241,6 @@ class Executor:
 
 def _bias(bias: Tensor | None) -> dict[int, float]:
     return {} if bias is None else {i: value for i, value in enumerate(bias.tolist()) if value}
-
-
-def _bad_tokens(words: list[list[int]]) -> list[int]:
-    if any(len(word) != 1 for word in words):
-        raise NotImplementedError("bad_words: the stand-in cannot do words of several tokens")
-    return [token for word in words for token in word]
 
 
 def _overload(*args: Any, **kwargs: Any) -> tuple[int | list[int] | None, datetime.timedelta | None]:
