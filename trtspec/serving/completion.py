@@ -52,13 +52,15 @@ class Completion:
     """The summary of a completion, which comes with its last `Delta`.
 
     `num_output_tokens` counts what was generated up to the end: the token that completed a stop string is
-    counted, an end token is not.
+    counted, an end token is not. `undrafted_for` are the options for which nothing was drafted (K = 0),
+    although it would have been without them.
     """
 
     end_reason: EndReason
     num_input_tokens: int
     num_output_tokens: int
     speculation: SpeculationCounts
+    undrafted_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Limits, SamplingConfig
-from trtspec.serving.policy import may_split
+from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import NUM_SEEDS, with_seed
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stop import StopMatcher
@@ -47,18 +47,20 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
 
     num_draft_tokens = limits.max_draft_len if request.num_draft_tokens is None else request.num_draft_tokens
     sampling = with_seed(request.sampling)
-    if splits := may_split(sampling):
+    unsplittable = unsplittable_options(sampling)
+    if not unsplittable:
         sampling = replace(sampling, min_tokens=None)  # See `CompletionState.endless_request`.
     return CompletionState(
         text=Text(prompt),
         num_input_tokens=len(prompt),
         max_tokens=min(request.max_tokens, _max_total_len(limits) - len(prompt)),
         min_tokens=request.sampling.min_tokens or 0,
-        num_draft_tokens=num_draft_tokens if splits else 0,
+        num_draft_tokens=0 if unsplittable else num_draft_tokens,
         sampling=sampling,
         end_ids=end_ids,
         stop=StopMatcher(request.stop),
         detokenizer=tokenizer.detokenizer(),
+        undrafted_for=unsplittable if num_draft_tokens else (),
         embedding_bias=embedding_bias,
         bad_words=[_word_tokens("bad_words", word, tokenizer) for word in request.bad_words],
     )

@@ -33,6 +33,7 @@ class CompletionState:
     detokenizer: Detokenizer
     embedding_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: Sequence[Sequence[int]] = ()
+    undrafted_for: tuple[str, ...] = ()
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     end_reason: EndReason | None = None
 
@@ -101,5 +102,7 @@ class CompletionState:
         if end_reason is not EndReason.STOP:
             text += self.stop.push(self.detokenizer.flush()) + self.stop.flush()
         self.end_reason = end_reason
-        completion = Completion(end_reason, self.num_input_tokens, self.num_output_tokens, self.speculation)
+        completion = Completion(
+            end_reason, self.num_input_tokens, self.num_output_tokens, self.speculation, self.undrafted_for
+        )
         return Delta(text, self.text[taken:], completion)

@@ -26,8 +26,10 @@ def test_what_a_good_request_becomes(tokenizer: Tokenizer) -> None:
 def test_drafts_as_much_as_the_engine_verifies_unless_told(tokenizer: Tokenizer) -> None:
     assert begin(GOOD, LIMITS, tokenizer).num_draft_tokens == 8
     assert begin(replace(GOOD, num_draft_tokens=0), LIMITS, tokenizer).num_draft_tokens == 0
-    penalty = SamplingConfig(repetition_penalty=1.2)
-    assert begin(replace(GOOD, sampling=penalty), LIMITS, tokenizer).num_draft_tokens == 0
+    penalized = replace(GOOD, sampling=SamplingConfig(repetition_penalty=1.2))
+    state = begin(penalized, LIMITS, tokenizer)
+    assert (state.num_draft_tokens, state.undrafted_for) == (0, ("repetition_penalty",))
+    assert begin(replace(penalized, num_draft_tokens=0), LIMITS, tokenizer).undrafted_for == ()
 
 
 @pytest.mark.parametrize("max_tokens", [72, 73, 10**12])

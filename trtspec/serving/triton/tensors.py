@@ -85,6 +85,7 @@ INPUTS = (
 OUTPUTS = (
     OutputTensor("text_output", Datatype.STRING),
     OutputTensor("finish_reason", Datatype.STRING),
+    OutputTensor("speculation", Datatype.STRING),
     OutputTensor("num_input_tokens", Datatype.INT32),
     OutputTensor("num_output_tokens", Datatype.INT32),
     OutputTensor("acceptance_rate", Datatype.FP32),

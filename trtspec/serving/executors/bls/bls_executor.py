@@ -19,7 +19,7 @@ from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Re
 from trtspec.serving.executors.bls.tensors import Arrays, new_tokens, request_arrays, stop_arrays
 from trtspec.serving.executors.bls.thread_pool import PooledCall, ThreadPool
 from trtspec.serving.executors.validation import Refused, Valid, check_bans, validate
-from trtspec.serving.policy import may_split
+from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import at_token
 from trtspec.serving.text import Text
 
@@ -197,11 +197,12 @@ def pieces(call: Call) -> Iterator[int]:
     """Yields how many tokens to ask for, request by request.
 
     A stream begins with one token, and the next pieces double, since each piece costs a hop and a step over
-    the end of the text. A request that may not be split (`may_split`) is one piece.
+    the end of the text. A request that may not be split (`unsplittable_options`) is one piece.
     """
     left, size = call.valid.max_tokens, 1
     sampling = call.request.sampling
-    if not call.request.streaming or call.valid.draft or not may_split(sampling) or sampling.min_tokens:
+    is_whole = bool(unsplittable_options(sampling) or sampling.min_tokens)
+    if not call.request.streaming or call.valid.draft or is_whole:
         size = left
     while left:
         yield min(size, left)
