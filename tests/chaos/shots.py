@@ -118,7 +118,7 @@ WRONG: tuple[dict[str, Any], ...] = (
     {"min_tokens": -3},
     {"beam_width": 4},
     {"return_log_probs": True},
-    {"bad_words": ["def"]},
+    {"bad_words": ["x" * 2000]},
     {"text_input": ""},
     {"text_input": "x = 1\n" * 2000},
     {"text_input": "x" * 200_000},

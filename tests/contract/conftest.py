@@ -56,7 +56,7 @@ class Scripted:
         self.next_token = babble(VOCAB_SIZE)
 
     def load(self, **limits: int) -> Executor:
-        values = LIMITS | limits
+        values: dict[str, Any] = LIMITS | limits
         made = Limits(**values, max_input_len=values["max_seq_len"] - 1, vocab_size=VOCAB_SIZE)
         return _trimming(ScriptedExecutor(made, self.next_token), self.keep)
 

@@ -27,12 +27,20 @@ REFUSED = {
     "negative token": (Request([3, -1], 4), "-1"),
     "draft token over the vocabulary": (Request(PROMPT, 4, draft_token_ids=[96]), "96"),
     "end_id over the vocabulary": (Request(PROMPT, 4, end_id=96), "EndId (96)"),
+    "bad word over the vocabulary": (Request(PROMPT, 4, bad_words=[[3, 96]]), "96"),
+    "bad word of nothing": (Request(PROMPT, 4, bad_words=[[]]), "Bad word without a token"),
+    "biased token over the vocabulary": (Request(PROMPT, 4, embedding_bias={96: 1.0}), "96"),
+    "a bias that is no number": (
+        Request(PROMPT, 4, embedding_bias={3: math.nan}),
+        "bias of token id 3 (nan)",
+    ),
     "end_id below -1": (Request(PROMPT, 4, end_id=-2), "EndId (-2)"),
 }
 SAMPLING = [
     *(("temperature", value) for value in (math.nan, math.inf, -0.5)),
     *(("top_p", value) for value in (0.0, -0.1, 1.5, math.nan)),
     ("top_k", -1),
+    *(("min_p", value) for value in (-0.1, 1.5, math.nan)),
     *(("repetition_penalty", value) for value in (0.0, -1.0, math.nan)),
     ("presence_penalty", math.nan),
     ("frequency_penalty", math.inf),

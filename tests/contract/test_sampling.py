@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from transformers import (
+    MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -25,6 +28,9 @@ def exact(subject: Torch, prompt: list[int], sampling: SamplingConfig) -> torch.
     logits = subject.logits(prompt)[-1:].clone()
     if sampling.temperature is not None:
         logits = TemperatureLogitsWarper(sampling.temperature)(None, logits)
+    if sampling.min_p:
+        warper: Any = MinPLogitsWarper(sampling.min_p)
+        logits = warper(None, logits)
     if sampling.top_k:
         logits = TopKLogitsWarper(sampling.top_k)(None, logits)
     if sampling.top_p is not None and sampling.top_p < 1:
@@ -57,19 +63,15 @@ def p_value(tokens: list[int], probabilities: torch.Tensor) -> float:
         SamplingConfig(temperature=1.4, top_k=30, top_p=0.8),
         SamplingConfig(top_k=0, temperature=1.2, top_p=1.0),
         SamplingConfig(top_k=3),
+        SamplingConfig(temperature=1.6, min_p=0.2),
+        SamplingConfig(min_p=0.1),
+        SamplingConfig(temperature=1.4, top_k=30, top_p=0.8, min_p=0.05),
     ],
 )
 def test_first_tokens_have_the_exact_distribution(
     torch_subject: Torch, answers: Answers, sampling: SamplingConfig
 ) -> None:
-    requests = [
-        Request(
-            PROMPT,
-            1,
-            sampling=SamplingConfig(sampling.temperature, sampling.top_k, sampling.top_p, seed=seed),
-        )
-        for seed in range(3000)
-    ]
+    requests = [Request(PROMPT, 1, sampling=replace(sampling, seed=seed)) for seed in range(3000)]
     responses = answers(torch_subject.load(max_batch_size=64), *requests)
     tokens = [response.token_ids[0] for response in responses]
     assert p_value(tokens, exact(torch_subject, PROMPT, sampling)) > 1e-3

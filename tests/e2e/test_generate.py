@@ -121,6 +121,29 @@ def test_a_seed_fixes_a_sampled_text(server: Deploy) -> None:
     assert len({sampled(seed) for seed in range(5)}) > 1
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bad_words": [" string", " current line"]},
+        {"embedding_bias_words": [" string", " file"], "embedding_bias_weights": [-1e6, 2.0]},
+    ],
+)
+def test_options_change_the_text_and_drafts_do_not(server: Deploy, options: dict[str, object]) -> None:
+    asked = {"text_input": PROMPT, "max_tokens": 40, "return_perf_metrics": True, **options}
+    _, plain = server.post({**asked, "num_draft_tokens": 0})
+    _, drafted = server.post({**asked, "num_draft_tokens": 4})
+
+    assert plain["text_output"] != server.generate(PROMPT, max_tokens=40)
+    assert drafted["text_output"] == plain["text_output"]
+    assert drafted["total_accepted_draft_tokens"] > 0
+    assert "speculation" not in drafted
+
+
+def test_the_answer_says_which_option_turned_speculation_off(server: Deploy) -> None:
+    _, answer = server.post({"text_input": PROMPT, "max_tokens": 4, "presence_penalty": 0.5})
+    assert answer["speculation"] == "off: presence_penalty"
+
+
 def test_many_clients_at_once_each_get_their_own_text(server: Deploy) -> None:
     prompts = [f"def function_{i}(value, other_{i}):\n    " for i in range(24)]
     alone = [server.generate(prompt, max_tokens=24) for prompt in prompts]

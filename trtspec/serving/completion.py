@@ -29,6 +29,9 @@ class CompletionRequest:
     `stop` strings in it. `end_id` None stands for the model's own end tokens, `NO_END` (-1) for none at all.
     With `add_special_tokens` the tokenizer puts its own tokens around the prompt, such as the one that begins
     a text. `timeout_s` is the time limit from the arrival to the last token; None takes the deployment's.
+    No token comes that would complete the tokens of one of the `bad_words`; the same letters in other tokens
+    may. `embedding_bias` are words and what is added to the logits of each one's tokens, as NVIDIA's
+    preprocessing does it; a token of several words gets the sum.
     """
 
     prompt: str | None = None
@@ -40,6 +43,8 @@ class CompletionRequest:
     end_id: int | None = None
     add_special_tokens: bool = True
     timeout_s: float | None = None
+    embedding_bias: tuple[tuple[str, float], ...] = ()
+    bad_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +52,15 @@ class Completion:
     """The summary of a completion, which comes with its last `Delta`.
 
     `num_output_tokens` counts what was generated up to the end: the token that completed a stop string is
-    counted, an end token is not.
+    counted, an end token is not. `undrafted_for` are the options for which nothing was drafted (K = 0),
+    although it would have been without them.
     """
 
     end_reason: EndReason
     num_input_tokens: int
     num_output_tokens: int
     speculation: SpeculationCounts
+    undrafted_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ in NVIDIA's stock image and in a test without tensors. The rules are those of Te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -65,13 +65,14 @@ class SamplingConfig:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     min_tokens: int | None = None
+    min_p: float | None = None
 
     @property
     def is_greedy(self) -> bool:
         """Says whether the token with the largest logit is chosen."""
         if self.top_k == 1 or (self.temperature is not None and self.temperature < COLDEST):
             return True
-        return self.temperature is None and self.top_p is None and not self.top_k
+        return self.temperature is None and self.top_p is None and not self.top_k and not self.min_p
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +80,19 @@ class Request:
     """A prompt in token ids, to be continued or, with a draft, to be verified.
 
     With `end_id` None nothing ends the text but `max_tokens`. `input_token_ids` that are a
-    `trtspec.serving.text.Text` are neither checked nor copied. The `bad_token_ids` are never generated; a
-    request with a draft has none.
+    `trtspec.serving.text.Text` are neither checked nor copied. `embedding_bias` is added to the logits of its
+    token ids, before anything else. A token that would complete one of the `bad_words`, which are sequences
+    of tokens, is never generated; the prompt counts as text before it. Both hold in verifications too.
     """
 
     input_token_ids: Sequence[int]
     max_tokens: int
     draft_token_ids: Sequence[int] = ()
     end_id: int | None = None
-    bad_token_ids: Sequence[int] = ()
+    bad_words: Sequence[Sequence[int]] = ()
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     streaming: bool = False
+    embedding_bias: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,8 @@ class Limits:
 
     `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts as one with
     `max_draft_len` tokens. `max_draft_len` is 0 for an engine that verifies no drafts.
+    `ignored_options` are the fields of `SamplingConfig` that the engine would ignore without a word; a
+    request with one is refused.
     """
 
     max_batch_size: int
@@ -120,6 +125,7 @@ class Limits:
     max_seq_len: int
     max_draft_len: int
     vocab_size: int
+    ignored_options: frozenset[str] = frozenset()
 
 
 Listener = Callable[[Response], None]

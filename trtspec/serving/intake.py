@@ -8,7 +8,7 @@ from dataclasses import replace
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Limits, SamplingConfig
-from trtspec.serving.policy import may_split
+from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import NUM_SEEDS, with_seed
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stop import StopMatcher
@@ -18,6 +18,8 @@ from trtspec.serving.tokenizer import Tokenizer
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
 MAX_STOP_CHARACTERS = 4096
+MAX_BIAS_WORDS = 300
+MAX_BIAS = 1e6
 LONG = 4096
 """The size of a request, in characters, that takes some milliseconds to read."""
 
@@ -35,26 +37,32 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     """
     _check_max_tokens(request.max_tokens)
     _check_num_draft_tokens(request.num_draft_tokens, limits)
-    _check_stop(request.stop)
+    _check_strings("stop", request.stop)
+    _check_strings("bad_words", request.bad_words)
     _check_timeout(request.timeout_s)
-    _check_sampling(request.sampling)
+    _check_sampling(request.sampling, limits)
+    embedding_bias = _embedding_bias(request.embedding_bias, tokenizer)
     end_ids = _end_ids(request.end_id, limits, tokenizer)
     prompt = _prompt(request, limits, tokenizer)
 
     num_draft_tokens = limits.max_draft_len if request.num_draft_tokens is None else request.num_draft_tokens
     sampling = with_seed(request.sampling)
-    if splits := may_split(sampling):
+    unsplittable = unsplittable_options(sampling)
+    if not unsplittable:
         sampling = replace(sampling, min_tokens=None)  # See `CompletionState.endless_request`.
     return CompletionState(
         text=Text(prompt),
         num_input_tokens=len(prompt),
         max_tokens=min(request.max_tokens, _max_total_len(limits) - len(prompt)),
         min_tokens=request.sampling.min_tokens or 0,
-        num_draft_tokens=num_draft_tokens if splits else 0,
+        num_draft_tokens=0 if unsplittable else num_draft_tokens,
         sampling=sampling,
         end_ids=end_ids,
         stop=StopMatcher(request.stop),
         detokenizer=tokenizer.detokenizer(),
+        undrafted_for=unsplittable if num_draft_tokens else (),
+        embedding_bias=embedding_bias,
+        bad_words=[_word_tokens("bad_words", word, tokenizer) for word in request.bad_words],
     )
 
 
@@ -74,15 +82,19 @@ def _check_num_draft_tokens(num_draft_tokens: int | None, limits: Limits) -> Non
         raise RequestError("num_draft_tokens", num_draft_tokens, allowed)
 
 
-def _check_stop(stop: tuple[str, ...]) -> None:
-    if len(stop) > MAX_STOP_STRINGS:
-        raise RequestError("stop", f"{len(stop)} strings", f"at most {MAX_STOP_STRINGS}")
-    for string in stop:
-        if not 1 <= len(string) <= MAX_STOP_LENGTH:
-            found = f"a string of {len(string)} characters"
-            raise RequestError("stop", found, f"strings of 1 to {MAX_STOP_LENGTH} characters")
-    if (total := sum(map(len, stop))) > MAX_STOP_CHARACTERS:
-        raise RequestError("stop", f"{total} characters in all", f"at most {MAX_STOP_CHARACTERS} in all")
+def _check_strings(field: str, strings: tuple[str, ...]) -> None:
+    if len(strings) > MAX_STOP_STRINGS:
+        raise RequestError(field, f"{len(strings)} strings", f"at most {MAX_STOP_STRINGS}")
+    for string in strings:
+        _check_length(field, string)
+    if (total := sum(map(len, strings))) > MAX_STOP_CHARACTERS:
+        raise RequestError(field, f"{total} characters in all", f"at most {MAX_STOP_CHARACTERS} in all")
+
+
+def _check_length(field: str, string: str) -> None:
+    if not 1 <= len(string) <= MAX_STOP_LENGTH:
+        found = f"a string of {len(string)} characters"
+        raise RequestError(field, found, f"strings of 1 to {MAX_STOP_LENGTH} characters")
 
 
 def _check_timeout(timeout_s: float | None) -> None:
@@ -90,7 +102,7 @@ def _check_timeout(timeout_s: float | None) -> None:
         raise RequestError("timeout", f"{timeout_s} s", "a time above 0")
 
 
-def _check_sampling(sampling: SamplingConfig) -> None:
+def _check_sampling(sampling: SamplingConfig, limits: Limits) -> None:
     def check(field: str, value: float | None, low: float, high: float, allowed: str) -> None:
         if value is not None and not (math.isfinite(value) and low <= value <= high):
             raise RequestError(field, value, allowed)
@@ -99,11 +111,40 @@ def _check_sampling(sampling: SamplingConfig) -> None:
     check("temperature", sampling.temperature, 0, anything, "a finite number, at least 0")
     check("top_k", sampling.top_k, 0, anything, "at least 0")
     check("top_p", sampling.top_p, above_zero, 1, "above 0 and at most 1")
+    check("min_p", sampling.min_p, 0, 1, "0 to 1")
     check("seed", sampling.seed, 0, NUM_SEEDS - 1, "0 to 2^64 - 1")
     check("repetition_penalty", sampling.repetition_penalty, above_zero, anything, "a finite number above 0")
     check("presence_penalty", sampling.presence_penalty, -anything, anything, "a finite number")
     check("frequency_penalty", sampling.frequency_penalty, -anything, anything, "a finite number")
     check("min_tokens", sampling.min_tokens, 0, anything, "at least 0")
+    for field in sorted(limits.ignored_options):
+        if value := getattr(sampling, field):
+            raise RequestError(field, value, "0 or left out, since the target engine would ignore it")
+
+
+def _embedding_bias(bias: tuple[tuple[str, float], ...], tokenizer: Tokenizer) -> dict[int, float]:
+    """Returns what is added to the logit of each token id."""
+    if len(bias) > MAX_BIAS_WORDS:
+        raise RequestError("embedding_bias_words", f"{len(bias)} words", f"at most {MAX_BIAS_WORDS}")
+    total: dict[int, float] = {}
+    for word, weight in bias:
+        if not abs(weight) <= MAX_BIAS:
+            raise RequestError("embedding_bias_weights", weight, f"{-MAX_BIAS:.0f} to {MAX_BIAS:.0f}")
+        _check_length("embedding_bias_words", word)
+        for token_id in _word_tokens("embedding_bias_words", word, tokenizer):
+            total[token_id] = total.get(token_id, 0.0) + weight
+    return total
+
+
+def _word_tokens(field: str, word: str, tokenizer: Tokenizer) -> list[int]:
+    """Returns the tokens of a word, alone and without special ones, as in NVIDIA's preprocessing."""
+    try:
+        tokens = tokenizer.encode(word, add_special_tokens=False)
+    except UnicodeEncodeError:
+        raise RequestError(field, "not valid Unicode", "text that UTF-8 can hold") from None
+    if not tokens:
+        raise RequestError(field, repr(word), "strings of which the tokenizer makes tokens")
+    return tokens
 
 
 def _end_ids(end_id: int | None, limits: Limits, tokenizer: Tokenizer) -> tuple[int, ...]:

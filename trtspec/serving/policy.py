@@ -6,17 +6,18 @@ from trtspec.serving.executor import Limits, SamplingConfig
 from trtspec.serving.state import CompletionState
 
 
-def may_split(sampling: SamplingConfig) -> bool:
-    """Says whether a completion may be split into several requests without a change to its text.
+def unsplittable_options(sampling: SamplingConfig) -> tuple[str, ...]:
+    """Returns the options for which a completion is one request, since its text might change in several.
 
-    Penalties forbid that: an engine computes them over the tokens that it generated itself, and a round gets
+    These are penalties: an engine computes them over the tokens that it generated itself, and a round gets
     the tokens of earlier rounds as its prompt.
     """
-    return (
-        sampling.repetition_penalty in (None, 1)
-        and not sampling.presence_penalty
-        and not sampling.frequency_penalty
-    )
+    forbids = {
+        "repetition_penalty": sampling.repetition_penalty not in (None, 1),
+        "presence_penalty": bool(sampling.presence_penalty),
+        "frequency_penalty": bool(sampling.frequency_penalty),
+    }
+    return tuple(option for option, is_set in forbids.items() if is_set)
 
 
 def draft_length(state: CompletionState, target: Limits, room: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trtspec.serving.completion import Completion, Delta, EndReason
@@ -31,6 +31,9 @@ class CompletionState:
     end_ids: tuple[int, ...]
     stop: StopMatcher
     detokenizer: Detokenizer
+    embedding_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: Sequence[Sequence[int]] = ()
+    undrafted_for: tuple[str, ...] = ()
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     end_reason: EndReason | None = None
 
@@ -60,6 +63,8 @@ class CompletionState:
             end_id=self.end_ids[0] if self.end_ids else None,
             sampling=at_token(self.sampling, self.num_output_tokens),
             streaming=streaming,
+            bad_words=self.bad_words,
+            embedding_bias=self.embedding_bias,
         )
 
     def endless_request(self, max_tokens: int) -> Request:
@@ -70,9 +75,10 @@ class CompletionState:
         return Request(
             input_token_ids=self.text,
             max_tokens=max_tokens,
-            bad_token_ids=self.end_ids,
+            bad_words=[*self.bad_words, *([end_id] for end_id in self.end_ids)],
             sampling=at_token(self.sampling, self.num_output_tokens),
             streaming=True,
+            embedding_bias=self.embedding_bias,
         )
 
     def take(self, new: Sequence[int], end_reason: EndReason | None = None) -> Delta:
@@ -96,5 +102,7 @@ class CompletionState:
         if end_reason is not EndReason.STOP:
             text += self.stop.push(self.detokenizer.flush()) + self.stop.flush()
         self.end_reason = end_reason
-        completion = Completion(end_reason, self.num_input_tokens, self.num_output_tokens, self.speculation)
+        completion = Completion(
+            end_reason, self.num_input_tokens, self.num_output_tokens, self.speculation, self.undrafted_for
+        )
         return Delta(text, self.text[taken:], completion)

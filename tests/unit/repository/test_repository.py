@@ -94,20 +94,26 @@ def test_who_is_served_and_for_how_long() -> None:
 
 
 def test_tensors_are_nvidias() -> None:
-    """Names, types and dimensions of `tensorrt_llm_bls` and of the OpenAI front end, both of 25.03."""
+    """Names, types and dimensions of `tensorrt_llm_bls` and of the OpenAI front end, both of 25.03.
+
+    But for `min_p` and `speculation`, which NVIDIA's models do not have, and for the
+    embedding bias, which NVIDIA's `ensemble` has.
+    """
     config = text_format.Parse(config_text(RepositorySpec()), pb.ModelConfig())
     tensors = {
         tensor.name: (pb.DataType.Name(tensor.data_type).removeprefix("TYPE_"), list(tensor.dims))
         for tensor in [*config.input, *config.output]
     }
     nvidias = {
-        "STRING [1]": "text_input guided_decoding_guide guided_decoding_guide_type text_output finish_reason",
-        "STRING [-1]": "stop_words bad_words",
+        "STRING [1]": "text_input guided_decoding_guide guided_decoding_guide_type text_output finish_reason "
+        "speculation",
+        "STRING [-1]": "stop_words bad_words embedding_bias_words",
+        "FP32 [-1]": "embedding_bias_weights",
         "INT32 [1]": "max_tokens num_draft_tokens end_id pad_id top_k min_tokens beam_width "
         "num_return_sequences num_input_tokens num_output_tokens total_accepted_draft_tokens "
         "total_draft_tokens",
-        "FP32 [1]": "top_p temperature length_penalty repetition_penalty presence_penalty frequency_penalty "
-        "acceptance_rate",
+        "FP32 [1]": "top_p min_p temperature length_penalty repetition_penalty presence_penalty "
+        "frequency_penalty acceptance_rate",
         "UINT64 [1]": "seed",
         "BOOL [1]": "stream exclude_input_in_output add_special_tokens use_draft_logits return_log_probs "
         "return_context_logits return_generation_logits return_perf_metrics return_num_input_tokens "

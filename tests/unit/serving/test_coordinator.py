@@ -237,7 +237,7 @@ def test_none_of_the_end_tokens_comes_before_min_tokens(
             first: list[int] = []
             for position in range(said, said + request.max_tokens):
                 wish = tokenizer.end_ids[position % 2]
-                banned: set[int | None] = {*request.bad_token_ids}
+                banned: set[int | None] = {word[-1] for word in request.bad_words}
                 if position - said < (request.sampling.min_tokens or 0):
                     banned.add(request.end_id)
                 token = 60 if wish in banned else wish

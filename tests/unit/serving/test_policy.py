@@ -7,7 +7,7 @@ import pytest
 from trtspec.serving.completion import EndReason
 from trtspec.serving.drafters.engine import room
 from trtspec.serving.executor import Limits, SamplingConfig
-from trtspec.serving.policy import draft_length, may_split
+from trtspec.serving.policy import draft_length, unsplittable_options
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stop import StopMatcher
 from trtspec.serving.text import Text
@@ -66,20 +66,22 @@ def test_no_draft_when_off_or_ended(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
-        (SamplingConfig(), True),
-        (SamplingConfig(temperature=0.8, top_p=0.9, seed=1), True),
+        (SamplingConfig(), ()),
+        (SamplingConfig(temperature=0.8, top_p=0.9, seed=1, min_p=0.1), ()),
         (
             SamplingConfig(repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, min_tokens=0),
-            True,
+            (),
         ),
-        (SamplingConfig(repetition_penalty=1.1), False),
-        (SamplingConfig(presence_penalty=0.5), False),
-        (SamplingConfig(frequency_penalty=-0.5), False),
-        (SamplingConfig(min_tokens=1), True),
+        (SamplingConfig(repetition_penalty=1.1), ("repetition_penalty",)),
+        (
+            SamplingConfig(presence_penalty=0.5, frequency_penalty=-0.5),
+            ("presence_penalty", "frequency_penalty"),
+        ),
+        (SamplingConfig(min_tokens=1), ()),
     ],
 )
-def test_penalties_make_a_completion_one_request(sampling: SamplingConfig, expected: bool) -> None:
-    assert may_split(sampling) is expected
+def test_penalties_make_a_completion_one_request(sampling: SamplingConfig, expected: tuple[str, ...]) -> None:
+    assert unsplittable_options(sampling) == expected
 
 
 def test_a_text_that_the_draft_cannot_read_is_not_drafted(tokenizer: Tokenizer) -> None:

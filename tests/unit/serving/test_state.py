@@ -43,7 +43,7 @@ def test_nothing_ends_a_text_before_min_tokens(state: CompletionState, tokenizer
     state.min_tokens = 4
     assert state.num_endless == 4
     request = state.endless_request(4)
-    assert (request.end_id, request.bad_token_ids, request.max_tokens) == (None, (7, 8), 4)
+    assert (request.end_id, request.bad_words, request.max_tokens) == (None, [[7], [8]], 4)
     assert state.take([50, 8]).token_ids == [50, 8]
     assert (state.num_endless, state.end_reason) == (2, None)
     assert state.take([50, 51, 8, 50]).token_ids == [50, 51]

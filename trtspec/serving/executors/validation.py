@@ -48,10 +48,17 @@ def validate(request: Request, limits: Limits) -> Valid:
     if not isinstance(given, Text) or given.largest >= limits.vocab_size:
         _check_tokens("Input", given, limits.vocab_size)
     _check_tokens("Draft", draft, limits.vocab_size)
-    _check_tokens("Bad", request.bad_token_ids, limits.vocab_size)
+    for word in request.bad_words:
+        if not word:
+            raise Refused("Bad word without a token")
+        _check_tokens("Bad", word, limits.vocab_size)
     if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
         raise Refused(f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})")
-    _check_sampling(request.sampling)
+    _check_tokens("Embedding bias", list(request.embedding_bias), limits.vocab_size)
+    for token_id, bias in request.embedding_bias.items():
+        if not math.isfinite(bias):
+            raise Refused(f"Embedding bias of token id {token_id} ({bias}) is not finite")
+    _check_sampling(request.sampling, limits.ignored_options)
 
     draft_len = len(draft) or limits.max_draft_len
     if draft:
@@ -66,13 +73,23 @@ def validate(request: Request, limits: Limits) -> Valid:
     return Valid(given if isinstance(given, Text) else Text(given), prompt_len, draft, max_tokens)
 
 
+def check_bans(request: Request) -> None:
+    """Raises `Refused` for a bad word that TensorRT-LLM lets through: its kernel never bans token id 0.
+
+    `ban_bad_words` of `kernels/banBadWords.cu` asks for `0 < banned_token`.
+    """
+    for word in request.bad_words:
+        if word[-1] == 0:
+            raise Refused(f"Bad word {list(word)} ends in token id 0, which TensorRT-LLM never bans")
+
+
 def _check_tokens(kind: str, tokens: Sequence[int], vocab_size: int) -> None:
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
         wrong = next(token for token in tokens if not 0 <= token < vocab_size)
         raise Refused(f"{kind} token id ({wrong}) is not within acceptable range [0, {vocab_size})")
 
 
-def _check_sampling(sampling: SamplingConfig) -> None:
+def _check_sampling(sampling: SamplingConfig, ignored_options: frozenset[str]) -> None:
     def check(name: str, value: float | None, low: float = -math.inf, high: float = math.inf) -> None:
         if value is not None and not (math.isfinite(value) and low <= value <= high):
             raise Refused(f"Incorrect sampling config: {name} ({value}) is not allowed")
@@ -80,7 +97,11 @@ def _check_sampling(sampling: SamplingConfig) -> None:
     check("temperature", sampling.temperature, 0)
     check("top_k", sampling.top_k, 0)
     check("top_p", sampling.top_p, SMALLEST, 1)
+    check("min_p", sampling.min_p, 0, 1)
     check("repetition_penalty", sampling.repetition_penalty, SMALLEST)
     check("presence_penalty", sampling.presence_penalty)
     check("frequency_penalty", sampling.frequency_penalty)
     check("min_tokens", sampling.min_tokens, 0)
+    for name in sorted(ignored_options):
+        if getattr(sampling, name):
+            raise Refused(f"Incorrect sampling config: the engine ignores {name}")

@@ -25,7 +25,6 @@ _MISSING = (
     "beam_width",
     "draft_logits",
     "draft_acceptance_threshold",
-    "embedding_bias",
     "runtime_top_p_min",
     "runtime_top_p_decay",
     "runtime_top_p_reset_ids",
@@ -81,9 +80,10 @@ def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
         max_tokens=_scalar(arrays, "request_output_len"),
         draft_token_ids=[] if draft is None else draft.reshape(-1).tolist(),
         end_id=_scalar(arrays, "end_id"),
-        bad_token_ids=_bad_tokens(arrays),
+        bad_words=read_words(arrays.get("bad_words_list"), "bad_words_list"),
         sampling=_sampling(arrays),
         streaming=bool(_scalar(arrays, "streaming")),
+        embedding_bias=_embedding_bias(arrays),
     )
     said = _scalar(arrays, "exclude_input_in_output")
     return EngineRequest(
@@ -129,11 +129,13 @@ def _asks_for_nothing(name: str, array: npt.NDArray[Any]) -> bool:
     return all(item in nothing for item in array.reshape(-1).tolist())
 
 
-def _bad_tokens(arrays: Arrays) -> tuple[int, ...]:
-    words = read_words(arrays.get("bad_words_list"), "bad_words_list")
-    if any(len(word) > 1 for word in words):
-        raise RequestError("bad_words_list", "of several tokens a word", "one token a word")
-    return tuple(token for word in words for token in word)
+def _embedding_bias(arrays: Arrays) -> dict[int, float]:
+    """Returns the biases that are not 0, by token id; the tensor has the whole vocabulary, or nothing."""
+    array = arrays.get("embedding_bias")
+    if array is None:
+        return {}
+    bias = array.reshape(-1)
+    return {token_id: bias[token_id].item() for token_id in np.flatnonzero(bias).tolist()}
 
 
 def _scalar(arrays: Arrays, name: str) -> Any:

@@ -69,11 +69,12 @@ def read(
     completion = CompletionRequest(
         prompt=prompt,
         num_draft_tokens=values["num_draft_tokens"],
-        # The curl line in NVIDIA's README has an empty stop word for none.
-        stop=tuple(word for word in values["stop_words"] or () if word),
+        stop=_words(values["stop_words"]),
+        bad_words=_words(values["bad_words"]),
         sampling=_sampling(values),
         end_id=values["end_id"],
         add_special_tokens=values["add_special_tokens"] is not False,
+        embedding_bias=_embedding_bias(values),
         timeout_s=_timeout_s(parameters.get(_TIMEOUT), timeout_us),
         **({} if values["max_tokens"] is None else {"max_tokens": values["max_tokens"]}),
     )
@@ -117,7 +118,21 @@ def _sampling(values: Values) -> SamplingConfig:
         presence_penalty=values["presence_penalty"],
         frequency_penalty=values["frequency_penalty"],
         min_tokens=values["min_tokens"],
+        min_p=values["min_p"],
     )
+
+
+def _words(given: list[str] | None) -> tuple[str, ...]:
+    """Returns the words; the curl line in NVIDIA's README has an empty one for none."""
+    return tuple(word for word in given or () if word)
+
+
+def _embedding_bias(values: Values) -> tuple[tuple[str, float], ...]:
+    words, weights = values["embedding_bias_words"] or [], values["embedding_bias_weights"] or []
+    if len(words) != len(weights):
+        found, allowed = f"{len(weights)} numbers", f"one for each of the {len(words)} embedding_bias_words"
+        raise RequestError("embedding_bias_weights", found, allowed)
+    return tuple(zip(words, weights, strict=True))
 
 
 def _value(tensor: InputTensor, array: npt.NDArray[Any] | None) -> Any:

@@ -50,15 +50,18 @@ class TextChunk:
 def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
     """Returns the response's tensors by name, each of shape [1, 1].
 
-    The last response says why the text ended, in the words of OpenAI's API: `stop` or `length`. Counts come
-    with it, for the whole completion; clients that add up the counts of all responses, as Triton's OpenAI
-    front end does, get the same sum.
+    The last response says why the text ended, in the words of OpenAI's API: `stop` or `length`. Where options
+    of the request turned speculation off, `speculation` is `off` and names them. Counts come with it, for the
+    whole completion; clients that add up the counts of all responses, as Triton's OpenAI front end does, get
+    the same sum.
     """
     values: dict[str, Any] = {"text_output": chunk.text.encode()}
     if chunk.completion is not None:
         speculation = chunk.completion.speculation
         ended_at_limit = chunk.completion.end_reason is EndReason.LENGTH
         values["finish_reason"] = b"length" if ended_at_limit else b"stop"
+        if options := chunk.completion.undrafted_for:
+            values["speculation"] = f"off: {', '.join(options)}".encode()
         if wanted.num_input_tokens:
             values["num_input_tokens"] = chunk.completion.num_input_tokens
         if wanted.num_output_tokens:

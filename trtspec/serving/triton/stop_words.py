@@ -1,4 +1,4 @@
-"""The stop words of a request, as sequences of tokens; they stay in the text, as with NVIDIA's engines."""
+"""Words of a request as sequences of tokens; stop words stay in the text, as with NVIDIA's engines."""
 
 from __future__ import annotations
 

@@ -57,6 +57,10 @@ def test_a_text_packs_what_is_new() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 50])
 def test_tokens_out_of_the_vocabulary_are_refused(wrong: int) -> None:
-    for request in (Request([1, wrong], 3), Request([1], 3, [wrong]), Request([1], 3, bad_token_ids=[wrong])):
+    for request in (
+        Request([1, wrong], 3),
+        Request([1], 3, [wrong]),
+        Request([1], 3, bad_words=[[1, wrong]]),
+    ):
         with pytest.raises(Refused, match="acceptable range"):
             validate(request, LIMITS)

@@ -43,13 +43,15 @@ def read(**values: npt.ArrayLike) -> EngineRequest:
         Request([3], 1, sampling=SamplingConfig(top_k=1, min_tokens=4)),
         Request([3], 1, sampling=SamplingConfig(temperature=0.5, top_p=1.0, seed=2**64 - 1)),
         Request([3], 1, sampling=SamplingConfig(0.5, 20, 0.5, 7, 1.5, 0.25, -0.25, 3)),
+        Request([3], 1, bad_words=[[5], [6, 7, 8], [9, 10]]),
+        Request([3], 1, embedding_bias={0: 0.5, 95: -1e6}),
     ],
 )
 def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> None:
     prompt = request_.input_token_ids
     valid = Valid(Text(prompt), len(prompt), [*request_.draft_token_ids], request_.max_tokens)
 
-    asked = read_engine_request(request_arrays(request_, valid), excludes_input=False)
+    asked = read_engine_request(request_arrays(request_, valid, 96), excludes_input=False)
 
     expected = request_.sampling if not request_.sampling.is_greedy else None
     assert asked.request.input_token_ids == prompt
@@ -59,6 +61,8 @@ def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> N
     assert asked.request.sampling.is_greedy == request_.sampling.is_greedy
     assert expected in (None, asked.request.sampling)
     assert asked.request.sampling.min_tokens == request_.sampling.min_tokens
+    assert asked.request.bad_words == list(request_.bad_words)
+    assert asked.request.embedding_bias == request_.embedding_bias
     assert asked.excludes_input
 
 
@@ -81,7 +85,9 @@ def test_what_nvidias_coordinator_always_sends_asks_for_nothing() -> None:
         decoder_input_ids=[[0]],
     )
 
-    assert asked.request == Request([3, 1, 4], 8, draft_token_ids=[], sampling=SamplingConfig(top_k=1))
+    assert asked.request == Request(
+        [3, 1, 4], 8, draft_token_ids=[], bad_words=[], sampling=SamplingConfig(top_k=1)
+    )
     assert not asked.excludes_input
 
 
@@ -93,8 +99,6 @@ def test_what_nvidias_coordinator_always_sends_asks_for_nothing() -> None:
         ("return_generation_logits", [True]),
         ("return_log_probs", [True]),
         ("draft_logits", [[[0.5, 1.0]]]),
-        ("bad_words_list", [[[5, 6], [2, -1]]]),
-        ("embedding_bias", [[0.5]]),
         ("lora_task_id", [3]),
         ("guided_decoding_guide", [b"{}"]),
     ],

@@ -50,6 +50,7 @@ def test_every_input_reaches_its_place() -> None:
             num_draft_tokens=0,
             stream=True,
             stop_words=[b"x", "é".encode()],
+            bad_words=[b"", b"z"],
             exclude_input_in_output=False,
             end_id=-1,
             top_k=3,
@@ -59,6 +60,9 @@ def test_every_input_reaches_its_place() -> None:
             presence_penalty=-1.0,
             frequency_penalty=2.0,
             min_tokens=4,
+            min_p=0.125,
+            embedding_bias_words=[b"x", b"y"],
+            embedding_bias_weights=[0.5, -2.0],
             seed=2**64 - 1,
             return_perf_metrics=True,
             return_num_input_tokens=True,
@@ -70,8 +74,11 @@ def test_every_input_reaches_its_place() -> None:
         {},
     )
 
-    sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4)
-    assert completion == CompletionRequest("a", None, 7, 0, ("x", "é"), sampling, -1, False)
+    sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4, 0.125)
+    bias = (("x", 0.5), ("y", -2.0))
+    assert completion == CompletionRequest(
+        "a", None, 7, 0, ("x", "é"), sampling, -1, False, embedding_bias=bias, bad_words=("z",)
+    )
     assert wanted == Wanted(True, "a", True, True, True)
 
 
@@ -88,7 +95,7 @@ def test_what_asks_for_nothing_is_accepted() -> None:
     neutral = {tensor.name: tensor.only[0] for tensor in INPUTS if tensor.only}
     neutral = {name: value.encode() if isinstance(value, str) else value for name, value in neutral.items()}
 
-    given = tensors(text_input=b"a", stop_words=[b""], **neutral)
+    given = tensors(text_input=b"a", stop_words=[b""], bad_words=[b""], **neutral)
     assert read(given, {}) == (CompletionRequest("a"), Wanted())
 
 
@@ -96,9 +103,14 @@ def test_what_is_not_implemented_is_refused() -> None:
     assert refusal(text_input=b"a", beam_width=4) == (
         "beam_width is 4; it must be 1, since anything else is not implemented"
     )
-    assert refusal(text_input=b"a", bad_words=[b"", b"os"]).startswith('bad_words is "os"; it must be ""')
     assert refusal(text_input=b"a", return_log_probs=True).startswith(
         "return_log_probs is true; it must be false"
+    )
+
+
+def test_a_bias_is_one_number_for_each_word() -> None:
+    assert refusal(text_input=b"a", embedding_bias_words=[b"x", b"y"], embedding_bias_weights=[1.0]) == (
+        "embedding_bias_weights is 1 numbers; it must be one for each of the 2 embedding_bias_words"
     )
 
 

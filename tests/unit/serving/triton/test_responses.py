@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,13 @@ def test_the_last_has_the_counts_that_are_wanted() -> None:
 
 def test_nothing_comes_that_was_not_asked_for() -> None:
     assert arrays(TextChunk("a", DONE), Wanted()).keys() == {"text_output", "finish_reason"}
+
+
+def test_the_last_says_which_options_turned_speculation_off() -> None:
+    done = replace(DONE, undrafted_for=("presence_penalty", "frequency_penalty"))
+
+    said = arrays(TextChunk("a", done), Wanted())["speculation"][0, 0]
+    assert said == b"off: presence_penalty, frequency_penalty"
 
 
 @pytest.mark.parametrize(("reason", "said"), [("END_ID", b"stop"), ("STOP", b"stop"), ("LENGTH", b"length")])

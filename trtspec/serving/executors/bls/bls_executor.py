@@ -18,11 +18,13 @@ from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.bls.tensors import Arrays, new_tokens, request_arrays, stop_arrays
 from trtspec.serving.executors.bls.thread_pool import PooledCall, ThreadPool
-from trtspec.serving.executors.validation import Refused, Valid, validate
-from trtspec.serving.policy import may_split
+from trtspec.serving.executors.validation import Refused, Valid, check_bans, validate
+from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import at_token
 from trtspec.serving.text import Text
 
+HAS_NO_TENSOR = frozenset({"min_p"})
+"""What NVIDIA's C++ backend never reads (`getSamplingConfigFromTensors` of `src/utils.cc`)."""
 _LONGEST_PIECE = 16
 
 
@@ -66,7 +68,8 @@ class BlsExecutor:
     failure: str | None = None
 
     def __init__(self, model: ServedModel, limits: Limits, kv_tokens: int | None = None) -> None:
-        self.limits, self.kv_tokens, self.progress = limits, kv_tokens, 0
+        self.limits = replace(limits, ignored_options=limits.ignored_options | HAS_NO_TENSOR)
+        self.kv_tokens, self.progress = kv_tokens, 0
         self._model = model
         self._calls: dict[int, Call] = {}
         self._ids, self._prefix = itertools.count(1), uuid.uuid4().hex
@@ -81,13 +84,16 @@ class BlsExecutor:
             if self._is_shut_down:
                 raise Refused("The engine is shut down")
             call = Call(request, validate(request, self.limits), listener)
+            check_bans(request)
         except Refused as refused:
             refusal = Response(request_id, [], is_final=True, error=str(refused))
             self._loop.call_soon(listener, refusal)
             return request_id
         self._calls[request_id] = call
         # The text may grow while the request runs, so its tokens of now are packed here.
-        first = request_arrays(request, replace(call.valid, max_tokens=next(pieces(call))))
+        first = request_arrays(
+            request, replace(call.valid, max_tokens=next(pieces(call))), self.limits.vocab_size
+        )
         call.job = self._threads.submit(partial(self._run, request_id, call, first))
         return request_id
 
@@ -116,7 +122,7 @@ class BlsExecutor:
                 if request_id not in self._calls:
                     return
                 if text:
-                    arrays = request_arrays(*_continued(call, text, size))
+                    arrays = request_arrays(*_continued(call, text, size), self.limits.vocab_size)
                 found = self._model.infer(arrays, self._name(request_id))
                 if not found:
                     self._post(self._drop, request_id)
@@ -191,11 +197,12 @@ def pieces(call: Call) -> Iterator[int]:
     """Yields how many tokens to ask for, request by request.
 
     A stream begins with one token, and the next pieces double, since each piece costs a hop and a step over
-    the end of the text. A request that may not be split (`may_split`) is one piece.
+    the end of the text. A request that may not be split (`unsplittable_options`) is one piece.
     """
     left, size = call.valid.max_tokens, 1
     sampling = call.request.sampling
-    if not call.request.streaming or call.valid.draft or not may_split(sampling) or sampling.min_tokens:
+    is_whole = bool(unsplittable_options(sampling) or sampling.min_tokens)
+    if not call.request.streaming or call.valid.draft or is_whole:
         size = left
     while left:
         yield min(size, left)

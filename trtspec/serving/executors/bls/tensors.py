@@ -7,6 +7,7 @@ the batch dimension that clients send.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 _NO_TOKEN = np.zeros([1, 1], np.int32)
 
 
-def request_arrays(request: Request, valid: Valid) -> dict[str, npt.NDArray[Any]]:
+def request_arrays(request: Request, valid: Valid, vocab_size: int) -> dict[str, npt.NDArray[Any]]:
     """Returns the input tensors of a request, which ask for an output without the prompt."""
     prompt = np.frombuffer(valid.text.packed(valid.prompt_len), np.int32)[None]
     arrays = {
@@ -33,9 +34,13 @@ def request_arrays(request: Request, valid: Valid) -> dict[str, npt.NDArray[Any]
         arrays["draft_input_ids"] = np.array([valid.draft], np.int32)
     if request.end_id is not None:
         arrays["end_id"] = np.array([[request.end_id]], np.int32)
-    if bad := request.bad_token_ids:
-        # The tokens of all words, and where each word ends.
-        arrays["bad_words_list"] = np.array([[bad, range(1, len(bad) + 1)]], np.int32)
+    if request.embedding_bias:
+        arrays["embedding_bias"] = bias = np.zeros([1, vocab_size], np.float32)
+        bias[0, list(request.embedding_bias)] = list(request.embedding_bias.values())
+    if words := request.bad_words:
+        # The tokens of all words, and where each word ends, filled up with -1.
+        tokens, ends = list(chain.from_iterable(words)), list(accumulate(map(len, words)))
+        arrays["bad_words_list"] = np.array([[tokens, ends + [-1] * (len(tokens) - len(ends))]], np.int32)
     for name, value, dtype in _sampling(request.sampling):
         if value is not None:
             arrays[name] = np.array([[value]], dtype)

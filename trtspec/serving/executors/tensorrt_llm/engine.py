@@ -15,6 +15,9 @@ from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
 
 DRAFT_TOKENS_EXTERNAL = 2  # `SpeculativeDecodingMode`, written as an integer
+IGNORED_WITH_DRAFTS = frozenset({"min_p"})
+"""What an engine of this mode ignores, in requests without a draft too: it decodes all of them in
+`DecodingMode::ExternalDraftTokens`, which lacks `kUseMinP` (`executor/types.h`, `getDecodingMode`)."""
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -51,6 +54,7 @@ def read_engine(folder: Path, release: str, enable_chunked_context: bool = True)
                 max_seq_len=int(build["max_seq_len"]),
                 max_draft_len=int(build["max_draft_len"]) if external else 0,
                 vocab_size=int(model["vocab_size"]),
+                ignored_options=IGNORED_WITH_DRAFTS if external else frozenset(),
             ),
             max_attention_window=_window(model.get("sliding_window"), int(build["max_seq_len"])),
             weight_bytes=sum(file.stat().st_size for file in folder.glob("rank0*")),

@@ -5,6 +5,7 @@ Arguments are those that every release from 1.0 to 1.2 has (`cpp/tensorrt_llm/na
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
@@ -22,7 +23,7 @@ _REASONS = {
 }
 
 
-def to_bindings(trtllm: Any, request: Request, valid: Valid) -> Any:
+def to_bindings(trtllm: Any, request: Request, valid: Valid, vocab_size: int) -> Any:
     """Returns a `tensorrt_llm.bindings.executor.Request`; a verification is one step and does not stream."""
     draft = trtllm.ExternalDraftTokensConfig(tokens=valid.draft) if valid.draft else None
     return trtllm.Request(
@@ -32,7 +33,8 @@ def to_bindings(trtllm: Any, request: Request, valid: Valid) -> Any:
         sampling_config=_sampling(trtllm, request.sampling),
         output_config=trtllm.OutputConfig(exclude_input_from_output=True),
         end_id=request.end_id,
-        bad_words=[[token_id] for token_id in request.bad_token_ids] or None,
+        bad_words=[list(word) for word in request.bad_words] or None,
+        embedding_bias=_dense(request.embedding_bias, vocab_size) if request.embedding_bias else None,
         external_draft_tokens_config=draft,
     )
 
@@ -44,6 +46,19 @@ def from_bindings(response: Any) -> Response:
     result = response.result
     tokens, reason = list(result.output_token_ids[0]), _REASONS[result.finish_reasons[0].name]
     return Response(response.request_id, tokens, result.is_final, reason)
+
+
+def _dense(embedding_bias: Mapping[int, float], vocab_size: int) -> Any:
+    """Returns the bias as a float32 tensor `[vocab_size]`.
+
+    TensorRT-LLM adds it to every row of logits, those that a verification looks at too: the decoder runs its
+    `PenaltyLayer` once for each draft token, and so `BanWordsLayer` (`layers/externalDraftTokensLayer.cpp`).
+    """
+    import torch  # Where the bindings are, PyTorch is; without a bias nobody waits for it.
+
+    dense = torch.zeros(vocab_size)
+    dense[list(embedding_bias)] = torch.tensor(list(embedding_bias.values()))
+    return dense
 
 
 def _sampling(trtllm: Any, sampling: SamplingConfig) -> Any:
@@ -58,6 +73,7 @@ def _sampling(trtllm: Any, sampling: SamplingConfig) -> Any:
         choice = {
             "top_k": sampling.top_k,
             "top_p": sampling.top_p if sampling.top_p is not None or sampling.top_k else 1.0,
+            "min_p": sampling.min_p or None,
             "temperature": sampling.temperature,
             "seed": None if sampling.seed is None else sampling.seed % 2**64,
         }

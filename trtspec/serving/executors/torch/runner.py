@@ -189,5 +189,6 @@ def _choice(sequence: Sequence) -> TokenChoice:
         sequence.end_id,
         sequence.history,
         sequence.draft,
-        sequence.bad,
+        sequence.bad_words,
+        sequence.bias,
     )

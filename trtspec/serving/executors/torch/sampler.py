@@ -1,16 +1,16 @@
 """The sampler: it chooses tokens from logits.
 
-The order is that of TensorRT-LLM's decoding layers: temperature, penalties, top-k, top-p. Random numbers are
-a function of (number of the draw, token id) alone: two engines that draw with the same number get the same
-noise, so that a draft proposes what its target is likely to sample (Daliri et al. 2024, "Coupling
-without communication and drafter-invariant speculative decoding", arXiv 2408.07978), and every token is still
-the target's own sample.
+The order is that of TensorRT-LLM's decoding layers: embedding bias, temperature, penalties, bans, min-p,
+top-k, top-p. Random numbers are a function of (number of the draw, token id) alone: two engines that draw
+with the same number get the same noise, so that a draft proposes what its target is likely to sample (Daliri
+et al. 2024, "Coupling without communication and drafter-invariant speculative decoding", arXiv 2408.07978),
+and every token is still the target's own sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,19 +23,20 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """The choice of tokens for `rows` consecutive rows of logits; row j follows `history() + draft[:j]`.
+    """The choice of tokens for `rows` consecutive rows of logits; row j follows `history(None) + draft[:j]`.
 
-    `number` is the number of the first row's draw, and `generated` how many tokens the request already has.
-    `history` is called for penalties alone, since its cost grows with the text.
+    `history` takes how many of the last tokens are wanted, None for all. `number` is the number of the first
+    row's draw, and `generated` how many tokens the request already has.
     """
 
     sampling: SamplingConfig
     number: int
     generated: int
     end_id: int | None
-    history: Callable[[], list[int]]
+    history: Callable[[int | None], list[int]]
     draft: list[int]
-    bad: Sequence[int] = ()
+    bad_words: Sequence[Sequence[int]] = ()
+    bias: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -44,12 +45,12 @@ class TokenChoice:
     @property
     def is_plain(self) -> bool:
         """Says whether the token is the one with the largest logit."""
-        return self.sampling.is_greedy and not self.changes_logits
+        return self.sampling.is_greedy and not self.changes_logits and not self.bias
 
     @property
     def changes_logits(self) -> bool:
         """Says whether `change` does anything."""
-        return self._punishes or bool(self.bad) or self._forbids_end
+        return self._punishes or bool(self.bad_words) or self._forbids_end
 
     @property
     def _punishes(self) -> bool:
@@ -64,16 +65,28 @@ class TokenChoice:
     def _forbids_end(self) -> bool:
         return (self.sampling.min_tokens or 0) > self.generated and self.end_id not in (None, -1)
 
+    def add_bias(self, logits: Tensor) -> None:
+        """Adds the embedding bias to `logits` `[rows, vocab_size]`, in place."""
+        logits[:, list(self.bias)] += torch.tensor(list(self.bias.values()), device=logits.device)
+
     def change(self, logits: Tensor) -> None:
-        """Applies penalties, bad tokens and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
+        """Applies penalties, bad words and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
         if self._punishes:
             self._punish(logits)
-        logits[:, list(self.bad)] = float("-inf")
+        if self.bad_words:
+            self._ban(logits)
         if self._forbids_end:
             logits[: (self.sampling.min_tokens or 0) - self.generated, self.end_id] = float("-inf")
 
+    def _ban(self, logits: Tensor) -> None:
+        """Bans, in each row, the tokens that would complete a bad word with the text before it."""
+        before = self.history(max(map(len, self.bad_words)) - 1)
+        for row in range(self.rows):
+            text = before + self.draft[:row]
+            logits[row, [word[-1] for word in self.bad_words if _ends_with(text, word[:-1])]] = float("-inf")
+
     def _punish(self, logits: Tensor) -> None:
-        sampling, history = self.sampling, self.history()
+        sampling, history = self.sampling, self.history(None)
         repetition, presence = sampling.repetition_penalty or 1.0, sampling.presence_penalty or 0.0
         for row in range(self.rows):
             text = torch.tensor(history + self.draft[:row], device=logits.device)
@@ -89,9 +102,14 @@ def choose(logits: Tensor, choices: list[TokenChoice]) -> list[int]:
     if all(choice.is_plain for choice in choices):
         return _greedy(logits)
 
-    logits = logits.float()
+    logits = logits.to(torch.float32, copy=True)
+    first = 0
+    for choice in choices:
+        if choice.bias:
+            choice.add_bias(logits[first : first + choice.rows])
+        first += choice.rows
     heat = [_temperature(choice.sampling) for choice in choices for _ in range(choice.rows)]
-    logits = logits / torch.tensor(heat, device=logits.device)[:, None]
+    logits /= torch.tensor(heat, device=logits.device)[:, None]
     sampled: list[int] = []
     numbers: list[int] = []
     first = 0
@@ -126,6 +144,10 @@ def noise(numbers: list[int], token_ids: Tensor) -> Tensor:
     return uniform.log_().neg_().log_().neg_().float()
 
 
+def _ends_with(text: list[int], tokens: Sequence[int]) -> bool:
+    return len(tokens) <= len(text) and text[len(text) - len(tokens) :] == list(tokens)
+
+
 def _greedy(logits: Tensor) -> list[int]:
     tokens: list[int] = logits.argmax(-1).tolist()
     return tokens
@@ -136,8 +158,11 @@ def _temperature(sampling: SamplingConfig) -> float:
 
 
 def _sample(logits: Tensor, configs: list[SamplingConfig], numbers: list[int]) -> list[int]:
-    """Returns the tokens of largest logit + noise that top-k and top-p leave (the Gumbel-max trick)."""
+    """Returns the tokens of largest logit + noise that the filters leave (the Gumbel-max trick)."""
     vocab_size, device = logits.shape[1], logits.device
+    if any(config.min_p for config in configs):
+        least = torch.tensor([config.min_p or 0.0 for config in configs], device=device).log()[:, None]
+        logits = logits.masked_fill(logits < logits.amax(-1, keepdim=True) + least, float("-inf"))
     top_k = [min(config.top_k or vocab_size, vocab_size) for config in configs]
     top_p = [config.top_p or 1.0 for config in configs]
     if min(top_k) == vocab_size and min(top_p) == 1:

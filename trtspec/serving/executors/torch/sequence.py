@@ -16,7 +16,8 @@ class Sequence:
     def __init__(self, request_id: int, request: Request, valid: Valid, seed: int) -> None:
         self.request_id, self.sampling, self.end_id = request_id, request.sampling, request.end_id
         self.text, self.prompt_len, self.draft = valid.text, valid.prompt_len, valid.draft
-        self.max_tokens, self.bad, self.seed = valid.max_tokens, request.bad_token_ids, seed
+        self.max_tokens, self.seed = valid.max_tokens, seed
+        self.bad_words, self.bias = request.bad_words, request.embedding_bias
         self.new: list[int] = []
         self.slot = -1
         self.computed = 0
@@ -50,9 +51,9 @@ class Sequence:
             return self.text[start:end]
         return self.text[start:prompt_len] + self.new[: end - prompt_len]
 
-    def history(self) -> list[int]:
-        """Returns a copy of all tokens."""
-        return self.tokens(0, self.length)
+    def history(self, last: int | None = None) -> list[int]:
+        """Returns a copy of the `last` tokens, or of all."""
+        return self.tokens(0 if last is None else max(0, self.length - last), self.length)
 
     def response(self, reason: FinishReason) -> Response | None:
         """Returns the response that the listener gets now, if any."""

@@ -91,6 +91,16 @@ def test_sampling_from_all_tokens_says_so() -> None:
     assert "runtime_top_k" not in inputs
 
 
+def test_a_ban_that_the_engine_would_skip_is_refused() -> None:
+    with pytest.raises(EngineFailure, match=r"Bad word \[4, 0\] ends in token id 0"):
+        ask(Model(), Request(PROMPT, 1, bad_words=[[0, 4], [4, 0]]))
+
+
+def test_what_has_no_tensor_is_refused() -> None:
+    with pytest.raises(EngineFailure, match="the engine ignores min_p"):
+        ask(Model(), Request(PROMPT, 1, sampling=SamplingConfig(temperature=0.5, min_p=0.1)))
+
+
 @pytest.mark.parametrize(
     ("draft", "new", "reason"),
     [
@@ -125,9 +135,9 @@ def test_an_answer_without_tensors_is_a_cancellation() -> None:
 def test_bad_tokens_are_words_of_one_token() -> None:
     model = Model(said(5))
 
-    ask(model, Request(PROMPT, 1, bad_token_ids=(7, 8, 9)))
+    ask(model, Request(PROMPT, 1, bad_words=[[7], [8, 9]]))
 
-    assert heard_by(model)["bad_words_list"] == [[[7, 8, 9], [1, 2, 3]]]
+    assert heard_by(model)["bad_words_list"] == [[[7, 8, 9], [1, 3, -1]]]
 
 
 def test_a_defect_is_an_error_too() -> None:

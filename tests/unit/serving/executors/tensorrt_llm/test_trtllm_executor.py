@@ -150,6 +150,29 @@ class TestRequests:
             2,
         )
 
+    def test_a_ban_that_the_engine_would_skip_is_refused(self, load: Load, trtllm: Any, final: Ask) -> None:
+        words = [[0, 4], [7]]
+        assert self.ask(load, trtllm, Request([1], 4, bad_words=words)).bad_words == words
+
+        async def refused() -> Response:
+            return await final(load(), Request([1], 4, bad_words=[[0]]))
+
+        assert (
+            asyncio.run(refused()).error == "Bad word [0] ends in token id 0, which TensorRT-LLM never bans"
+        )
+
+    def test_min_p_reaches_a_draft_engine_and_is_refused_where_it_would_be_ignored(
+        self, load: Load, write: Any, trtllm: Any, final: Ask
+    ) -> None:
+        warm = Request([1], 4, sampling=SamplingConfig(temperature=0.7, min_p=0.25))
+        draft = read_engine(write("draft", speculative_decoding_mode=1), "1.2.1")
+
+        async def refused() -> Response:
+            return await final(load(), warm)
+
+        assert self.ask(lambda: load(draft), trtllm, warm).sampling_config.min_p == 0.25
+        assert asyncio.run(refused()).error == "Incorrect sampling config: the engine ignores min_p"
+
 
 class TestErrors:
     def test_of_loading_are_one_line(self, load: Load, engine: TrtLlmEngine) -> None:

@@ -8,7 +8,7 @@ from trtspec.serving.executors.torch.sampler import TokenChoice, choose, noise
 
 
 def choice(sampling: SamplingConfig, number: int = 0, draft: tuple[int, ...] = ()) -> TokenChoice:
-    return TokenChoice(sampling, number, 0, None, lambda: [1], list(draft))
+    return TokenChoice(sampling, number, 0, None, lambda last: [1], list(draft))
 
 
 def test_noise_is_standard_gumbel() -> None:

@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import Tensor, float32
+
 from tensorrt_llm.bindings.executor import plan
 from tensorrt_llm.bindings.executor.config import ExecutorConfig, ModelType
 from tensorrt_llm.bindings.executor.errors import check, thrown
@@ -145,9 +147,10 @@ class Executor:
             max_tokens=request.max_tokens,
             draft_token_ids=draft.tokens[: self.KEEP(len(draft.tokens))] if draft else (),
             end_id=request.end_id,
-            bad_token_ids=_bad_tokens(request.bad_words or []),
-            sampling=_sampling(request.sampling_config),
+            bad_words=[word for word in request.bad_words or [] if word[-1] != 0],  # as `ban_bad_words`
+            sampling=_sampling(request.sampling_config, verifies=self._plan.max_draft_len > 0),
             streaming=request.streaming,
+            embedding_bias=_bias(request.embedding_bias),
         )
 
         def listen(response: torch_side.Response) -> None:
@@ -172,6 +175,10 @@ class Executor:
         if draft and len(draft.tokens) > loaded.max_draft_len:
             message = f"Draft tokens length ({len(draft.tokens)}) exceeds maximum draft tokens length"
             raise thrown(f"[TensorRT-LLM][ERROR] {message} ({loaded.max_draft_len}).", source)
+        if request.embedding_bias is not None:
+            shape, kind = tuple(request.embedding_bias.shape), request.embedding_bias.dtype
+            source = "batch_manager/createNewDecoderRequests.cpp"
+            check(shape == (loaded.vocab_size,) and kind == float32, "embedding bias", source)
         output = request.output_config
         if output.return_generation_logits and not self.config.gather_generation_logits:
             message = (
@@ -232,10 +239,8 @@ class Executor:
         return found
 
 
-def _bad_tokens(words: list[list[int]]) -> list[int]:
-    if any(len(word) != 1 for word in words):
-        raise NotImplementedError("bad_words: the stand-in cannot do words of several tokens")
-    return [token for word in words for token in word]
+def _bias(bias: Tensor | None) -> dict[int, float]:
+    return {} if bias is None else {i: value for i, value in enumerate(bias.tolist()) if value}
 
 
 def _overload(*args: Any, **kwargs: Any) -> tuple[int | list[int] | None, datetime.timedelta | None]:
@@ -250,9 +255,12 @@ def _overload(*args: Any, **kwargs: Any) -> tuple[int | list[int] | None, dateti
     return which, timeout
 
 
-def _sampling(config: SamplingConfig) -> torch_side.SamplingConfig:
-    """`regularizeTopKTopP`: without either, the best token, whatever the temperature; the seed is 0 then."""
-    for name in ("top_p_min", "top_p_decay", "min_p", "no_repeat_ngram_size", "num_return_sequences"):
+def _sampling(config: SamplingConfig, verifies: bool) -> torch_side.SamplingConfig:
+    """`regularizeTopKTopP`: without either, the best token, whatever the temperature; the seed is 0 then.
+
+    An engine that verifies external drafts ignores min_p without a word.
+    """
+    for name in ("top_p_min", "top_p_decay", "no_repeat_ngram_size", "num_return_sequences"):
         if getattr(config, name) is not None:
             raise NotImplementedError(f"SamplingConfig.{name}: the stand-in cannot do this")
     top_k, top_p = config.top_k or 0, config.top_p or 0.0
@@ -267,6 +275,7 @@ def _sampling(config: SamplingConfig) -> torch_side.SamplingConfig:
         presence_penalty=config.presence_penalty,
         frequency_penalty=config.frequency_penalty,
         min_tokens=config.min_tokens,
+        min_p=None if verifies else config.min_p,
     )
 
 

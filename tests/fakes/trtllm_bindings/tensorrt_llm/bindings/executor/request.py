@@ -6,6 +6,8 @@ import enum
 from dataclasses import KW_ONLY, field
 from typing import Any
 
+from torch import Tensor
+
 from tensorrt_llm.bindings.executor.strict import Bound, Int32, UInt64, Unsupported, check
 
 
@@ -102,7 +104,7 @@ class Request(Bound):
     position_ids: Unsupported | None = None
     bad_words: list[list[Int32]] | None = None
     stop_words: Unsupported | None = None
-    embedding_bias: Unsupported | None = None
+    embedding_bias: Tensor | None = None
     external_draft_tokens_config: ExternalDraftTokensConfig | None = None
     prompt_tuning_config: Unsupported | None = None
     multimodal_input: Unsupported | None = None

@@ -11,6 +11,8 @@ import types
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
+from torch import Tensor
+
 from tensorrt_llm.bindings.executor.errors import check
 
 Int32 = Annotated[int, (-(2**31), 2**31 - 1)]
@@ -71,7 +73,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return _expect(value, type(value) is hint, where)
     if hint is Unsupported:
         raise NotImplementedError(f"{where}: the stand-in cannot do this")
-    if isinstance(hint, type) and issubclass(hint, (enum.Enum, Bound)):
+    if isinstance(hint, type) and issubclass(hint, (enum.Enum, Bound, Tensor)):
         return _expect(value, isinstance(value, hint), where)
     raise AssertionError(f"{where}: no rule for {hint}")
 
