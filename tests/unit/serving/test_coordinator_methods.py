@@ -1,0 +1,71 @@
+"""Every source of drafts, with either policy: what is said is what the target alone says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+import tokenizers
+
+from tests.fakes.expected import Cases, assert_is, expect
+from tests.fakes.languages import TARGET, Run, by_prompt, drafting_for
+from tests.fakes.scripted_executor import ScriptedExecutor
+from trtspec.serving.completion import NO_END, CompletionRequest
+from trtspec.serving.coordinator import Coordinator, Policy
+from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.tokenizer import Tokenizer
+
+LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}
+METHODS = (None, Drafting("ngram", LOOKUP), Drafting("hybrid", LOOKUP))
+
+
+@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
+@pytest.mark.parametrize("method", METHODS, ids=["draft_model", "ngram", "hybrid"])
+@pytest.mark.parametrize("agreement", [0.0, 0.9])
+def test_many_at_once_say_what_the_target_alone_says(
+    run: Run,
+    tokenizer: Tokenizer,
+    byte_level: tokenizers.Tokenizer,
+    cases: Cases,
+    method: Drafting | None,
+    policy: Policy,
+    agreement: float,
+) -> None:
+    """With a draft that fails now and then; requests that name a K among others."""
+    requests, languages = cases
+    dice = random.Random(5)
+    if policy == "adaptive":
+        requests = [
+            replace(request, num_draft_tokens=None) if index % 4 else request
+            for index, request in enumerate(requests)
+        ]
+
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, by_prompt(languages))
+        fails = lambda _: "draft is down" if dice.random() < 0.05 else None  # noqa: E731
+        draft = None if method is METHODS[1] else drafting_for(target, agreement, fails=fails)
+        coordinator = Coordinator(target, draft, tokenizer, drafting=method, policy=policy)
+        deltas = await asyncio.gather(*(coordinator.complete(request) for request in requests))
+        for request, delta in zip(requests, deltas, strict=True):
+            assert_is(delta, expect(request, by_prompt(languages), tokenizer, byte_level.decode))
+        assert coordinator.stats.speculation.num_spec_steps > 50
+        assert (target.in_flight, coordinator.stats.running) == (0, 0)
+
+    run(main())
+
+
+def test_a_text_that_repeats_itself_is_drafted_from_itself(run: Run, tokenizer: Tokenizer) -> None:
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, lambda sequence: 60 + len(sequence) % 7)
+        coordinator = Coordinator(target, None, tokenizer, drafting=Drafting("ngram", LOOKUP))
+        request = CompletionRequest(prompt_token_ids=[1], max_tokens=200, num_draft_tokens=8, end_id=NO_END)
+        delta = await coordinator.complete(request)
+        assert delta.token_ids == [60 + (1 + index) % 7 for index in range(200)]
+        assert delta.completion is not None
+        speculation = delta.completion.speculation
+        assert speculation.draft_acceptance_rate == 1
+        assert speculation.mean_acceptance_length > 8
+
+    run(main())
