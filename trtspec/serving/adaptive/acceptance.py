@@ -5,7 +5,7 @@ from __future__ import annotations
 FIRST_RATE = 0.7
 """The rate of a position of which nothing is known, nor of one before it."""
 OWN_PRIOR, OVERALL_PRIOR = 6.0, 1.0
-"""How many observations the rate of all texts counts beside a text's own, and a position's before its own."""
+"""How many observations the rate of all counts beside a text's own, and a position's before its own."""
 
 
 class Acceptance:
@@ -33,17 +33,18 @@ class Acceptance:
         self.accepted = [count * share for count in self.accepted]
 
 
-def expected_tokens(own: Acceptance, overall: Acceptance, longest: int) -> list[float]:
+def expected_tokens(own: Acceptance, overall: Acceptance, longest: int, load: int) -> list[float]:
     """Returns the expected tokens of a round of K = 0, 1, … `longest`, the target's own included.
 
     This is 1 + a_1 + a_1 a_2 + …, with a_i the rate of position i (Leviathan et al., arXiv 2211.17192,
-    section 3.1, without its assumption that all are the same).
+    section 3.1, without its assumption that all are the same). The more texts there are, the less its own
+    rates count for a text: drafts of one length share their steps, and the rates of all are known better.
     """
-    expected, survives, rate = [1.0], 1.0, FIRST_RATE
+    expected, survives, rate, prior = [1.0], 1.0, FIRST_RATE, OWN_PRIOR * load
     for position in range(longest):
         rate = (overall.accepted[position] + OVERALL_PRIOR * rate) / (
             overall.reached[position] + OVERALL_PRIOR
         )
-        survives *= (own.accepted[position] + OWN_PRIOR * rate) / (own.reached[position] + OWN_PRIOR)
+        survives *= (own.accepted[position] + prior * rate) / (own.reached[position] + prior)
         expected.append(expected[-1] + survives)
     return expected

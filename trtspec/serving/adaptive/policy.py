@@ -29,6 +29,7 @@ class Origin:
         self.acceptance, self._since = Acceptance(longest, OVERALL_KEEP), 0.0
         self._times: dict[int, RoundTimes] = {}
         self._probes: dict[int, Probes] = {}
+        self._used: dict[int, int] = {}
 
     def times(self, size: int) -> RoundTimes:
         """Returns the times of a load of `size` bits; of a new one, those of the nearest that is known."""
@@ -44,6 +45,14 @@ class Origin:
         if size not in self._probes:
             self._probes[size] = Probes(self.longest)
         return self._probes[size]
+
+    def better(self, size: int, tokens: list[float], seconds: list[float]) -> int:
+        """Returns the K with the largest goodput, or the one that was used last where that is hardly less."""
+        goodput = [number / time for number, time in zip(tokens, seconds, strict=False)]
+        best, used = max(range(len(goodput)), key=goodput.__getitem__), self._used.get(size, len(goodput))
+        if used >= len(goodput) or goodput[best] > MARGIN * goodput[used]:
+            self._used[size] = used = best
+        return used
 
     def record(self, counts: VerificationCounts, now: float) -> None:
         self.acceptance.fade(0.5 ** ((now - self._since) / HALF_LIFE_S))
@@ -94,17 +103,16 @@ class AdaptivePace:
     def __init__(self, policy: AdaptivePolicy) -> None:
         self._policy = policy
         self._own: dict[str, Acceptance] = {}
-        self._best: int | None = None
         self._is_first = True
         self.burst = BURST
 
     def choose(self, origin: str, longest: int, load: int, now: float) -> int:
         """Returns K of the next round, at most `longest`; 0 for `burst` tokens of the target alone."""
         size, known = load.bit_length(), self._policy.origin(origin)
-        tokens = expected_tokens(self._acceptance(origin), known.acceptance, longest)
+        tokens = expected_tokens(self._acceptance(origin), known.acceptance, longest, load)
         plain, fitted = self._policy.plain.get(size), known.times(size).fitted
         seconds = [plain.seconds, *fitted] if plain and fitted else []
-        best = self._better(tokens, seconds) if seconds else min(probes.FIRST, longest)
+        best = known.better(size, tokens, seconds) if seconds else min(probes.FIRST, longest)
         self.burst = BURST
         if not self._is_first:
             probe = known.probes(size).take(load, now, best, tokens, seconds)
@@ -112,14 +120,6 @@ class AdaptivePace:
                 self.burst = probes.BURST
                 return probe
         return best
-
-    def _better(self, tokens: list[float], seconds: list[float]) -> int:
-        """Returns the K with the largest goodput, or the present one where that is hardly less."""
-        goodput = [number / time for number, time in zip(tokens, seconds, strict=False)]
-        best = max(range(len(goodput)), key=goodput.__getitem__)
-        if self._best is None or self._best >= len(goodput) or goodput[best] > MARGIN * goodput[self._best]:
-            self._best = best
-        return self._best
 
     def begin(self, length: int) -> None:
         self._policy.begin(length)

@@ -10,7 +10,7 @@ def test_expected_tokens_are_those_of_the_observed_rates() -> None:
     own, overall = Acceptance(4, keep=1.0), Acceptance(4, keep=1.0)
     for _ in range(10_000):
         overall.record(4, 2)
-    tokens = expected_tokens(own, overall, 4)
+    tokens = expected_tokens(own, overall, 4, load=1)
     assert tokens[:3] == pytest.approx([1, 2, 3], abs=1e-3)
     assert tokens[4] - tokens[3] < 1e-3
 
@@ -19,7 +19,7 @@ def test_unobserved_positions_are_like_the_one_before() -> None:
     overall = Acceptance(8, keep=1.0)
     for number in range(10_000):
         overall.record(1, number % 2)
-    tokens = expected_tokens(Acceptance(8, keep=1.0), overall, 3)
+    tokens = expected_tokens(Acceptance(8, keep=1.0), overall, 3, load=1)
     assert tokens == pytest.approx([1, 1.5, 1.75, 1.875], abs=1e-3)
 
 
@@ -28,7 +28,7 @@ def test_what_is_forgotten_counts_no_more() -> None:
     for _ in range(100):
         own.record(2, 0)
     own.fade(0.0)
-    assert expected_tokens(own, overall, 1) == pytest.approx([1, 1.7])
+    assert expected_tokens(own, overall, 1, load=1) == pytest.approx([1, 1.7])
 
 
 def test_rounds_that_were_not_seen_are_on_the_line() -> None:
