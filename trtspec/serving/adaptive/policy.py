@@ -32,13 +32,9 @@ class Origin:
         self._used: dict[int, int] = {}
 
     def times(self, size: int) -> RoundTimes:
-        """Returns the times of a load of `size` bits; of a new one, those of the nearest that is known."""
+        """Returns the times of a load of `size` bits; none are taken over from another, which misleads."""
         if size not in self._times:
-            nearest = min(self._times, key=lambda other: abs(other - size), default=None)
-            times = RoundTimes(self.longest)
-            if nearest is not None:
-                times.start_from(self._times[nearest])
-            self._times[size] = times
+            self._times[size] = RoundTimes(self.longest)
         return self._times[size]
 
     def probes(self, size: int) -> Probes:

@@ -34,11 +34,6 @@ class RoundTimes:
         self.means = [Mean() for _ in range(longest)]
         self.fitted: list[float] = []
 
-    def start_from(self, other: RoundTimes) -> None:
-        """Takes over what is known of another load, as if observed twice."""
-        self.means = [Mean(mean.seconds, min(mean.count, 2.0)) for mean in other.means]
-        self._fit()
-
     def record(self, length: int, seconds: float) -> None:
         """Adds a round with K = `length`, at least 1."""
         self.means[length - 1].record(seconds)

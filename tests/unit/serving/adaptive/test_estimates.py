@@ -38,9 +38,6 @@ def test_rounds_that_were_not_seen_are_on_the_line() -> None:
         times.record(2, 0.010)
         times.record(4, 0.014)
     assert times.fitted == pytest.approx([0.006 + 0.002 * length for length in range(1, 9)])
-    other = RoundTimes(8)
-    other.start_from(times)
-    assert other.fitted == pytest.approx(times.fitted)
 
 
 def test_longer_rounds_never_seem_shorter_than_what_was_seen() -> None:
