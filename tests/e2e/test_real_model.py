@@ -61,4 +61,4 @@ def test_greedy_text_is_that_of_transformers(
     assert said == expected
     assert len(set(map(tuple, said))) == len(said)
     accepted = sum(completion.speculation.num_accepted_draft_tokens for _, completion in way.answers)
-    assert (accepted > TOKENS) == (way.length != 0)
+    assert (accepted > 0) == (way.length != 0)
