@@ -58,7 +58,10 @@ class BlsModel:
 
     def infer(self, inputs: Arrays, request_id: str) -> Arrays:
         client = QueueClient()
-        self.service.submit(as_received(inputs), request_id, client)
+        try:
+            self.service.submit(as_received(inputs), request_id, client)
+        except RuntimeError as closed:  # Triton refuses calls of a model that it has unloaded.
+            raise EngineFailure(str(closed)) from closed
         arrays, is_final, error = client.heard.get(timeout=20)
         if error is not None:
             raise EngineFailure(error)

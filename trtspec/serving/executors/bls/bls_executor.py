@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.bls.tensors import Arrays, new_tokens, request_arrays, stop_arrays
 from trtspec.serving.executors.bls.thread_pool import PooledCall, ThreadPool
@@ -22,6 +22,8 @@ from trtspec.serving.executors.validation import Refused, Valid, check_bans, val
 from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import at_token
 from trtspec.serving.text import Text
+
+log = logging.getLogger(__name__)
 
 HAS_NO_TENSOR = frozenset({"min_p"})
 """What NVIDIA's C++ backend never reads (`getSamplingConfigFromTensors` of `src/utils.cc`)."""
@@ -139,8 +141,10 @@ class BlsExecutor:
             self._post(self._end, request_id)
 
     def _stop(self, request_id: int) -> None:
-        with suppress(EngineFailure):
+        try:
             self._model.infer(stop_arrays(), self._name(request_id))
+        except Exception as error:  # The thread goes on, to stop others.
+            log.warning("request %d could not be stopped: %s", request_id, error)
 
     def _name(self, request_id: int) -> str:
         """Returns a request id that is unique in the server, which other coordinators may share."""

@@ -216,6 +216,29 @@ def test_a_cancelled_request_is_stopped_by_its_id() -> None:
     }
 
 
+def test_a_stop_that_fails_ends_no_other() -> None:
+    class Deaf(Model):
+        def infer(self, inputs: Arrays, request_id: str) -> Arrays:
+            found = super().infer(inputs, request_id)
+            if not found:
+                raise RuntimeError("the model is unloaded")
+            return found
+
+    async def main() -> list[Arrays]:
+        model = Deaf()
+        executor = BlsExecutor(model, LIMITS)
+        numbers = [executor.enqueue_request(Request(PROMPT, 3), lambda _: None) for _ in range(2)]
+        asked = [(await asyncio.to_thread(model.heard.get, timeout=20))[0] for _ in range(2)]
+        for number in numbers:
+            executor.cancel_request(number)
+        stops = [(await asyncio.to_thread(model.heard.get, timeout=20))[0] for _ in range(2)]
+        executor.shutdown()
+        assert not any("stop" in inputs for inputs in asked)
+        return stops
+
+    assert all("stop" in inputs for inputs in asyncio.run(main()))
+
+
 def test_what_has_not_begun_is_never_sent() -> None:
     async def main() -> tuple[list[Response], Model]:
         model = Model()
