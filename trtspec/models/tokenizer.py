@@ -10,6 +10,7 @@ from typing import Any
 
 from trtspec.errors import ModelError
 from trtspec.models.hf_config import read_json
+from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 
 _STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _NAMED = ("bos_token", "eos_token", "pad_token")
@@ -106,22 +107,9 @@ def _is_byte_level(content: Mapping[str, Any]) -> bool:
     return False
 
 
-def _alphabet() -> dict[str, int]:
-    """GPT-2's letters for bytes: printable Latin-1 as itself, the others from U+0100 on in their order."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {
-        **{chr(byte): byte for byte in printable},
-        **{chr(0x100 + n): byte for n, byte in enumerate(others)},
-    }
-
-
-_ALPHABET = _alphabet()
-
-
 def _byte_level(token: str) -> bytes:
     try:
-        return bytes([_ALPHABET[letter] for letter in token])
+        return bytes([BYTE_OF_CHAR[letter] for letter in token])
     except KeyError:
         return token.encode()
 

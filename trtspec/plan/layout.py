@@ -34,7 +34,7 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
         model_name=resolved.model_name,
         draft_engine_dir="../../draft/engine" if Role.DRAFT in resolved.engines else None,
         num_draft_tokens=resolved.num_draft_tokens,
-        is_adaptive=resolved.policy == "adaptive",
+        policy=resolved.policy,
         drafting=resolved.drafting,
         tensorrt_llm=in_process,
         admission=admission,

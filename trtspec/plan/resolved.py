@@ -18,9 +18,9 @@ from trtspec.repository.placement import Placement, place
 from trtspec.repository.spec import AdmissionParameters
 from trtspec.roles import Role
 from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.pace import Policy
 
 Layout = Literal["in_process", "bls"]
-Policy = Literal["adaptive", "fixed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from trtspec.plan.choices import Choice, Chooser
-from trtspec.plan.resolved import EnginePlan, Layout, Policy
+from trtspec.plan.resolved import EnginePlan, Layout
 from trtspec.repository.spec import AdmissionParameters
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
+from trtspec.serving.pace import Policy
 
 _QUEUED_FOR_A_PLACE, _LEAST_QUEUE = 16, 256
 _SECOND = 10**6

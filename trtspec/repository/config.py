@@ -45,8 +45,8 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
         parameters["draft_engine_dir"] = spec.draft_engine_dir
     if spec.num_draft_tokens is not None:
         parameters["num_draft_tokens"] = str(spec.num_draft_tokens)
-    if spec.is_adaptive:
-        parameters["draft_policy"] = "adaptive"
+    if spec.policy != "fixed":
+        parameters["draft_policy"] = spec.policy
     if spec.drafting is not None:
         parameters["draft_method"] = spec.drafting.kind
         parameters |= {f"draft_method.{name}": str(value) for name, value in spec.drafting.options.items()}

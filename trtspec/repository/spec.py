@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trtspec.repository.placement import Placement
 from trtspec.roles import Role
 from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.pace import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,10 @@ class RepositorySpec:
     build directory can be mounted anywhere; the defaults are the layout of a build directory. The engines'
     limits are not here: each engine's own `config.json` holds them. `draft_engine_dir` is None where no model
     proposes. `num_draft_tokens` is the K of a request that names none; with None it is the target's
-    `max_draft_len`, or with `is_adaptive` follows acceptance and load. `drafting` is None where the draft
-    engine proposes, or nothing does. `tensorrt_llm` is None for engines of the `torch` backend. `admission`
-    is None where the serving side's own defaults hold. `engines` are the models of the bls layout, and empty
-    where the coordinator runs the engines in its own process.
+    `max_draft_len`, or with the adaptive `policy` follows acceptance and load. `drafting` is None where the
+    draft engine proposes, or nothing does. `tensorrt_llm` is None for engines of the `torch` backend.
+    `admission` is None where the serving side's own defaults hold. `engines` are the models of the bls
+    layout, and empty where the coordinator runs the engines in its own process.
     """
 
     model_name: str = "speculative_llm"
@@ -87,7 +88,7 @@ class RepositorySpec:
     draft_engine_dir: str | None = "../../draft/engine"
     tokenizer_dir: str = "../../tokenizer"
     num_draft_tokens: int | None = None
-    is_adaptive: bool = False
+    policy: Policy = "fixed"
     drafting: Drafting | None = None
     tensorrt_llm: TensorRtLlm | None = None
     admission: AdmissionParameters | None = None

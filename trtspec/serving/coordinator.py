@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 from trtspec.serving.adaptive.policy import AdaptivePolicy
 from trtspec.serving.admission_queue import AdmissionQueue
@@ -20,7 +19,7 @@ from trtspec.serving.errors import Busy, Cancelled, EngineFailure, Overdue, Time
 from trtspec.serving.executor import Executor, Request
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.liveness import Liveness
-from trtspec.serving.pace import FixedPace, Pace
+from trtspec.serving.pace import FixedPace, Pace, Policy
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
@@ -30,7 +29,6 @@ MAX_FAILURES = 8
 """How many errors of the target in a row lead to a probe: a request that tells whether it works at all."""
 CHECK_S = 0.05
 """The seconds between two checks of deadlines, while there are requests."""
-Policy = Literal["adaptive", "fixed"]
 
 
 class Coordinator:

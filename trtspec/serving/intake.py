@@ -26,8 +26,8 @@ LONG = 4096
 
 def is_long(request: CompletionRequest) -> bool:
     """Says whether `begin` takes so long for a request that it should not hold others up."""
-    token_ids = request.prompt_token_ids or ()
-    return len(request.prompt or "") + 8 * sum(map(len, request.stop)) + len(token_ids) > LONG
+    token_ids, words = request.prompt_token_ids or (), (*request.stop, *request.bad_words)
+    return len(request.prompt or "") + 8 * sum(map(len, words)) + len(token_ids) > LONG
 
 
 def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> CompletionState:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from trtspec.serving.verification import VerificationCounts
+
+Policy = Literal["adaptive", "fixed"]
+"""How K is chosen for requests that name none."""
 
 
 class Pace(Protocol):

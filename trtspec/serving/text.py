@@ -44,3 +44,15 @@ class Text(list[int]):
             self._packed[done:length] = array("i", self[done:length])
             self._num_packed = length
         return memoryview(self._packed)[:length]
+
+
+def common_prefix(a: list[int], b: list[int], limit: int) -> int:
+    """Returns how many of the first `limit` tokens are the same, by comparing ever larger slices."""
+    same, step = 0, 16
+    while same < limit:
+        end = min(same + step, limit)
+        if a[same:end] == b[same:end]:
+            same, step = end, 2 * step
+        else:
+            limit, step = end - 1, max((end - same) // 2, 1)
+    return same

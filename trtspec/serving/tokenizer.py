@@ -10,6 +10,7 @@ from typing import Any
 
 import tokenizers
 
+from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 from trtspec.serving.errors import TokenizerError
 
 
@@ -119,16 +120,6 @@ class TokenBytes(dict[int, bytes]):
 
 ANCHOR = "a"
 BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
-
-
-def _byte_of_char() -> dict[str, int]:
-    """Returns GPT-2's alphabet: printable bytes are their Latin-1 characters, the others U+0100 and on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
-
-
-BYTE_OF_CHAR = _byte_of_char()
 
 
 def _beginning(inner: tokenizers.Tokenizer) -> list[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+from trtspec.serving.text import common_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class VerificationCounts:
     num_accepted: int
 
 
-def read_verification(draft: Sequence[int], new: Sequence[int], ended: bool) -> VerificationCounts:
+def read_verification(draft: list[int], new: list[int], ended: bool) -> VerificationCounts:
     """Returns the counts of a verification of `draft` that was asked for `len(draft) + 1` tokens.
 
     All `new` tokens are the target's own in any case, so the counts serve the statistics alone. An engine may
@@ -25,11 +26,7 @@ def read_verification(draft: Sequence[int], new: Sequence[int], ended: bool) -> 
     * An answer that is a beginning of the draft, and not known to have `ended` the text, is that of a shorter
       draft with the target's own token after it; the rest was not verified.
     """
-    agreeing = 0
-    for ours, theirs in zip(draft, new, strict=False):
-        if ours != theirs:
-            break
-        agreeing += 1
+    agreeing = common_prefix(draft, new, min(len(draft), len(new)))
     if agreeing < len(new) - 1 and agreeing < len(draft):
         return VerificationCounts(0, 0)
     if agreeing == len(new) and not ended:

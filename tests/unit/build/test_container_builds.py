@@ -23,19 +23,6 @@ IMAGE = release_of("1.2.1").image
 
 
 @pytest.fixture
-def recipe(h200_recipe: Path) -> Path:
-    return h200_recipe
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> GpuMachine:
-    """A server with one H200 and nothing of TensorRT-LLM."""
-    machine = GpuMachine(tmp_path / "machine")
-    machine.gpus(H200)
-    return machine
-
-
-@pytest.fixture
 def docker(machine: GpuMachine) -> DockerDaemon:
     return machine.containers(IMAGE)
 

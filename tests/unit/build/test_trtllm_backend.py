@@ -23,15 +23,8 @@ TRTSPEC = Path(sys.executable).with_name("trtspec")
 
 
 @pytest.fixture
-def recipe(h200_recipe: Path) -> Path:
-    return h200_recipe
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> GpuMachine:
+def machine(machine: GpuMachine) -> GpuMachine:
     """NVIDIA's image on a server with one H200."""
-    machine = GpuMachine(tmp_path / "machine")
-    machine.gpus(H200)
     machine.tensorrt_llm()
     return machine
 

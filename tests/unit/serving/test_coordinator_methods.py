@@ -13,8 +13,9 @@ from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import TARGET, Run, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator, Policy
+from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 
 LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}

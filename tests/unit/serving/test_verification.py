@@ -19,9 +19,9 @@ def answer(draft: list[int], own: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("num_draft", [1, 2, 3])
 def test_what_was_accepted_is_what_agrees(num_draft: int) -> None:
-    for draft in itertools.product([1, 2, 3], repeat=num_draft):
+    for draft in map(list, itertools.product([1, 2, 3], repeat=num_draft)):
         for own in itertools.product([1, 2, 3], repeat=num_draft + 1):
-            new = answer(list(draft), list(own))
+            new = answer(draft, list(own))
             assert read_verification(draft, new, ended=False) == VerificationCounts(num_draft, len(new) - 1)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
@@ -12,25 +14,29 @@ DRAFT_TOKENS_EXTERNAL = 2  # `SpeculativeDecodingMode`, written as an integer
 
 
 def read_limits(engine_dir: Path) -> Limits:
-    """Returns the limits in an engine directory's `config.json`; raises `EngineLoadError`.
-
-    Every builder writes it with TensorRT-LLM's keys.
-    """
+    """Returns the limits in an engine directory's `config.json`; raises `EngineLoadError`."""
     path = engine_dir / "config.json"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        model, build = document["pretrained_config"], document["build_config"]
-        external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
-        return Limits(
-            max_batch_size=int(build["max_batch_size"]),
-            # A plan turns chunked context on wherever an iteration may be too short for a prompt, so that any
-            # prompt fits that leaves room for one token.
-            max_input_len=int(build["max_seq_len"]) - 1,
-            max_seq_len=int(build["max_seq_len"]),
-            max_draft_len=int(build["max_draft_len"]) if external else 0,
-            vocab_size=int(model["vocab_size"]),
-        )
+        return limits_of(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise EngineLoadError(path, "no such file; is this an engine directory?") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EngineLoadError(path, f"not an engine's config.json ({error!r})") from error
+
+
+def limits_of(document: Mapping[str, Any]) -> Limits:
+    """Returns the limits in the content of a `config.json`, which every builder writes with NVIDIA's keys.
+
+    Raises KeyError for a missing key, ValueError or TypeError for a wrong value.
+    """
+    model, build = document["pretrained_config"], document["build_config"]
+    external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
+    return Limits(
+        max_batch_size=int(build["max_batch_size"]),
+        # A plan turns chunked context on wherever an iteration may be too short for a prompt, so that any
+        # prompt fits that leaves room for one token.
+        max_input_len=int(build["max_seq_len"]) - 1,
+        max_seq_len=int(build["max_seq_len"]),
+        max_draft_len=int(build["max_draft_len"]) if external else 0,
+        vocab_size=int(model["vocab_size"]),
+    )

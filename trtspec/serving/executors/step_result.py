@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtspec.serving.executor import FinishReason
+from trtspec.serving.text import common_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,13 @@ def decode(chosen: int, end_id: int | None, room: int) -> StepResult:
     return StepResult([chosen], FinishReason.LENGTH if room == 1 else FinishReason.NOT_FINISHED)
 
 
-def verify(draft: Sequence[int], chosen: list[int], end_id: int | None, room: int) -> StepResult:
+def verify(draft: list[int], chosen: list[int], end_id: int | None, room: int) -> StepResult:
     """Returns the result of one verification, after which the request is finished.
 
     `chosen` holds the target's own token after each prefix of the draft, `len(draft) + 1` in all. The draft
     is accepted as long as it agrees; the first that differs, or the one after the draft, is the target's own.
     """
-    accepted = 0
-    while accepted < len(draft) and draft[accepted] == chosen[accepted]:
-        accepted += 1
+    accepted = common_prefix(draft, chosen, len(draft))
     tokens = chosen[: min(accepted + 1, room)]
     if end_id in tokens:
         return StepResult(tokens[: tokens.index(end_id)], FinishReason.END_ID)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.serving.bounds import Bounds
-from trtspec.serving.coordinator import Coordinator, Policy
+from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.limits import read_limits
+from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.parameters import Parameters
 

@@ -7,14 +7,14 @@ and then fail, or load and misbehave, is refused here.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, limits_of
 
-DRAFT_TOKENS_EXTERNAL = 2  # `SpeculativeDecodingMode`, written as an integer
 IGNORED_WITH_DRAFTS = frozenset({"min_p"})
 """What an engine of this mode ignores, in requests without a draft too: it decodes all of them in
 `DecodingMode::ExternalDraftTokens`, which lacks `kUseMinP` (`executor/types.h`, `getDecodingMode`)."""
@@ -45,18 +45,16 @@ def read_engine(folder: Path, release: str, enable_chunked_context: bool = True)
         document = json.loads(path.read_text(encoding="utf-8"))
         model, build = document["pretrained_config"], document["build_config"]
         _check(folder, release, document)
+        limits = limits_of(document)
         external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
         return TrtLlmEngine(
             folder=folder,
-            limits=Limits(
-                max_batch_size=int(build["max_batch_size"]),
-                max_input_len=_longest_prompt(build, enable_chunked_context),
-                max_seq_len=int(build["max_seq_len"]),
-                max_draft_len=int(build["max_draft_len"]) if external else 0,
-                vocab_size=int(model["vocab_size"]),
+            limits=replace(
+                limits,
+                max_input_len=_longest_prompt(limits, build, enable_chunked_context),
                 ignored_options=IGNORED_WITH_DRAFTS if external else frozenset(),
             ),
-            max_attention_window=_window(model.get("sliding_window"), int(build["max_seq_len"])),
+            max_attention_window=_window(model.get("sliding_window"), limits.max_seq_len),
             weight_bytes=sum(file.stat().st_size for file in folder.glob("rank0*")),
             kv_bytes=_kv_bytes(model),
             enable_chunked_context=enable_chunked_context,
@@ -85,12 +83,12 @@ def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
         raise EngineLoadError(folder, f"{problem}; build it again")
 
 
-def _longest_prompt(build: dict[str, Any], enable_chunked_context: bool) -> int:
+def _longest_prompt(limits: Limits, build: dict[str, Any], enable_chunked_context: bool) -> int:
     """Returns the longest prompt that leaves room for one token and, read at once, fits an iteration.
 
     The runtime ignores the build's max_input_len (`batch_manager/trtGptModel.h`).
     """
-    longest = int(build["max_seq_len"]) - 1
+    longest = limits.max_input_len
     return longest if enable_chunked_context else min(longest, int(build["max_num_tokens"]))
 
 

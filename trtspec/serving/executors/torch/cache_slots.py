@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trtspec.serving.executors.torch.budget import held
-from trtspec.serving.text import Text
+from trtspec.serving.text import Text, common_prefix
 
 # How many tokens a copy must save to be made. A slot that would lose as many of its text is copied from, not
 # taken; the next round of a text drops only the rejected tokens of its last draft, which are fewer.
@@ -169,15 +168,3 @@ class CacheSlots:
     def _forget_text(self, slot: Slot) -> None:
         if self._of_text.get(id(slot.text)) is slot:
             del self._of_text[id(slot.text)]
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
-    """Returns how many of the first `limit` tokens are the same, by comparing ever larger slices."""
-    same, step = 0, 16
-    while same < limit:
-        end = min(same + step, limit)
-        if a[same:end] == b[same:end]:
-            same, step = end, 2 * step
-        else:
-            limit, step = end - 1, max((end - same) // 2, 1)
-    return same

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from trtspec.serving.executors.torch.budget import LEAST
-from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease, common_prefix
-from trtspec.serving.text import Text
+from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease
+from trtspec.serving.text import Text, common_prefix
 
 LONG = list(range(300))
 ROOM = 10**6
