@@ -88,7 +88,8 @@ def test_greedy_text_is_the_target_alone(served: Deploy) -> None:
 
 def test_a_stream_is_the_same_text_in_pieces(served: Deploy) -> None:
     prompt = prompts(FEW)[0]
-    events = served.stream(prompt, max_tokens=MAX_TOKENS, return_perf_metrics=True)
+    values = {"max_tokens": MAX_TOKENS, "num_draft_tokens": 8, "return_perf_metrics": True}
+    events = served.stream(prompt, **values)
     assert "".join(event["text_output"] for event in events) == served.generate(
         prompt, max_tokens=MAX_TOKENS, num_draft_tokens=0
     )

@@ -100,11 +100,11 @@ class Rounds:
                 async for response in responses:
                     yield state.take(response.token_ids, _end_reason(response))
                     if state.end_reason is not None:
-                        return
+                        break
             self._pace.decoded(len(state.text) - before, self._load(), self._clock() - begin)
         finally:
             self._pace.end(0)
-        if len(state.text) == before:
+        if state.end_reason is None and len(state.text) == before:
             yield state.take((), EndReason.END_ID)
 
 

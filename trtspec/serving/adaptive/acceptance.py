@@ -4,7 +4,7 @@ from __future__ import annotations
 
 FIRST_RATE = 0.7
 """The rate of a position of which nothing is known, nor of one before it."""
-OWN_PRIOR, OVERALL_PRIOR = 6.0, 1.0
+OWN_PRIOR, OVERALL_PRIOR = 6.0, 2.0
 """How many observations the rate of all counts beside a text's own, and a position's before its own."""
 
 

@@ -6,10 +6,12 @@ follow from how often the draft was right lately, in this text and in all, and t
 
 from __future__ import annotations
 
+from functools import partial
+
 from trtspec.serving.adaptive import probes
 from trtspec.serving.adaptive.acceptance import Acceptance, expected_tokens
+from trtspec.serving.adaptive.costs import Costs
 from trtspec.serving.adaptive.probes import Probes
-from trtspec.serving.adaptive.round_times import Mean, RoundTimes
 from trtspec.serving.verification import VerificationCounts
 
 BURST = 32
@@ -17,7 +19,7 @@ BURST = 32
 MARGIN = 1.02
 """How many times the goodput of the present K another one must promise."""
 OWN_KEEP, OVERALL_KEEP = 0.95, 0.99
-HALF_LIFE_S = 3.0
+HALF_LIFE_S = 2.0
 """The seconds after which an acceptance counts half: texts drift."""
 
 
@@ -27,15 +29,8 @@ class Origin:
     def __init__(self, longest: int) -> None:
         self.longest = longest
         self.acceptance, self._since = Acceptance(longest, OVERALL_KEEP), 0.0
-        self._times: dict[int, RoundTimes] = {}
         self._probes: dict[int, Probes] = {}
         self._used: dict[int, int] = {}
-
-    def times(self, size: int) -> RoundTimes:
-        """Returns the times of a load of `size` bits; none are taken over from another, which misleads."""
-        if size not in self._times:
-            self._times[size] = RoundTimes(self.longest)
-        return self._times[size]
 
     def probes(self, size: int) -> Probes:
         if size not in self._probes:
@@ -44,11 +39,11 @@ class Origin:
 
     def better(self, size: int, tokens: list[float], seconds: list[float]) -> int:
         """Returns the K with the largest goodput, or the one that was used last where that is hardly less."""
-        goodput = [number / time for number, time in zip(tokens, seconds, strict=False)]
-        best, used = max(range(len(goodput)), key=goodput.__getitem__), self._used.get(size, len(goodput))
-        if used >= len(goodput) or goodput[best] > MARGIN * goodput[used]:
-            self._used[size] = used = best
-        return used
+        goodput = [number / time for number, time in zip(tokens, seconds, strict=True)]
+        best = max(range(len(goodput)), key=goodput.__getitem__)
+        if goodput[best] > MARGIN * goodput[self._used.setdefault(size, best)]:
+            self._used[size] = best
+        return self._used[size]
 
     def record(self, counts: VerificationCounts, now: float) -> None:
         self.acceptance.fade(0.5 ** ((now - self._since) / HALF_LIFE_S))
@@ -64,7 +59,7 @@ class AdaptivePolicy:
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
-        self.plain: dict[int, Mean] = {}
+        self._costs: dict[int, Costs] = {}
         self._origins: dict[str, Origin] = {}
         self._running, self._drafted = 0, 0
 
@@ -76,6 +71,13 @@ class AdaptivePolicy:
         if name not in self._origins:
             self._origins[name] = Origin(self.longest)
         return self._origins[name]
+
+    def costs(self, load: int) -> Costs:
+        """Returns what rounds take at this load; nothing is taken over from another, which misleads."""
+        size = load.bit_length()
+        if size not in self._costs:
+            self._costs[size] = Costs(self.longest, load)
+        return self._costs[size]
 
     def begin(self, length: int) -> None:
         """Notes that a round with a draft of `length` tokens, or a burst with 0, has begun."""
@@ -99,23 +101,25 @@ class AdaptivePace:
     def __init__(self, policy: AdaptivePolicy) -> None:
         self._policy = policy
         self._own: dict[str, Acceptance] = {}
+        self._length, self._before = 0, 0
         self._is_first = True
         self.burst = BURST
 
     def choose(self, origin: str, longest: int, load: int, now: float) -> int:
         """Returns K of the next round, at most `longest`; 0 for `burst` tokens of the target alone."""
-        size, known = load.bit_length(), self._policy.origin(origin)
-        tokens = expected_tokens(self._acceptance(origin), known.acceptance, longest, load)
-        plain, fitted = self._policy.plain.get(size), known.times(size).fitted
-        seconds = [plain.seconds, *fitted] if plain and fitted else []
-        best = known.better(size, tokens, seconds) if seconds else min(probes.FIRST, longest)
+        policy, size = self._policy, load.bit_length()
+        known, costs = policy.origin(origin), policy.costs(load)
+        tokens = expected_tokens(self._acceptance(origin), known.acceptance, policy.longest, load)
+        seconds = costs.seconds(origin)
+        length = known.better(size, tokens, seconds) if seconds else min(probes.FIRST, policy.longest)
+        costs.use(origin, length)
         self.burst = BURST
         if not self._is_first:
-            probe = known.probes(size).take(load, now, best, tokens, seconds)
+            probe = known.probes(size).take(load, now, length, tokens, seconds, partial(costs.doubt, origin))
             if probe is not None:
-                self.burst = probes.BURST
-                return probe
-        return best
+                self.burst, length = probes.BURST, probe
+        self._length, self._before = min(length, longest), self._length
+        return self._length
 
     def begin(self, length: int) -> None:
         self._policy.begin(length)
@@ -126,19 +130,23 @@ class AdaptivePace:
     def verified(
         self, origin: str, counts: VerificationCounts, load: int, seconds: float, now: float
     ) -> None:
-        """Notes a round, before its `end`. The first of a text reads its prompt: its time says nothing."""
+        """Notes a round, before its `end`.
+
+        Its time counts if the one before had the same K: after a burst the draft has more to read, and what
+        is new to an engine takes longer at first.
+        """
         known = self._policy.origin(origin)
         if counts.num_verified:
             self._acceptance(origin).record(counts.num_verified, counts.num_accepted)
             known.record(counts, now)
-        if not self._is_first and (length := round(self._policy.mean_length)):
-            known.times(load.bit_length()).record(length, seconds)
+        if self._length == self._before and (length := round(self._policy.mean_length)):
+            self._policy.costs(load).record(origin, length, seconds)
         self._is_first = False
 
     def decoded(self, num_tokens: int, load: int, seconds: float) -> None:
         """Notes a burst of the target alone, before its `end`; its time counts if others are alone too."""
         if not self._is_first and num_tokens and self._policy.mean_length < 0.5:
-            self._policy.plain.setdefault(load.bit_length(), Mean()).record(seconds / num_tokens)
+            self._policy.costs(load).record_alone(seconds / num_tokens)
         for acceptance in self._own.values():
             acceptance.fade(OWN_KEEP ** (num_tokens / 4))
         self._is_first = False

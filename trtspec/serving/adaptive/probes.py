@@ -2,64 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 FIRST = 4
 """The K that is used while nothing is known."""
 ROUNDS = 3
-"""How many rounds of each completion a probe takes."""
-BURST = 8
-"""How many tokens of the target alone stand for a round in a probe of K = 0."""
+"""How many rounds a probe takes, and at least two of each completion: the first tells no time."""
+BURST = 12
+"""How many tokens of the target alone each completion decodes in a probe of K = 0."""
 SHARE = 0.01
 """The share of the time that probes may lose."""
+GAP = 6
+"""How many rounds of each completion with the K in use are between two probes, which are measured by them."""
+HOPE = 2.0
+"""How much more goodput is hoped for of a K for each standard deviation of doubt."""
+DOUBT = 7.0
+"""How much more probes may lose for each standard deviation of doubt about what they try."""
 LEAST_S, MOST_S = 0.5, 30.0
 """The seconds between two probes, at least and at most."""
 
 
 class Probes:
-    """Says which K to try, if any: each of a few lengths at first, later one beside the best now and then.
+    """Says which K to try, if any: a draft and none at first, then another than the best one now and then.
 
     A probe is for all completions, since what a round takes depends on what the others do.
     """
 
     def __init__(self, longest: int) -> None:
-        self._first = list(dict.fromkeys((min(FIRST, longest), 0, longest, 1)))
-        self._untried = list(self._first)
-        self._length, self._left = 0, 0
+        self._first = (min(FIRST, longest), 0)
+        self._untried: list[int] = []
+        self._length, self._left, self._gap = 0, 0, 0
         self._due = 0.0
         self._turn = 0
 
     def take(
-        self, load: int, now: float, best: int, tokens: Sequence[float], seconds: Sequence[float]
+        self,
+        load: int,
+        now: float,
+        best: int,
+        tokens: Sequence[float],
+        seconds: Sequence[float],
+        doubt: Callable[[], Sequence[float]],
     ) -> int | None:
         """Returns the K of a probe for one round or burst of a completion; None for no probe.
 
         `best` is the K that is used otherwise; `tokens` and `seconds` are what a round of each K from 0 is
-        expected to give and to take. `seconds` is empty as long as it is not known.
+        expected to give and to take, and `doubt()` by which share the latter may be wrong. `seconds` is empty
+        as long as nothing is known.
         """
         if not self._left:
-            if not self._untried:
-                if now < self._due:
-                    return None
-                if seconds:
-                    self._untried = [self._other(best, tokens, seconds)]
-                    self._due = now + _pause(self._untried[0], best, tokens, seconds)
-                else:
-                    self._untried, self._due = list(self._first), now + LEAST_S
-            self._length, self._left = self._untried.pop(0), ROUNDS * load
+            if self._gap:
+                self._gap -= 1
+                return None
+            if not self._untried and not self._plan(now, best, tokens, seconds, doubt):
+                return None
+            self._length = self._untried.pop(0)
+            self._left = load * (_rounds(load) if self._length else 1)
+            self._gap = load * GAP
         self._left -= 1
-        return min(self._length, len(tokens) - 1)
+        return self._length
 
-    def _other(self, best: int, tokens: Sequence[float], seconds: Sequence[float]) -> int:
-        """Returns the most promising draft where there is none now, else 0 and the neighbours in turn."""
+    def _plan(
+        self,
+        now: float,
+        best: int,
+        tokens: Sequence[float],
+        seconds: Sequence[float],
+        doubt: Callable[[], Sequence[float]],
+    ) -> bool:
+        """Notes what to try now, if anything."""
+        if now < self._due:
+            return False
+        if not seconds:
+            self._untried, self._due = list(self._first), now + LEAST_S
+        else:
+            doubts = doubt()
+            self._untried = [self._other(best, tokens, seconds, doubts)]
+            self._due = now + _pause(self._untried[0], best, tokens, seconds, doubts)
+        return True
+
+    def _other(
+        self, best: int, tokens: Sequence[float], seconds: Sequence[float], doubt: Sequence[float]
+    ) -> int:
+        """Returns the most promising other draft; in turn with one token more, none, and one token less.
+
+        Only the first where drafts do not pay. The greater the doubt, the more is hoped for: a bad first
+        trial must not be the last.
+        """
+
+        def hoped(length: int) -> float:
+            return tokens[length] / seconds[length] * (1 + HOPE * doubt[length])
+
         longest = len(tokens) - 1
+        others = [length for length in range(1, longest + 1) if length != best]
+        promising = max(others, key=hoped, default=0)
         if best == 0:
-            return max(range(1, longest + 1), key=lambda length: tokens[length] / seconds[length])
+            return promising
         self._turn += 1
-        return (0, min(best + 1, longest), best - 1)[self._turn % 3]
+        return (promising, min(best + 1, longest), 0, best - 1)[self._turn % 4]
 
 
-def _pause(length: int, best: int, tokens: Sequence[float], seconds: Sequence[float]) -> float:
+def _pause(
+    length: int, best: int, tokens: Sequence[float], seconds: Sequence[float], doubt: Sequence[float]
+) -> float:
     """Returns the seconds from this probe to the next, by what it is expected to lose."""
-    lost = ROUNDS * (seconds[length] - tokens[length] * seconds[best] / tokens[best])
-    return min(max((lost if length else BURST * lost) / SHARE, LEAST_S), MOST_S)
+    lost = seconds[length] - tokens[length] * seconds[best] / tokens[best]
+    share = SHARE * (1 + DOUBT * doubt[length])
+    return min(max((ROUNDS if length else BURST) * lost / share, LEAST_S), MOST_S)
+
+
+def _rounds(load: int) -> int:
+    return max(2, ROUNDS // load)

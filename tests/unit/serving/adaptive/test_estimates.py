@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trtspec.serving.adaptive.acceptance import Acceptance, expected_tokens
-from trtspec.serving.adaptive.round_times import LARGEST, Mean, RoundTimes
+from trtspec.serving.adaptive.costs import WINDOW, Costs
 
 
 def test_expected_tokens_are_those_of_the_observed_rates() -> None:
@@ -31,27 +31,75 @@ def test_what_is_forgotten_counts_no_more() -> None:
     assert expected_tokens(own, overall, 1, load=1) == pytest.approx([1, 1.7])
 
 
+def tried(costs: Costs, times: int, slowness: float = 1.0, **seconds: float) -> None:
+    """Tries K = 0, 1 and so on so many times, each between rounds of K = 4, which take 10 ms."""
+    for _ in range(times):
+        for name, length_s in seconds.items():
+            for _ in range(WINDOW):
+                costs.record("engine", 4, 0.010 * slowness)
+            if length := int(name.removeprefix("k")):
+                costs.record("engine", length, length_s * slowness)
+            else:
+                costs.record_alone(length_s * slowness)
+            for _ in range(WINDOW):
+                costs.record("engine", 4, 0.010 * slowness)
+
+
 def test_rounds_that_were_not_seen_are_on_the_line() -> None:
-    times = RoundTimes(8)
-    assert times.fitted == []
-    for _ in range(5):
-        times.record(2, 0.010)
-        times.record(4, 0.014)
-    assert times.fitted == pytest.approx([0.006 + 0.002 * length for length in range(1, 9)])
+    costs = Costs(8, load=1)
+    costs.use("engine", 4)
+    assert costs.seconds("engine") == []
+    tried(costs, 20, k0=0.005, k2=0.006)
+    assert costs.seconds("engine") == pytest.approx(
+        [0.005, *(0.002 + 0.002 * n for n in range(1, 9))], rel=0.01
+    )
+    assert costs.seconds("lookup") == []
 
 
-def test_longer_rounds_never_seem_shorter_than_what_was_seen() -> None:
-    times = RoundTimes(4)
-    for _ in range(3):
-        times.record(1, 0.020)
-        times.record(2, 0.010)
-    assert times.fitted[0] == pytest.approx(0.020)
-    assert min(times.fitted[2:]) > 0
+def test_what_was_tried_often_counts_more_than_the_line() -> None:
+    costs = Costs(4, load=1)
+    costs.use("engine", 4)
+    tried(costs, 20, k0=0.005, k1=0.009, k2=0.004)
+    _, one, two, *_ = costs.seconds("engine")
+    assert one == pytest.approx(0.009, rel=0.1)
+    assert two == pytest.approx(0.004, rel=0.1)
 
 
-def test_one_long_pause_moves_a_mean_by_little() -> None:
-    mean = Mean()
-    for _ in range(24):
-        mean.record(1.0)
-    mean.record(1000.0)
-    assert mean.seconds <= 1 + LARGEST / 24
+def test_a_machine_that_is_slow_for_a_while_makes_no_length_better_than_another() -> None:
+    costs = Costs(4, load=1)
+    costs.use("engine", 4)
+    tried(costs, 1, k0=0.004, k2=0.008)
+    for slowness in (2.0, 1.0, 3.0):
+        tried(costs, 2, slowness, k0=0.004, k2=0.008)
+        alone, _, two, _, four = costs.seconds("engine")
+        assert (alone / four, two / four) == pytest.approx((0.4, 0.8), rel=0.01)
+
+
+def test_a_trial_while_the_speed_changes_tells_nothing() -> None:
+    costs = Costs(4, load=1)
+    costs.use("engine", 4)
+    tried(costs, 1, k0=0.004)
+    before = costs.seconds("engine")
+    costs.record_alone(0.008)
+    for _ in range(WINDOW):
+        costs.record("engine", 4, 0.020)
+    assert costs.seconds("engine") == before
+
+
+def test_one_long_pause_changes_little() -> None:
+    costs = Costs(4, load=1)
+    costs.use("engine", 4)
+    tried(costs, 20, k0=0.004, k2=0.007)
+    before = costs.seconds("engine")
+    tried(costs, 1, k2=10.0)
+    assert costs.seconds("engine") == pytest.approx(before, rel=0.1)
+
+
+def test_what_is_in_use_is_measured_by_the_others_too() -> None:
+    """A first round that a pause fell into does not mislead for long."""
+    costs = Costs(4, load=1)
+    costs.use("engine", 4)
+    costs.record("engine", 4, 0.030)
+    tried(costs, 20, k0=0.004, k2=0.008)
+    alone, _, two, _, four = costs.seconds("engine")
+    assert (alone / four, two / four) == pytest.approx((0.4, 0.8), rel=0.05)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from trtspec.serving.adaptive.costs import WINDOW, Costs
 from trtspec.serving.adaptive.policy import AdaptivePolicy
-from trtspec.serving.adaptive.round_times import Mean
 from trtspec.serving.verification import VerificationCounts
 
 LONGEST, TOKENS, PREFILL_S, NOISE = 8, 128, 0.02, 0.1
-BAR = 0.97
+BAR, CROWDED_BAR = 0.97, 0.93
+QUIET = (1e9, 1e-9, 1.0)
 
 
 @dataclass(frozen=True)
@@ -37,34 +38,57 @@ def fixed(pair: Pair, acceptance: float, length: int) -> float:
     return tokens / pair.round_s(length)
 
 
+class Machine:
+    """A machine on which something else runs now and then; all takes `slowness` times as long then."""
+
+    def __init__(self, seed: int, quiet_s: float, busy_s: float, slowness: float) -> None:
+        self._mean_s, self._slowness, self._dice = (quiet_s, busy_s), slowness, random.Random(seed)
+        self._is_busy, self._left_s = True, 0.0
+
+    def seconds(self, work_s: float) -> float:
+        seconds = 0.0
+        while True:
+            factor = self._slowness if self._is_busy else 1.0
+            if work_s * factor <= self._left_s:
+                self._left_s -= work_s * factor
+                return seconds + work_s * factor
+            seconds, work_s = seconds + self._left_s, work_s - self._left_s / factor
+            self._is_busy = not self._is_busy
+            self._left_s = self._dice.expovariate(1 / self._mean_s[self._is_busy])
+
+
 def adaptive(
-    policy: AdaptivePolicy, pair: Pair, acceptance: float, now: float, until: float, dice: random.Random
+    policy: AdaptivePolicy,
+    pair: Pair,
+    acceptance: float,
+    now: float,
+    machine: Machine,
+    dice: random.Random,
 ) -> float:
-    """Tokens per second of one completion after the other; the time of prefill is left out."""
-    tokens, prefill, begun = 0, 0.0, now
-    while now - prefill < until:
+    """Tokens per second of work during a minute of one completion after the other, without their prefill."""
+    tokens, work, until = 0, 0.0, now + 60
+    while now < until:
         pace, done, is_first = policy.pace(), 0, True
         while done < TOKENS:
             longest = min(LONGEST, TOKENS - done - 1)
             length = pace.choose("engine", longest, 1, now) if longest else 0
-            begin = now
             pace.begin(length)
             if length:
                 accepted = next((i for i in range(length) if dice.random() >= acceptance), length)
-                new, seconds = accepted + 1, pair.round_s(length) * dice.uniform(1 - NOISE, 1 + NOISE)
+                new, needed = accepted + 1, pair.round_s(length) * dice.uniform(1 - NOISE, 1 + NOISE)
             else:
                 new = min(pace.burst, TOKENS - done)
-                seconds = pair.trip_s + new * pair.token_s * dice.uniform(1 - NOISE / 4, 1 + NOISE / 4)
-            now += seconds + PREFILL_S * is_first
-            prefill += PREFILL_S * is_first
+                needed = pair.trip_s + new * pair.token_s * dice.uniform(1 - NOISE / 4, 1 + NOISE / 4)
+            seconds = machine.seconds(needed + PREFILL_S * is_first)
+            now, work = now + seconds, work + needed
             if length:
-                pace.verified("engine", VerificationCounts(length, accepted), 1, now - begin, now)
+                pace.verified("engine", VerificationCounts(length, accepted), 1, seconds, now)
             else:
-                pace.decoded(new, 1, now - begin)
+                pace.decoded(new, 1, seconds)
             pace.end(length)
             done, is_first = done + new, False
         tokens += done
-    return tokens / (now - prefill - begun)
+    return tokens / work
 
 
 @pytest.mark.parametrize(
@@ -80,22 +104,38 @@ def test_each_phase_has_nearly_the_goodput_of_its_best_fixed_length(
     pair: Pair, acceptances: tuple[float, ...]
 ) -> None:
     """Phases of a minute, with the time to adapt; the target alone is one of the fixed lengths."""
-    policy, now, dice = AdaptivePolicy(LONGEST), 0.0, random.Random(1)
+    check(pair, acceptances, QUIET, BAR)
+
+
+@pytest.mark.parametrize("crowd", [(0.1, 0.1, 2.0), (0.5, 0.3, 3.0)])
+def test_a_machine_that_is_busy_now_and_then_misleads_it_little(crowd: tuple[float, float, float]) -> None:
+    """What else runs lasts as long as a few rounds, or as many, and meets lengths unequally."""
+    for acceptances in (0.85, 0.65, 0.85), (0.9, 0.3, 0.95):
+        check(Pair(0.0006), acceptances, crowd, CROWDED_BAR)
+
+
+def check(pair: Pair, acceptances: tuple[float, ...], crowd: tuple[float, float, float], bar: float) -> None:
+    """Holds the mean of three runs to the bar, phase by phase."""
+    shares = [runs(pair, acceptances, Machine(seed, *crowd), random.Random(seed)) for seed in range(3)]
+    for acceptance, *found in zip(acceptances, *shares, strict=True):
+        assert sum(found) / len(found) >= bar, (acceptance, found)
+
+
+def runs(pair: Pair, acceptances: tuple[float, ...], machine: Machine, dice: random.Random) -> list[float]:
+    """What the adaptive policy has of the best fixed length in each phase, one after the other."""
+    policy, now, shares = AdaptivePolicy(LONGEST), 0.0, []
     for acceptance in acceptances:
         best = max(fixed(pair, acceptance, length) for length in range(LONGEST + 1))
-        found = adaptive(policy, pair, acceptance, now, now + 60, dice)
-        assert found >= BAR * best, (acceptance, found / best)
+        shares.append(adaptive(policy, pair, acceptance, now, machine, dice) / best)
         now += 100
+    return shares
 
 
 def test_a_text_may_differ_from_the_others() -> None:
     """The own acceptance outweighs that of all after some rounds: right texts among wrong ones get drafts."""
     policy = AdaptivePolicy(LONGEST)
     right, wrong = policy.pace(), policy.pace()
-    policy.plain[2] = mean(0.004)
-    for length in range(1, LONGEST + 1):
-        for _ in range(3):
-            policy.origin("engine").times(2).record(length, 0.004 + 0.001 * length)
+    try_all(policy.costs(2))
     for pace, accepted in (right, 4), (wrong, 0):
         pace.begin(4)
         for _ in range(20):
@@ -127,23 +167,37 @@ def test_it_never_asks_for_more_than_there_is_room_for() -> None:
 
 def test_what_runs_while_others_draft_says_nothing_of_the_target_alone() -> None:
     policy = AdaptivePolicy(LONGEST)
+    costs = policy.costs(2)
+    costs.use("engine", 0)
     alone, drafting = policy.pace(), policy.pace()
-    for pace in (alone, drafting):
+    for pace in (alone, drafting):  # The first of a text tells nothing.
         pace.begin(0)
         pace.decoded(8, 2, 1.0)
         pace.end(0)
-    assert not policy.plain
     drafting.begin(8)
     alone.begin(0)
     alone.decoded(8, 2, 1.0)
-    assert not policy.plain
     drafting.end(8)
+    assert costs.doubt("engine") == Costs(LONGEST, 2).doubt("engine")
     alone.decoded(8, 2, 1.0)
     alone.end(0)
-    assert policy.plain[2].seconds == 1.0 / 8
+    for _ in range(2 * WINDOW):
+        costs.record_alone(1.0 / 8)
+    costs.record("engine", 8, 3.0)
+    for _ in range(2 * WINDOW):
+        costs.record_alone(1.0 / 8)
+    assert costs.seconds("engine")[0] == pytest.approx(1.0 / 8)
 
 
-def mean(seconds: float) -> Mean:
-    found = Mean()
-    found.record(seconds)
-    return found
+def try_all(costs: Costs) -> None:
+    """Tries each K beside K = 4 a few times."""
+    costs.use("engine", 4)
+    for length in [0, *range(1, LONGEST + 1)] * 4:
+        for _ in range(2 * WINDOW):
+            costs.record("engine", 4, 0.008)
+        if length:
+            costs.record("engine", length, 0.004 + 0.001 * length)
+        else:
+            costs.record_alone(0.004)
+    for _ in range(2 * WINDOW):
+        costs.record("engine", 4, 0.008)
