@@ -117,7 +117,7 @@ WRONG: tuple[dict[str, Any], ...] = (
     {"end_id": 10**6},
     {"min_tokens": -3},
     {"beam_width": 4},
-    {"return_log_probs": True},
+    {"return_context_logits": True},
     {"bad_words": ["x" * 2000]},
     {"text_input": ""},
     {"text_input": "x = 1\n" * 2000},

@@ -93,7 +93,8 @@ class Coordinator:
             deltas = [delta async for delta in stream]
         text = "".join(delta.text for delta in deltas)
         token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
-        return Delta(text, token_ids, deltas[-1].completion)
+        log_probs = [value for delta in deltas for value in delta.log_probs or ()]
+        return Delta(text, token_ids, deltas[-1].completion, log_probs if request.return_log_probs else None)
 
     async def _run(self, wanted: CompletionRequest) -> AsyncGenerator[Delta, None]:
         limit_s = self._bounds.default_timeout_s if wanted.timeout_s is None else wanted.timeout_s

@@ -114,6 +114,7 @@ def test_tensors_are_nvidias() -> None:
         "total_draft_tokens",
         "FP32 [1]": "top_p min_p temperature length_penalty repetition_penalty presence_penalty "
         "frequency_penalty acceptance_rate",
+        "FP32 [-1, -1]": "output_log_probs",
         "UINT64 [1]": "seed",
         "BOOL [1]": "stream exclude_input_in_output add_special_tokens use_draft_logits return_log_probs "
         "return_context_logits return_generation_logits return_perf_metrics return_num_input_tokens "

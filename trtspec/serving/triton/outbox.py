@@ -40,7 +40,7 @@ class Outbox:
             if is_idle := self._waiting is None:
                 self._waiting = chunk
             else:
-                self._waiting = TextChunk(self._waiting.text + chunk.text, chunk.completion, chunk.failure)
+                self._waiting = self._waiting.followed_by(chunk)
         if is_idle:
             self._ready(self)
 

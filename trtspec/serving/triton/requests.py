@@ -75,6 +75,7 @@ def read(
         end_id=values["end_id"],
         add_special_tokens=values["add_special_tokens"] is not False,
         embedding_bias=_embedding_bias(values),
+        return_log_probs=bool(values["return_log_probs"]),
         timeout_s=_timeout_s(parameters.get(_TIMEOUT), timeout_us),
         **({} if values["max_tokens"] is None else {"max_tokens": values["max_tokens"]}),
     )

@@ -105,13 +105,14 @@ class Service:
 
     async def _answer(self, request: CompletionRequest, wanted: Wanted, outbox: Outbox) -> None:
         try:
-            text = wanted.prefix
+            said = TextChunk(wanted.prefix)
             async with aclosing(self._coordinator.stream(request)) as deltas:
                 async for delta in deltas:
-                    text += delta.text
-                    if delta.completion is not None or (wanted.stream and text):
-                        outbox.put(TextChunk(text, delta.completion))
-                        text = ""
+                    new = TextChunk(delta.text, delta.completion, log_probs=delta.log_probs or [])
+                    said = said.followed_by(new)
+                    if said.is_last or (wanted.stream and said.text):
+                        outbox.put(said)
+                        said = TextChunk()
         except ServingError as error:
             outbox.put(TextChunk(failure=_failure(error)))
         except Exception:

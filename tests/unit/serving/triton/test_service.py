@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -115,6 +116,18 @@ def test_one_answer_or_a_stream_are_the_same_text(serve: Serve) -> None:
     assert all(chunk.text for chunk in streamed.heard[:-1])
     assert whole.heard[0].completion is not None
     assert whole.heard[0].completion.num_output_tokens == 400
+
+
+def test_log_probs_of_an_answer_and_of_a_stream_are_the_same(serve: Serve) -> None:
+    service, _ = serve(delay=0.001)
+    request = replace(ENDLESS, return_log_probs=True)
+    whole, streamed = ask(service, request), ask(service, request, Wanted(stream=True))
+
+    assert whole.text() == streamed.text()
+    assert len(streamed.heard) > 1
+    said = [value for chunk in streamed.heard for value in chunk.log_probs]
+    assert len(said) == 400
+    assert whole.heard[0].log_probs == said
 
 
 def test_the_prompt_comes_first_when_it_is_wanted(serve: Serve) -> None:
