@@ -105,14 +105,17 @@ class Service:
 
     async def _answer(self, request: CompletionRequest, wanted: Wanted, outbox: Outbox) -> None:
         try:
-            said = TextChunk(wanted.prefix)
+            said: dict[int, TextChunk] = {}
+            left, first = request.num_return_sequences, TextChunk(wanted.prefix)
             async with aclosing(self._coordinator.stream(request)) as deltas:
                 async for delta in deltas:
-                    new = TextChunk(delta.text, delta.completion, log_probs=delta.log_probs or [])
-                    said = said.followed_by(new)
-                    if said.is_last or (wanted.stream and said.text):
-                        outbox.put(said)
-                        said = TextChunk()
+                    index = delta.sequence_index
+                    left -= delta.completion is not None
+                    new = TextChunk(delta.text, delta.completion, None, delta.log_probs or [], index, left)
+                    said[index] = said.get(index, first).followed_by(new)
+                    if delta.completion is not None or (wanted.stream and said[index].text):
+                        outbox.put(said[index])
+                        said[index] = TextChunk()
         except ServingError as error:
             outbox.put(TextChunk(failure=_failure(error)))
         except Exception:
