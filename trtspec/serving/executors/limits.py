@@ -41,9 +41,9 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
         max_seq_len=int(build["max_seq_len"]),
         max_draft_len=int(build["max_draft_len"]) if external else 0,
         vocab_size=int(model["vocab_size"]),
-        # TensorRT-LLM cannot say them. An engine that verifies drafts returns what its buffer held before,
-        # since layers/externalDraftTokensLayer.cpp gives its kernels no place to write them to, with and
-        # without a draft. The others say them of the distribution after temperature, penalties and top-k
+        # TensorRT-LLM cannot say them. An engine that verifies drafts returns 0 for every token, with and
+        # without a draft: layers/externalDraftTokensLayer.cpp gives its kernels no place to write them to.
+        # The others say them of the distribution after temperature, penalties and top-k
         # (kernels/samplingTopKKernels.cu), where a greedy token always has 0.
         returns_log_probs=str(document["version"]).startswith(TORCH_VERSION),
     )
