@@ -106,18 +106,21 @@ class Coordinator:
         """Runs several completions of one prompt, which is read once; each needs a place of its own.
 
         The first begins alone: the others wait, in their places, until the engines have its prompt in their
-        KV caches, and compute nothing of it again.
+        KV caches, and compute nothing of it again. So they must not be before it in the queue, and all are
+        ready before the first asks for its place.
         """
         count, most = wanted.num_return_sequences, self._bounds.max_places
         if not 1 <= count <= most:
             raise RequestError("num_return_sequences", count, f"1 to {most}, the completions at work at once")
-        state = await self._begin(wanted)
-        prompt = state.text[: state.num_input_tokens]
-        wanted, is_cached = replace(wanted, prompt=None, prompt_token_ids=prompt), asyncio.Event()
+        states = [await self._begin(wanted)]
+        known = replace(wanted, prompt=None, prompt_token_ids=states[0].text[:])
+        for index in range(1, count):
+            states.append(await self._begin(replace(known, sampling=of_sequence(known.sampling, index))))
+            await asyncio.sleep(0)  # The others get their rounds meanwhile.
+        is_cached = asyncio.Event()
 
         def start(index: int) -> AsyncGenerator[Delta, None]:
-            own = replace(wanted, sampling=of_sequence(wanted.sampling, index))
-            return self._run(own, deadline, after=is_cached if index else None)
+            return self._run(wanted, deadline, states[index], is_cached if index else None)
 
         async with aclosing(interleave(count, start)) as deltas:
             async for delta in deltas:
@@ -125,12 +128,17 @@ class Coordinator:
                 yield delta
 
     async def _run(
-        self, wanted: CompletionRequest, deadline: float, after: asyncio.Event | None = None
+        self,
+        wanted: CompletionRequest,
+        deadline: float,
+        ready: CompletionState | None = None,
+        after: asyncio.Event | None = None,
     ) -> AsyncGenerator[Delta, None]:
+        """Runs one completion: from its state if that is `ready`, and not before `after` if that is given."""
         self._enter()
         try:
             self._queue.check()
-            state = await self._begin(wanted)
+            state = ready or await self._begin(wanted)
             needed = state.num_input_tokens + state.max_tokens + self._target.limits.max_draft_len
             async with self._queue.place(needed, deadline):
                 self._count()

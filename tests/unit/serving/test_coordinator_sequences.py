@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -22,6 +23,7 @@ from trtspec.serving.errors import Busy, EngineFailure, RequestError
 from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.sequences import interleave
+from trtspec.serving.state import CompletionState
 from trtspec.serving.tokenizer import Tokenizer
 
 WARM = SamplingConfig(temperature=1.0)
@@ -193,4 +195,27 @@ def test_streams_are_interleaved_as_they_speak(run: Run) -> None:
                 order.pop(0).set()
         assert heard == [(1, "10"), (0, "00"), (0, "01"), (1, "11")]
 
+    run(main())
+
+
+def test_requests_that_share_the_places_do_not_wait_for_one_another(
+    run: Run, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts take longer or shorter to read, so that any of the completions may be ready first."""
+    dice, begin = random.Random(5), Coordinator._begin
+
+    async def slowly(coordinator: Coordinator, wanted: CompletionRequest) -> CompletionState:
+        for _ in range(dice.randrange(30)):
+            await asyncio.sleep(0)
+        return await begin(coordinator, wanted)
+
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, babble(300))
+        bounds = Bounds(max_places=4, max_queue_size=1000)
+        coordinator = Coordinator(target, drafting_for(target, 0.7), tokenizer, bounds=bounds)
+        requests = [replace(FOUR, num_return_sequences=2 + number % 3) for number in range(40)]
+        heard = await asyncio.gather(*(sequences(coordinator, request) for request in requests))
+        assert [len(found) for found in heard] == [request.num_return_sequences for request in requests]
+
+    monkeypatch.setattr(Coordinator, "_begin", slowly)
     run(main())
