@@ -54,6 +54,13 @@ def test_are_those_of_transformers(server: Deploy, expected: list[float], num_dr
     assert [value for event in events for value in numbers(event)] == pytest.approx(expected, abs=CLOSE)
 
 
+def test_grpc_has_them_as_a_list(server: Deploy, expected: list[float]) -> None:
+    client = server.client()
+    (answer,) = client.generate({"text_input": PROMPT, "max_tokens": LENGTH, "return_log_probs": True})
+    client.close()
+    assert answer["output_log_probs"] == pytest.approx(expected, abs=CLOSE)
+
+
 def test_come_only_when_asked_for(server: Deploy) -> None:
     status, answer = server.post({"text_input": PROMPT, "max_tokens": 3})
     assert (status, "output_log_probs" in answer) == (200, False)
