@@ -148,3 +148,12 @@ def test_tensorrt_llm_refuses(subject: Torch, answers: Answers, max_draft_len: i
     assert (refused.token_ids, refused.log_probs) == ([], None)
     assert "Log-probabilities" in (refused.error or "")
     assert (len(served.token_ids), served.log_probs) == (4, None)
+
+
+@HAS_LOGITS
+def test_of_a_prompt_that_takes_several_steps(subject: Torch, answers: Answers) -> None:
+    """Of which all but the last choose nothing."""
+    prompt = [(13 * i) % 96 for i in range(100)]
+    request = Request(prompt, 4, return_log_probs=True)
+    [response] = answers(subject.load(max_num_tokens=32), request)
+    check(subject, request, response)

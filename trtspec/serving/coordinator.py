@@ -116,7 +116,7 @@ class Coordinator:
         known = replace(wanted, prompt=None, prompt_token_ids=states[0].text[:])
         for index in range(1, count):
             states.append(await self._begin(replace(known, sampling=of_sequence(known.sampling, index))))
-            await asyncio.sleep(0)  # The others get their rounds meanwhile.
+            await asyncio.sleep(0)  # Other requests get their rounds meanwhile.
         is_cached = asyncio.Event()
 
         def start(index: int) -> AsyncGenerator[Delta, None]:

@@ -43,7 +43,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     _check_sampling(request.sampling, limits)
     if request.return_log_probs and not limits.returns_log_probs:
         allowed = "false or left out, since the target engine does not say its model's own probabilities"
-        raise RequestError("return_log_probs", True, allowed)
+        raise RequestError("return_log_probs", "true", allowed)
     embedding_bias = _embedding_bias(request.embedding_bias, tokenizer)
     end_ids = _end_ids(request.end_id, limits, tokenizer)
     prompt = _prompt(request, limits, tokenizer)

@@ -69,7 +69,7 @@ def test_an_engine_that_cannot_say_them_refuses(run: Run, tokenizer: Tokenizer) 
 
     async def main() -> None:
         with pytest.raises(
-            RequestError, match="return_log_probs is True; allowed: false or left out"
+            RequestError, match="return_log_probs is true; allowed: false or left out"
         ) as caught:
             await Coordinator(target, None, tokenizer).complete(request)
         assert caught.value.field == "return_log_probs"
