@@ -62,11 +62,15 @@ def _shot(number: int, cases: list[Case], dice: random.Random) -> Shot:
         values["stop_words"] = list(case.stop)
     if (length := dice.choice([None, None, 0, 1, 3, 8])) is not None:
         values["num_draft_tokens"] = length
+    if dice.random() < 0.25:
+        values["return_log_probs"] = True
     if fate < 0.10:
         leaves_s = dice.uniform(0, dice.choice([0.5, 15]))
         if dice.random() < 0.5:
             # A prompt of its own, so that the caches of a server are soon as full as they get.
             values["text_input"] = _gibberish(dice)
+            if stream:
+                values["num_return_sequences"] = dice.choice([1, 2, 4])
             return Shot(number, Kind.CANCELLED, wire, stream, values, leaves_s=leaves_s)
         return Shot(number, Kind.CANCELLED, wire, stream, values, case, leaves_s=leaves_s)
     if fate < 0.15:
@@ -117,7 +121,7 @@ WRONG: tuple[dict[str, Any], ...] = (
     {"end_id": 10**6},
     {"min_tokens": -3},
     {"beam_width": 4},
-    {"return_log_probs": True},
+    {"return_context_logits": True},
     {"bad_words": ["x" * 2000]},
     {"text_input": ""},
     {"text_input": "x = 1\n" * 2000},

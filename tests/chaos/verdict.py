@@ -50,7 +50,7 @@ def _of_text(shot: Shot, answer: Answer) -> Iterator[str]:
         yield f"answered with {answer.text!r}: {shot.raw!r} {str(shot.values)[:200]}"
     elif shot.case is not None and answer.text != shot.case.text:
         yield f"wrong: {answer.text!r}, not {shot.case.text!r}"
-    if answer.num_ends != 1:
+    if answer.num_ends != shot.values.get("num_return_sequences", 1):
         yield f"{answer.num_ends} ends"
 
 

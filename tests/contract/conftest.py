@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import pytest
 import torch
 
-from tests.fakes.bindings import stand_in, write_trtllm_engine
+from tests.fakes.bindings import change_config, stand_in, write_trtllm_engine
 from tests.fakes.bls_model import BlsModel
 from tests.fakes.engine_dir import tiny_llama, write_engine
-from tests.fakes.scripted_executor import ScriptedExecutor, babble
+from tests.fakes.scripted_executor import ScriptedExecutor, babble, scripted_log_prob
 from tests.fakes.trimming import Keep, Trimming, keep_all
 from trtspec.serving.executor import Executor, Limits, Request, Response
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
-from trtspec.serving.executors.limits import read_limits
+from trtspec.serving.executors.limits import TORCH_VERSION, read_limits
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import read_engine
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
@@ -45,6 +45,10 @@ class Subject(Protocol):
 
     def next_token(self, sequence: Sequence[int]) -> int: ...
 
+    def log_prob(self, sequence: Sequence[int], token_id: int) -> float:
+        """Of the token behind the sequence, by the model's own logits."""
+        ...
+
 
 class Scripted:
     """The executor without a model of the coordinator's tests."""
@@ -53,7 +57,7 @@ class Scripted:
     keep: Keep = staticmethod(keep_all)
 
     def __init__(self) -> None:
-        self.next_token = babble(VOCAB_SIZE)
+        self.next_token, self.log_prob = babble(VOCAB_SIZE), scripted_log_prob
 
     def load(self, **limits: int) -> Executor:
         values: dict[str, Any] = LIMITS | limits
@@ -97,6 +101,9 @@ class Torch:
             logits: torch.Tensor = self.model(torch.tensor([list(sequence)])).logits[0]
             return logits
 
+    def log_prob(self, sequence: Sequence[int], token_id: int) -> float:
+        return float(self.logits(sequence)[-1].double().log_softmax(-1)[token_id])
+
     def _next_token(self, sequence: tuple[int, ...]) -> int:
         return int(self.logits(sequence)[-1].argmax())
 
@@ -125,6 +132,7 @@ class Bls(Torch):
     def load(self, **limits: int) -> BlsExecutor:
         name = "bls-" + "-".join(f"{key}{value}" for key, value in limits.items())
         folder = write_engine(self._folder / name, self.model, **(LIMITS | limits))
+        change_config(folder, "", version=f"{TORCH_VERSION} 0")
         self._models.append(BlsModel(lambda: _trimming(TorchExecutor(folder), self.keep)))
         return BlsExecutor(self._models[-1], read_limits(folder))
 

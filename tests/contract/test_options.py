@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
@@ -90,6 +91,18 @@ def test_the_greedy_text_is_that_of_transformers(subject: Torch, answers: Answer
     assert in_rounds(executor, answers, option.request, text) == text
 
 
+class CountedPenalties(LogitsProcessor):
+    """OpenAI's formula, over the prompt too, as TensorRT-LLM has it; transformers has no such processor."""
+
+    def __init__(self, presence: float, frequency: float) -> None:
+        self._presence, self._frequency = presence, frequency
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        counts = torch.nn.functional.one_hot(input_ids, scores.shape[-1]).sum(1)
+        return scores - self._frequency * counts - self._presence * (counts > 0).float()
+
+
+OFTEN = [12, 24, 48, 24, 24, 70, 48]
 SOME_WORDS = [[24, 48, 22], [81], [48, 57], [55, 22], [48, 55, 37], [24, 48, 55, 4], [12, 4]]
 SAMPLED = {
     "min_p": Option(
@@ -112,6 +125,18 @@ SAMPLED = {
         Request(PROMPT, 2, sampling=replace(WARM, repetition_penalty=0.2)),
         [TemperatureLogitsWarper(1.3), RepetitionPenaltyLogitsProcessor(0.2), TopKLogitsWarper(16)],
     ),
+    "presence penalty": Option(
+        Request(OFTEN, 2, sampling=replace(WARM, presence_penalty=-3.5)),
+        [TemperatureLogitsWarper(1.3), CountedPenalties(-3.5, 0), TopKLogitsWarper(16)],
+    ),
+    "frequency penalty": Option(
+        Request(OFTEN, 2, sampling=replace(WARM, frequency_penalty=-1.5)),
+        [TemperatureLogitsWarper(1.3), CountedPenalties(0, -1.5), TopKLogitsWarper(16)],
+    ),
+    "both penalties": Option(
+        Request(OFTEN, 2, sampling=replace(WARM, presence_penalty=-6.0, frequency_penalty=1.0)),
+        [TemperatureLogitsWarper(1.3), CountedPenalties(-6.0, 1.0), TopKLogitsWarper(16)],
+    ),
 }
 
 
@@ -128,12 +153,13 @@ def test_samples_have_the_exact_distribution(
     a wrong second one, with n >= 250, from d = 0.235 on. A sampler that left the option out is further away.
     """
     option = SAMPLED[name]
-    first = probabilities(torch_subject, PROMPT, option.processors)
+    prompt = list(option.request.input_token_ids)
+    first = probabilities(torch_subject, prompt, option.processors)
     likeliest = int(first.argmax())
-    second = probabilities(torch_subject, [*PROMPT, likeliest], option.processors)
+    second = probabilities(torch_subject, [*prompt, likeliest], option.processors)
     without = [
         probabilities(torch_subject, text, [TemperatureLogitsWarper(1.3), TopKLogitsWarper(16)])
-        for text in (PROMPT, [*PROMPT, likeliest])
+        for text in (prompt, [*prompt, likeliest])
     ]
     assert distance(first, without[0]) > 0.096 or distance(second, without[1]) > 0.235
 

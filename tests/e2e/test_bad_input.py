@@ -45,7 +45,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "beams": ({"text_input": PROMPT, "beam_width": 2}, ["beam_width is 2", "must be 1"]),
     "draft logits": ({"text_input": PROMPT, "use_draft_logits": True}, ["use_draft_logits is true"]),
     "bad words": ({"text_input": PROMPT, "bad_words": ["x" * 2000]}, ["bad_words is a string of 2000"]),
-    "log probs": ({"text_input": PROMPT, "return_log_probs": True}, ["return_log_probs is true"]),
+    "logits": ({"text_input": PROMPT, "return_context_logits": True}, ["return_context_logits is true"]),
     "guided decoding": ({"text_input": PROMPT, "guided_decoding_guide": "{}"}, ["guided_decoding_guide is"]),
     "too many stop words": ({"text_input": PROMPT, "stop_words": ["a"] * 65}, ["stop_words is 65 strings"]),
 }

@@ -44,6 +44,11 @@ def agreeing(language: NextToken, vocab_size: int, agreement: float) -> NextToke
     return next_token
 
 
+def scripted_log_prob(sequence: Sequence[int], token_id: int) -> float:
+    """What a scripted executor says of a token behind a text."""
+    return -zlib.crc32(repr((list(sequence), token_id)).encode()) / 2**30
+
+
 class ScriptedExecutor:
     """Runs all requests in step: one token or one verification each, every `delay` seconds (0: every tick).
 
@@ -93,7 +98,7 @@ class ScriptedExecutor:
         flight = self._flight.pop(request_id, None)
         if flight is not None:
             self.cancelled.append(request_id)
-            response = Response(request_id, flight.unsent(), True, FinishReason.CANCELLED)
+            response = Response(request_id, flight.unsent()[0], True, FinishReason.CANCELLED)
             asyncio.get_running_loop().call_soon(flight.listener, response)
 
     def shutdown(self) -> None:
@@ -120,7 +125,8 @@ class ScriptedExecutor:
         if final:
             del self._flight[request_id]
         if flight.request.streaming or final:
-            flight.listener(Response(request_id, flight.unsent(), final, reason))
+            tokens, log_probs = flight.unsent()
+            flight.listener(Response(request_id, tokens, final, reason, log_probs=log_probs))
 
 
 class _Flight:
@@ -142,7 +148,11 @@ class _Flight:
         self.generated += outcome.token_ids
         return outcome.finish_reason
 
-    def unsent(self) -> list[int]:
-        tokens = self.generated[self.sent :]
+    def unsent(self) -> tuple[list[int], list[float] | None]:
+        first, tokens = self.sent, self.generated[self.sent :]
         self.sent = len(self.generated)
-        return tokens
+        if not self.request.return_log_probs:
+            return tokens, None
+        text = self.valid.text[: self.valid.prompt_len] + self.generated
+        places = range(self.valid.prompt_len + first, len(text))
+        return tokens, [scripted_log_prob(text[:place], text[place]) for place in places]

@@ -43,7 +43,8 @@ def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> w
         return error(int(said[2]), json.loads(body[len(said[1]) - 1 :])["error"].partition(" ")[2])
     if status == 200 and body.startswith(b'{"error"'):
         if _IN_PARTS in body:
-            return error(400, "stream is true: the answer comes in parts, from generate_stream alone")
+            why = "stream is true, or num_return_sequences above 1"
+            return error(400, f"{why}: the answer comes in parts, from generate_stream alone")
         status = 500
     if status == 500 and body.startswith(_NO_JSON):
         status = 400

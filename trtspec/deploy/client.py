@@ -53,8 +53,8 @@ class GrpcClient:
     def generate(self, values: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         """Yields the responses to one request, each as the values of its output tensors by their names.
 
-        `values` has the value of each input that is sent, by its name. Closing the iterator cancels the
-        request.
+        `values` has the value of each input that is sent, by its name. The value of `output_log_probs` is a
+        list. Closing the iterator cancels the request.
         """
         heard: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
         self._triton.start_stream(lambda result, error: heard.put((result, error)))
@@ -96,6 +96,8 @@ def _tensor(name: str, value: Any) -> Any:
 
 
 def _value(array: Any) -> Any:
+    if array.ndim > 2:
+        return array.reshape(-1).tolist()
     value = array.reshape(-1)[0]
     return value.decode(errors="replace") if isinstance(value, bytes) else value.item()
 

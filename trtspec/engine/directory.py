@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import EngineError
+from trtspec.serving.executors.limits import TORCH_VERSION
 
 NO_DRAFTS, DRAFT_TOKENS_EXTERNAL = 1, 2  # `SpeculativeDecodingMode` of TensorRT-LLM, written as an integer
-TORCH_VERSION = "trtspec-torch"
 _REBUILD = "build the engine again"
 
 

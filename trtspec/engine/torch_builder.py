@@ -21,7 +21,6 @@ from typing import Any
 from trtspec.engine.directory import (
     DRAFT_TOKENS_EXTERNAL,
     NO_DRAFTS,
-    TORCH_VERSION,
     check_engine,
     write_config,
 )
@@ -29,6 +28,7 @@ from trtspec.engine.engine_options import BuildOptions
 from trtspec.errors import EngineError
 from trtspec.models.families import FAMILIES
 from trtspec.recipe.build_options import is_on
+from trtspec.serving.executors.limits import TORCH_VERSION
 
 FORMAT = 1  # version of what is written: raised when the same checkpoint and options give other bytes
 PLUGINS: dict[str, Any] = {

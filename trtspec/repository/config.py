@@ -24,9 +24,8 @@ def model_config(spec: RepositorySpec) -> pb.ModelConfig:
         dims = [-1 if tensor.is_list else 1]
         config.input.add(name=tensor.name, data_type=datatype, dims=dims, optional=not tensor.is_required)
     for output in OUTPUTS:
-        config.output.add(
-            name=output.name, data_type=pb.DataType.Value(f"TYPE_{output.datatype.value}"), dims=[1]
-        )
+        datatype = pb.DataType.Value(f"TYPE_{output.datatype.value}")
+        config.output.add(name=output.name, data_type=datatype, dims=output.dims)
     config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
     for key, value in _parameters(spec).items():
         config.parameters[key].string_value = value

@@ -31,7 +31,9 @@ class CompletionRequest:
     a text. `timeout_s` is the time limit from the arrival to the last token; None takes the deployment's.
     No token comes that would complete the tokens of one of the `bad_words`; the same letters in other tokens
     may. `embedding_bias` are words and what is added to the logits of each one's tokens, as NVIDIA's
-    preprocessing does it; a token of several words gets the sum.
+    preprocessing does it; a token of several words gets the sum. `return_log_probs` asks for the logarithm of
+    the model's own probability for each token (rule 9 of `trtspec.serving.executor`). There are
+    `num_return_sequences` completions of the prompt, each with a seed of its own (`of_sequence`).
     """
 
     prompt: str | None = None
@@ -45,6 +47,8 @@ class CompletionRequest:
     timeout_s: float | None = None
     embedding_bias: tuple[tuple[str, float], ...] = ()
     bad_words: tuple[str, ...] = ()
+    return_log_probs: bool = False
+    num_return_sequences: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,14 @@ class Completion:
 class Delta:
     """The part of a completion that one round added.
 
-    `token_ids` are the tokens that it generated. `text` is what may be shown of them and of the text held
-    back before (an incomplete character, the possible beginning of a stop string), so it may be empty. The
-    last delta has `completion`.
+    `token_ids` are the tokens that it generated, with as many `log_probs` if they were asked for. `text` is
+    what may be shown of them and of the text held back before (an incomplete character, the possible
+    beginning of a stop string), so it may be empty. The last delta has `completion`. Of several completions
+    of one prompt, each has its `sequence_index` from 0 and a last delta of its own.
     """
 
     text: str
     token_ids: list[int]
     completion: Completion | None = None
+    log_probs: list[float] | None = None
+    sequence_index: int = 0

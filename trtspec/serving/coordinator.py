@@ -15,12 +15,14 @@ from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
 from trtspec.serving.drafters.sources import Surroundings, make_source
-from trtspec.serving.errors import Busy, Cancelled, EngineFailure, Overdue, TimedOut
+from trtspec.serving.errors import Busy, Cancelled, EngineFailure, Overdue, RequestError, TimedOut
 from trtspec.serving.executor import Executor, Request
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.liveness import Liveness
 from trtspec.serving.pace import FixedPace, Pace, Policy
 from trtspec.serving.rounds import Rounds
+from trtspec.serving.seeds import of_sequence
+from trtspec.serving.sequences import interleave
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
@@ -77,7 +79,7 @@ class Coordinator:
         self._queue.close(why)
 
     def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta, None]:
-        """Yields a `Delta` for each round; the last one has the `Completion`.
+        """Yields a `Delta` for each round; the last one of each sequence has its `Completion`.
 
         Iterating raises `RequestError` or `Busy` before anything runs, `TimedOut` when the time limit passes,
         `EngineFailure` when the target fails and `Cancelled` when it ends the request by itself. Closing the
@@ -85,26 +87,63 @@ class Coordinator:
         """
         if request.num_draft_tokens is None:
             request = replace(request, num_draft_tokens=self._num_draft_tokens)
-        return self._run(request)
+        limit_s = self._bounds.default_timeout_s if request.timeout_s is None else request.timeout_s
+        deadline = asyncio.get_running_loop().time() + limit_s
+        if request.num_return_sequences != 1:
+            return self._sequences(request, deadline)
+        return self._run(request, deadline)
 
     async def complete(self, request: CompletionRequest) -> Delta:
-        """Returns the whole completion as one `Delta`; raises as `stream` does."""
+        """Returns the whole of one completion as one `Delta`; raises as `stream` does."""
         async with aclosing(self.stream(request)) as stream:
             deltas = [delta async for delta in stream]
         text = "".join(delta.text for delta in deltas)
         token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
-        return Delta(text, token_ids, deltas[-1].completion)
+        log_probs = [value for delta in deltas for value in delta.log_probs or ()]
+        return Delta(text, token_ids, deltas[-1].completion, log_probs if request.return_log_probs else None)
 
-    async def _run(self, wanted: CompletionRequest) -> AsyncGenerator[Delta, None]:
-        limit_s = self._bounds.default_timeout_s if wanted.timeout_s is None else wanted.timeout_s
-        deadline = asyncio.get_running_loop().time() + limit_s
+    async def _sequences(self, wanted: CompletionRequest, deadline: float) -> AsyncGenerator[Delta, None]:
+        """Runs several completions of one prompt, which is read once; each needs a place of its own.
+
+        The first begins alone: the others wait, in their places, until the engines have its prompt in their
+        KV caches, and compute nothing of it again. So they must not be before it in the queue, and all are
+        ready before the first asks for its place.
+        """
+        count, most = wanted.num_return_sequences, self._bounds.max_places
+        if not 1 <= count <= most:
+            raise RequestError("num_return_sequences", count, f"1 to {most}, the completions at work at once")
+        states = [await self._begin(wanted)]
+        known = replace(wanted, prompt=None, prompt_token_ids=states[0].text[:])
+        for index in range(1, count):
+            states.append(await self._begin(replace(known, sampling=of_sequence(known.sampling, index))))
+            await asyncio.sleep(0)  # Other requests get their rounds meanwhile.
+        is_cached = asyncio.Event()
+
+        def start(index: int) -> AsyncGenerator[Delta, None]:
+            return self._run(wanted, deadline, states[index], is_cached if index else None)
+
+        async with aclosing(interleave(count, start)) as deltas:
+            async for delta in deltas:
+                is_cached.set()
+                yield delta
+
+    async def _run(
+        self,
+        wanted: CompletionRequest,
+        deadline: float,
+        ready: CompletionState | None = None,
+        after: asyncio.Event | None = None,
+    ) -> AsyncGenerator[Delta, None]:
+        """Runs one completion: from its state if that is `ready`, and not before `after` if that is given."""
         self._enter()
         try:
             self._queue.check()
-            state = await self._begin(wanted)
+            state = ready or await self._begin(wanted)
             needed = state.num_input_tokens + state.max_tokens + self._target.limits.max_draft_len
             async with self._queue.place(needed, deadline):
                 self._count()
+                if after is not None:
+                    await after.wait()
                 async with aclosing(self._rounds(wanted, state).run(deadline)) as deltas:
                     async for delta in deltas:
                         yield delta

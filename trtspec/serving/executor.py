@@ -25,6 +25,10 @@ in NVIDIA's stock image and in a test without tensors. The rules are those of Te
 8. A draft longer than the engine's `max_draft_len` is an error, and so is a prompt over `max_input_len`. A
    draft is cut off where prompt and draft exceed `max_input_len`, and `max_tokens` is reduced to what
    `max_seq_len` leaves.
+9. The log-probability of a token is the natural logarithm of the model's own probability for it at its
+   place: softmax over the raw logits, before embedding bias, temperature, penalties, bans and filters,
+   whether the token was drafted or not. That is what OpenAI's API returns, and vLLM by default
+   (`logprobs_mode=raw_logprobs`). An engine that cannot say it refuses the request (`returns_log_probs`).
 """
 
 from __future__ import annotations
@@ -83,6 +87,7 @@ class Request:
     `trtspec.serving.text.Text` are neither checked nor copied. `embedding_bias` is added to the logits of its
     token ids, before anything else. A token that would complete one of the `bad_words`, which are sequences
     of tokens, is never generated; the prompt counts as text before it. Both hold in verifications too.
+    `return_log_probs` asks for the log-probabilities of rule 9.
     """
 
     input_token_ids: Sequence[int]
@@ -93,6 +98,7 @@ class Request:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     streaming: bool = False
     embedding_bias: Mapping[int, float] = field(default_factory=dict)
+    return_log_probs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,8 @@ class Response:
     """The token ids that are new since the previous response of the same request, without the prompt.
 
     A request without `streaming` has exactly one response, which is final. A response with `error` has no
-    tokens, and is final.
+    tokens, and is final. `log_probs` are as many as the tokens where the request has `return_log_probs`; None
+    where it has not, and where it ended with an error or `CANCELLED`.
     """
 
     request_id: int
@@ -108,6 +115,7 @@ class Response:
     is_final: bool
     finish_reason: FinishReason = FinishReason.NOT_FINISHED
     error: str | None = None
+    log_probs: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,7 @@ class Limits:
     `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts as one with
     `max_draft_len` tokens. `max_draft_len` is 0 for an engine that verifies no drafts.
     `ignored_options` are the fields of `SamplingConfig` that the engine would ignore without a word; a
-    request with one is refused.
+    request with one is refused. So is one with `return_log_probs` where the engine has none of rule 9.
     """
 
     max_batch_size: int
@@ -126,6 +134,7 @@ class Limits:
     max_draft_len: int
     vocab_size: int
     ignored_options: frozenset[str] = frozenset()
+    returns_log_probs: bool = True
 
 
 Listener = Callable[[Response], None]

@@ -41,6 +41,9 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     _check_strings("bad_words", request.bad_words)
     _check_timeout(request.timeout_s)
     _check_sampling(request.sampling, limits)
+    if request.return_log_probs and not limits.returns_log_probs:
+        allowed = "false or left out, since the target engine does not say its model's own probabilities"
+        raise RequestError("return_log_probs", "true", allowed)
     embedding_bias = _embedding_bias(request.embedding_bias, tokenizer)
     end_ids = _end_ids(request.end_id, limits, tokenizer)
     prompt = _prompt(request, limits, tokenizer)
@@ -63,6 +66,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         undrafted_for=unsplittable if num_draft_tokens else (),
         embedding_bias=embedding_bias,
         bad_words=[_word_tokens("bad_words", word, tokenizer) for word in request.bad_words],
+        return_log_probs=request.return_log_probs,
     )
 
 

@@ -90,7 +90,7 @@ class Rounds:
         if counts.num_verified:
             state.speculation.record(counts.num_verified, counts.num_accepted)
             self._stats.speculation.record(counts.num_verified, counts.num_accepted)
-        return state.take(response.token_ids, EndReason.END_ID if ended else None)
+        return state.take(response.token_ids, EndReason.END_ID if ended else None, response.log_probs)
 
     async def _burst(self, alone: Request, deadline: float) -> AsyncGenerator[Delta, None]:
         state, before, begin = self._state, len(self._state.text), self._clock()
@@ -98,7 +98,7 @@ class Rounds:
         try:
             async with aclosing(self._target.answers(alone, deadline)) as responses:
                 async for response in responses:
-                    yield state.take(response.token_ids, _end_reason(response))
+                    yield state.take(response.token_ids, _end_reason(response), response.log_probs)
                     if state.end_reason is not None:
                         break
             self._pace.decoded(len(state.text) - before, self._load(), self._clock() - begin)

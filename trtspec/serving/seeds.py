@@ -8,6 +8,7 @@ from dataclasses import replace
 from trtspec.serving.executor import SamplingConfig
 
 NUM_SEEDS = 2**64
+SEQUENCES_APART = 2**40
 
 
 def with_seed(sampling: SamplingConfig) -> SamplingConfig:
@@ -19,6 +20,18 @@ def with_seed(sampling: SamplingConfig) -> SamplingConfig:
     if sampling.is_greedy or sampling.seed is not None:
         return sampling
     return replace(sampling, seed=secrets.randbelow(NUM_SEEDS))
+
+
+def of_sequence(sampling: SamplingConfig, index: int) -> SamplingConfig:
+    """Returns the sampling of completion `index`, from 0, of several of one prompt.
+
+    The seeds are 2^40 apart, where TensorRT-LLM's are 1 apart (`createChildRequest` of
+    `batch_manager/llmRequest.cpp`): the tokens of one completion use seeds that are 1 apart, so a neighbour
+    would draw the same numbers, a token later.
+    """
+    if sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + index * SEQUENCES_APART) % NUM_SEEDS)
 
 
 def at_token(sampling: SamplingConfig, position: int) -> SamplingConfig:

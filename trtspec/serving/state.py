@@ -33,6 +33,7 @@ class CompletionState:
     detokenizer: Detokenizer
     embedding_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: Sequence[Sequence[int]] = ()
+    return_log_probs: bool = False
     undrafted_for: tuple[str, ...] = ()
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     end_reason: EndReason | None = None
@@ -65,6 +66,7 @@ class CompletionState:
             streaming=streaming,
             bad_words=self.bad_words,
             embedding_bias=self.embedding_bias,
+            return_log_probs=self.return_log_probs,
         )
 
     def endless_request(self, max_tokens: int) -> Request:
@@ -79,10 +81,19 @@ class CompletionState:
             sampling=at_token(self.sampling, self.num_output_tokens),
             streaming=True,
             embedding_bias=self.embedding_bias,
+            return_log_probs=self.return_log_probs,
         )
 
-    def take(self, new: Sequence[int], end_reason: EndReason | None = None) -> Delta:
-        """Adds the target's tokens up to the end of the text; `end_reason` is the engine's own."""
+    def take(
+        self,
+        new: Sequence[int],
+        end_reason: EndReason | None = None,
+        log_probs: Sequence[float] | None = None,
+    ) -> Delta:
+        """Adds the target's tokens up to the end of the text; `end_reason` is the engine's own.
+
+        The delta has the `log_probs` of the tokens that were added.
+        """
         taken, text = len(self.text), ""
         for token_id in new:
             if token_id in self.end_ids and self.num_output_tokens >= self.min_tokens:
@@ -96,8 +107,10 @@ class CompletionState:
         else:
             if self.num_remaining == 0:
                 end_reason = EndReason.LENGTH
+        token_ids = self.text[taken:]
+        kept = None if log_probs is None else list(log_probs[: len(token_ids)])
         if end_reason is None:
-            return Delta(text, self.text[taken:])
+            return Delta(text, token_ids, log_probs=kept)
 
         if end_reason is not EndReason.STOP:
             text += self.stop.push(self.detokenizer.flush()) + self.stop.flush()
@@ -105,4 +118,4 @@ class CompletionState:
         completion = Completion(
             end_reason, self.num_input_tokens, self.num_output_tokens, self.speculation, self.undrafted_for
         )
-        return Delta(text, self.text[taken:], completion)
+        return Delta(text, token_ids, completion, kept)

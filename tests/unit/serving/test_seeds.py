@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.seeds import NUM_SEEDS, at_token, with_seed
+from trtspec.serving.seeds import NUM_SEEDS, at_token, of_sequence, with_seed
 
 
 def test_a_round_continues_the_stream_of_random_numbers() -> None:
@@ -10,6 +10,13 @@ def test_a_round_continues_the_stream_of_random_numbers() -> None:
 
 def test_the_stream_wraps_around() -> None:
     assert at_token(SamplingConfig(temperature=1.0, seed=NUM_SEEDS - 1), 2).seed == 1
+
+
+def test_completions_of_one_prompt_share_no_number() -> None:
+    sampling = SamplingConfig(temperature=1.0, seed=NUM_SEEDS - 2)
+    seeds = [of_sequence(sampling, index).seed or 0 for index in range(3)]
+    assert seeds == [NUM_SEEDS - 2, 2**40 - 2, 2**41 - 2]
+    assert of_sequence(SamplingConfig(temperature=1.0), 3).seed is None
 
 
 def test_sampling_without_a_seed_gets_one_of_its_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.drafters.circuit_breaker import CircuitBreaker
@@ -49,7 +50,7 @@ class EngineSource:
             return []
         until = min(deadline, loop.time() + self._timeout_s)
         try:
-            response = await self._engine.answer(request, until)
+            response = await self._engine.answer(replace(request, return_log_probs=False), until)
         except (EngineFailure, Cancelled) as failure:
             if isinstance(failure, Overdue) and until == deadline:
                 self._breaker.left()

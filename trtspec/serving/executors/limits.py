@@ -11,6 +11,8 @@ from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
 
 DRAFT_TOKENS_EXTERNAL = 2  # `SpeculativeDecodingMode`, written as an integer
+TORCH_VERSION = "trtspec-torch"
+"""How the version of an engine of the torch backend begins; others have TensorRT-LLM's."""
 
 
 def read_limits(engine_dir: Path) -> Limits:
@@ -39,4 +41,9 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
         max_seq_len=int(build["max_seq_len"]),
         max_draft_len=int(build["max_draft_len"]) if external else 0,
         vocab_size=int(model["vocab_size"]),
+        # TensorRT-LLM cannot say them. An engine that verifies drafts returns 0 for every token, with and
+        # without a draft: layers/externalDraftTokensLayer.cpp gives its kernels no place to write them to.
+        # The others say them of the distribution after temperature, penalties and top-k
+        # (kernels/samplingTopKKernels.cu), where a greedy token always has 0.
+        returns_log_probs=str(document["version"]).startswith(TORCH_VERSION),
     )

@@ -59,6 +59,8 @@ def validate(request: Request, limits: Limits) -> Valid:
         if not math.isfinite(bias):
             raise Refused(f"Embedding bias of token id {token_id} ({bias}) is not finite")
     _check_sampling(request.sampling, limits.ignored_options)
+    if request.return_log_probs and not limits.returns_log_probs:
+        raise Refused("Log-probabilities of the model's own logits are not what this engine returns")
 
     draft_len = len(draft) or limits.max_draft_len
     if draft:

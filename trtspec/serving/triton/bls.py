@@ -8,6 +8,7 @@ from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executors.bls.tensors import Arrays
 
 _OUTPUTS = ["output_ids", "sequence_length"]
+_LOG_PROBS = "output_log_probs"
 
 
 class TritonModel:
@@ -21,7 +22,7 @@ class TritonModel:
         request = pb_utils.InferenceRequest(
             model_name=self._name,
             request_id=request_id,
-            requested_output_names=_OUTPUTS,
+            requested_output_names=[*_OUTPUTS, *([_LOG_PROBS] if "return_log_probs" in inputs else [])],
             inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
         )
         try:

@@ -28,7 +28,6 @@ _MISSING = (
     "runtime_top_p_min",
     "runtime_top_p_decay",
     "runtime_top_p_reset_ids",
-    "return_log_probs",
     "return_context_logits",
     "return_generation_logits",
     "prompt_embedding_table",
@@ -84,6 +83,7 @@ def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
         sampling=_sampling(arrays),
         streaming=bool(_scalar(arrays, "streaming")),
         embedding_bias=_embedding_bias(arrays),
+        return_log_probs=bool(_scalar(arrays, "return_log_probs")),
     )
     said = _scalar(arrays, "exclude_input_in_output")
     return EngineRequest(
@@ -101,15 +101,20 @@ def is_stop(arrays: Arrays) -> bool:
     return bool(_scalar(arrays, "stop"))
 
 
-def response_arrays(asked: EngineRequest, new: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+def response_arrays(
+    asked: EngineRequest, new: Sequence[int], log_probs: Sequence[float] = ()
+) -> dict[str, npt.NDArray[Any]]:
     """Returns `output_ids` int32 [1, 1, length], `sequence_length` int32 [1, 1], and the numbers asked for.
 
     The prompt comes before the `new` tokens, unless the client does not want it or the request streams.
+    `log_probs` are those of all tokens generated so far, as `createResult` of `batch_manager/llmRequest.cpp`
+    has them, also in a stream; `output_log_probs` is float32 [1, 1, tokens] and `cum_log_probs`, their sum,
+    float32 [1, 1].
     """
     request = asked.request
     shows_input = not asked.excludes_input and not request.streaming
     tokens = [*request.input_token_ids, *new] if shows_input else new
-    arrays = {"output_ids": np.array([[tokens]], np.int32).reshape(1, 1, -1)}
+    arrays: dict[str, npt.NDArray[Any]] = {"output_ids": np.array([[tokens]], np.int32).reshape(1, 1, -1)}
     numbers: dict[str, Any] = {"sequence_length": len(tokens)}
     if asked.num_input_tokens:
         numbers["num_input_tokens"] = len(request.input_token_ids)
@@ -119,6 +124,9 @@ def response_arrays(asked: EngineRequest, new: Sequence[int]) -> dict[str, npt.N
         drafted, accepted = len(request.draft_token_ids), _accepted(request.draft_token_ids, new)
         numbers["total_draft_tokens"], numbers["total_accepted_draft_tokens"] = drafted, accepted
         numbers["acceptance_rate"] = accepted / drafted if drafted else 0.0
+    if request.return_log_probs:
+        arrays["output_log_probs"] = np.array([[log_probs]], np.float32).reshape(1, 1, -1)
+        numbers["cum_log_probs"] = float(sum(log_probs))
     for name, number in numbers.items():
         arrays[name] = np.array([[number]], np.float32 if isinstance(number, float) else np.int32)
     return arrays

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from trtspec.serving.async_executor import AsyncExecutor
@@ -41,13 +41,17 @@ class EngineClient(Protocol):
 
 @dataclass(slots=True)
 class EngineJob:
-    """A request in flight; `is_over` once its client has had the last response."""
+    """A request in flight; `is_over` once its client has had the last response.
+
+    `log_probs` are those of the tokens so far, if they were asked for.
+    """
 
     asked: EngineRequest
     request_id: str
     client: EngineClient
     stop_words: StopWords
     is_over: bool = False
+    log_probs: list[float] = field(default_factory=list)
 
 
 class EngineService:
@@ -120,7 +124,8 @@ class EngineService:
             return
         tokens = job.stop_words.take(response.token_ids)
         job.is_over = response.is_final or job.stop_words.found
-        self._send(job.client.send, response_arrays(job.asked, tokens), job.is_over)
+        job.log_probs += (response.log_probs or [])[: len(tokens)]
+        self._send(job.client.send, response_arrays(job.asked, tokens, job.log_probs), job.is_over)
         if job.is_over and not response.is_final:
             self._executor.cancel_request(response.request_id)
 

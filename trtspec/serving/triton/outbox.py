@@ -33,24 +33,24 @@ class Outbox:
     def __init__(self, client: Client, ready: Callable[[Outbox], None]) -> None:
         self._client, self._ready = client, ready
         self._lock = threading.Lock()
-        self._waiting: TextChunk | None = None
+        self._waiting: dict[int, TextChunk] = {}  # by sequence, the one with the latest chunk last
 
     def put(self, chunk: TextChunk) -> None:
         with self._lock:
-            if is_idle := self._waiting is None:
-                self._waiting = chunk
-            else:
-                self._waiting = TextChunk(self._waiting.text + chunk.text, chunk.completion, chunk.failure)
+            is_idle = not self._waiting
+            before = self._waiting.pop(chunk.sequence_index, None)
+            self._waiting[chunk.sequence_index] = before.followed_by(chunk) if before else chunk
         if is_idle:
             self._ready(self)
 
     def send(self) -> bool:
-        """Sends what waits as one response; returns whether it was the last."""
+        """Sends what waits as one response for each sequence; returns whether the last was among them."""
         with self._lock:
-            chunk, self._waiting = self._waiting, None
-        assert chunk is not None, "an outbox is ready only when something waits in it"
-        self._client.send(chunk)
-        return chunk.is_last
+            waiting, self._waiting = list(self._waiting.values()), {}
+        assert waiting, "an outbox is ready only when something waits in it"
+        for chunk in waiting:
+            self._client.send(chunk)
+        return waiting[-1].is_last
 
     def has_left(self) -> bool:
         return self._client.has_left()

@@ -31,6 +31,7 @@ class Wanted:
     perf_metrics: bool = False
     num_input_tokens: bool = False
     num_output_tokens: bool = False
+    sequence_index: bool = False
 
 
 class UnknownInput(ServingError):
@@ -75,8 +76,9 @@ def read(
         end_id=values["end_id"],
         add_special_tokens=values["add_special_tokens"] is not False,
         embedding_bias=_embedding_bias(values),
+        return_log_probs=bool(values["return_log_probs"]),
         timeout_s=_timeout_s(parameters.get(_TIMEOUT), timeout_us),
-        **({} if values["max_tokens"] is None else {"max_tokens": values["max_tokens"]}),
+        **{name: values[name] for name in _HAVE_DEFAULTS if values[name] is not None},
     )
     wanted = Wanted(
         stream=bool(values["stream"]),
@@ -84,6 +86,7 @@ def read(
         perf_metrics=bool(values["return_perf_metrics"]),
         num_input_tokens=bool(values["return_num_input_tokens"]),
         num_output_tokens=bool(values["return_num_output_tokens"]),
+        sequence_index=completion.num_return_sequences > 1,
     )
     return completion, wanted
 
@@ -95,6 +98,7 @@ def explain(error: RequestError) -> str:
 
 
 _TIMEOUT = "timeout"
+_HAVE_DEFAULTS = ("max_tokens", "num_return_sequences")
 _BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 _TENSOR_OF_FIELD = {"prompt": "text_input", "stop": "stop_words"}
 

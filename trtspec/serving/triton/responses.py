@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -35,20 +35,30 @@ class Failure:
 class TextChunk:
     """The content of one response: the text since the one before.
 
-    The last chunk has `completion`, or `failure` instead.
+    The last chunk has `completion`, or `failure` instead. `log_probs` are those of the tokens that were
+    generated since the chunk before, if they were asked for. Of a request for several completions, each has
+    its chunks by `sequence_index`, and `others_left` of them have not ended yet.
     """
 
     text: str = ""
     completion: Completion | None = None
     failure: Failure | None = None
+    log_probs: list[float] = field(default_factory=list)
+    sequence_index: int = 0
+    others_left: int = 0
 
     @property
     def is_last(self) -> bool:
-        return self.completion is not None or self.failure is not None
+        """Says whether the client gets nothing after it."""
+        return self.failure is not None or (self.completion is not None and not self.others_left)
+
+    def followed_by(self, later: TextChunk) -> TextChunk:
+        """Returns both, of one sequence, as one response."""
+        return replace(later, text=self.text + later.text, log_probs=self.log_probs + later.log_probs)
 
 
 def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
-    """Returns the response's tensors by name, each of shape [1, 1].
+    """Returns the response's tensors by name, each of shape [1, 1] but for `output_log_probs` [1, 1, tokens].
 
     The last response says why the text ended, in the words of OpenAI's API: `stop` or `length`. Where options
     of the request turned speculation off, `speculation` is `off` and names them. Counts come with it, for the
@@ -56,6 +66,8 @@ def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
     the same sum.
     """
     values: dict[str, Any] = {"text_output": chunk.text.encode()}
+    if wanted.sequence_index:
+        values["sequence_index"] = chunk.sequence_index
     if chunk.completion is not None:
         speculation = chunk.completion.speculation
         ended_at_limit = chunk.completion.end_reason is EndReason.LENGTH
@@ -70,7 +82,10 @@ def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
             values["acceptance_rate"] = speculation.draft_acceptance_rate
             values["total_accepted_draft_tokens"] = speculation.num_accepted_draft_tokens
             values["total_draft_tokens"] = speculation.num_draft_tokens
-    return {name: np.array([[value]], dtype=_DTYPES[name]) for name, value in values.items()}
+    made = {name: np.array([[value]], dtype=_DTYPES[name]) for name, value in values.items()}
+    if chunk.log_probs:
+        made["output_log_probs"] = np.array([[chunk.log_probs]], np.float32)
+    return made
 
 
 _NUMPY = {Datatype.STRING: np.object_, Datatype.INT32: np.int32, Datatype.FP32: np.float32}

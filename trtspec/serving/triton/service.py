@@ -105,13 +105,17 @@ class Service:
 
     async def _answer(self, request: CompletionRequest, wanted: Wanted, outbox: Outbox) -> None:
         try:
-            text = wanted.prefix
+            said: dict[int, TextChunk] = {}
+            left, first = request.num_return_sequences, TextChunk(wanted.prefix)
             async with aclosing(self._coordinator.stream(request)) as deltas:
                 async for delta in deltas:
-                    text += delta.text
-                    if delta.completion is not None or (wanted.stream and text):
-                        outbox.put(TextChunk(text, delta.completion))
-                        text = ""
+                    index = delta.sequence_index
+                    left -= delta.completion is not None
+                    new = TextChunk(delta.text, delta.completion, None, delta.log_probs or [], index, left)
+                    said[index] = said.get(index, first).followed_by(new)
+                    if delta.completion is not None or (wanted.stream and said[index].text):
+                        outbox.put(said[index])
+                        said[index] = TextChunk()
         except ServingError as error:
             outbox.put(TextChunk(failure=_failure(error)))
         except Exception:

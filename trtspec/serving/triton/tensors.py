@@ -38,10 +38,11 @@ class InputTensor:
 
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
-    """An output tensor of shape [1, 1]."""
+    """An output tensor of shape [1, 1], or with the dimensions `dims` after that of the batch."""
 
     name: str
     datatype: Datatype
+    dims: tuple[int, ...] = (1,)
 
 
 INPUTS = (
@@ -65,6 +66,8 @@ INPUTS = (
     InputTensor("embedding_bias_words", Datatype.STRING, is_list=True),
     InputTensor("embedding_bias_weights", Datatype.FP32, is_list=True),
     InputTensor("seed", Datatype.UINT64),
+    InputTensor("num_return_sequences", Datatype.INT32),
+    InputTensor("return_log_probs", Datatype.BOOL),
     InputTensor("return_perf_metrics", Datatype.BOOL),
     InputTensor("return_num_input_tokens", Datatype.BOOL),
     InputTensor("return_num_output_tokens", Datatype.BOOL),
@@ -73,9 +76,7 @@ INPUTS = (
     InputTensor("length_penalty", Datatype.FP32),
     # Not implemented.
     InputTensor("beam_width", Datatype.INT32, only=(1,)),
-    InputTensor("num_return_sequences", Datatype.INT32, only=(1,)),
     InputTensor("use_draft_logits", Datatype.BOOL, only=(False,)),
-    InputTensor("return_log_probs", Datatype.BOOL, only=(False,)),
     InputTensor("return_context_logits", Datatype.BOOL, only=(False,)),
     InputTensor("return_generation_logits", Datatype.BOOL, only=(False,)),
     InputTensor("guided_decoding_guide", Datatype.STRING, only=("",)),
@@ -84,6 +85,9 @@ INPUTS = (
 
 OUTPUTS = (
     OutputTensor("text_output", Datatype.STRING),
+    # Of one beam, as NVIDIA's models have it: one number for each of the response's tokens.
+    OutputTensor("output_log_probs", Datatype.FP32, (-1, -1)),
+    OutputTensor("sequence_index", Datatype.INT32),
     OutputTensor("finish_reason", Datatype.STRING),
     OutputTensor("speculation", Datatype.STRING),
     OutputTensor("num_input_tokens", Datatype.INT32),

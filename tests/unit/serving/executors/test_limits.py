@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.bindings import change_config
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
-from trtspec.serving.executors.limits import read_limits
+from trtspec.serving.executors.limits import TORCH_VERSION, read_limits
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 
@@ -22,8 +23,13 @@ def engine(tmp_path: Path) -> Path:
 def test_are_those_of_the_loaded_engine(engine: Path) -> None:
     executor = TorchExecutor(engine)
     executor.shutdown()
+    change_config(engine, "", version=f"{TORCH_VERSION} 1.0")
     assert read_limits(engine) == executor.limits
     assert isinstance(read_limits(engine), Limits)
+
+
+def test_an_engine_of_tensorrt_llm_has_no_log_probs(engine: Path) -> None:
+    assert not read_limits(engine).returns_log_probs
 
 
 def test_an_engine_without_the_mode_verifies_nothing(engine: Path) -> None:

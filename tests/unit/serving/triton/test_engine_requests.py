@@ -45,6 +45,7 @@ def read(**values: npt.ArrayLike) -> EngineRequest:
         Request([3], 1, sampling=SamplingConfig(0.5, 20, 0.5, 7, 1.5, 0.25, -0.25, 3)),
         Request([3], 1, bad_words=[[5], [6, 7, 8], [9, 10]]),
         Request([3], 1, embedding_bias={0: 0.5, 95: -1e6}),
+        Request([3], 1, return_log_probs=True),
     ],
 )
 def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> None:
@@ -63,6 +64,7 @@ def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> N
     assert asked.request.sampling.min_tokens == request_.sampling.min_tokens
     assert asked.request.bad_words == list(request_.bad_words)
     assert asked.request.embedding_bias == request_.embedding_bias
+    assert asked.request.return_log_probs == request_.return_log_probs
     assert asked.excludes_input
 
 
@@ -97,7 +99,6 @@ def test_what_nvidias_coordinator_always_sends_asks_for_nothing() -> None:
         ("beam_width", [2]),
         ("num_return_sequences", [2]),
         ("return_generation_logits", [True]),
-        ("return_log_probs", [True]),
         ("draft_logits", [[[0.5, 1.0]]]),
         ("lora_task_id", [3]),
         ("guided_decoding_guide", [b"{}"]),
@@ -148,6 +149,17 @@ def test_numbers_come_when_asked_for() -> None:
         "total_accepted_draft_tokens": [[2]],
         "acceptance_rate": [[np.float32(2 / 3)]],
     }
+
+
+def test_log_probs_are_of_one_beam() -> None:
+    asked = read(return_log_probs=[True])
+    arrays = response_arrays(asked, [5, 6], [-0.5, -0.25])
+
+    assert arrays["output_log_probs"].tolist() == [[[-0.5, -0.25]]]
+    assert arrays["cum_log_probs"].tolist() == [[-0.75]]
+    assert {arrays[name].dtype for name in ("output_log_probs", "cum_log_probs")} == {np.dtype("float32")}
+    assert response_arrays(asked, [])["output_log_probs"].shape == (1, 1, 0)
+    assert not {"output_log_probs", "cum_log_probs"} & response_arrays(read(), [5]).keys()
 
 
 def test_a_stop_is_told_from_a_request() -> None:

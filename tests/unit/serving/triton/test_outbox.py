@@ -76,13 +76,37 @@ def test_what_comes_during_a_send_goes_out_together(sender: Sender) -> None:
     outbox.put(TextChunk("first"))
     assert client.is_sending.wait(SECONDS)
 
-    for text in ("a", "b", "c"):
-        outbox.put(TextChunk(text))
-    outbox.put(TextChunk("d", DONE))
+    for number, text in enumerate(("a", "b", "c")):
+        outbox.put(TextChunk(text, log_probs=[-1.0] * number))
+    outbox.put(TextChunk("d", DONE, log_probs=[-2.0]))
     client.may_send.set()
 
     assert client.is_served.wait(SECONDS)
-    assert client.heard == [TextChunk("first"), TextChunk("abcd", DONE)]
+    assert client.heard == [
+        TextChunk("first"),
+        TextChunk("abcd", DONE, log_probs=[-1.0, -1.0, -1.0, -2.0]),
+    ]
+
+
+def test_sequences_are_kept_apart_and_the_last_chunk_is_sent_last(sender: Sender) -> None:
+    client = FakeClient()
+    client.may_send.clear()
+    outbox = sender.open(client, lambda: None)
+    outbox.put(TextChunk("first", sequence_index=1))
+    assert client.is_sending.wait(SECONDS)
+
+    outbox.put(TextChunk("a", sequence_index=1))
+    outbox.put(TextChunk("b"))
+    outbox.put(TextChunk("c", DONE, others_left=1))
+    outbox.put(TextChunk("d", DONE, sequence_index=1))
+    client.may_send.set()
+
+    assert client.is_served.wait(SECONDS)
+    assert client.heard[1:] == [
+        TextChunk("bc", DONE, others_left=1),
+        TextChunk("ad", DONE, sequence_index=1),
+    ]
+    assert [chunk.is_last for chunk in client.heard] == [False, False, True]
 
 
 def test_a_refused_send_ends_that_request_alone(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:

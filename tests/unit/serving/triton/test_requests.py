@@ -64,6 +64,8 @@ def test_every_input_reaches_its_place() -> None:
             embedding_bias_words=[b"x", b"y"],
             embedding_bias_weights=[0.5, -2.0],
             seed=2**64 - 1,
+            num_return_sequences=3,
+            return_log_probs=True,
             return_perf_metrics=True,
             return_num_input_tokens=True,
             return_num_output_tokens=True,
@@ -77,9 +79,9 @@ def test_every_input_reaches_its_place() -> None:
     sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4, 0.125)
     bias = (("x", 0.5), ("y", -2.0))
     assert completion == CompletionRequest(
-        "a", None, 7, 0, ("x", "é"), sampling, -1, False, embedding_bias=bias, bad_words=("z",)
+        "a", None, 7, 0, ("x", "é"), sampling, -1, False, None, bias, ("z",), True, 3
     )
-    assert wanted == Wanted(True, "a", True, True, True)
+    assert wanted == Wanted(True, "a", True, True, True, True)
 
 
 def test_values_are_plain_python() -> None:
@@ -103,8 +105,8 @@ def test_what_is_not_implemented_is_refused() -> None:
     assert refusal(text_input=b"a", beam_width=4) == (
         "beam_width is 4; it must be 1, since anything else is not implemented"
     )
-    assert refusal(text_input=b"a", return_log_probs=True).startswith(
-        "return_log_probs is true; it must be false"
+    assert refusal(text_input=b"a", return_context_logits=True).startswith(
+        "return_context_logits is true; it must be false"
     )
 
 

@@ -44,6 +44,18 @@ def test_nothing_comes_that_was_not_asked_for() -> None:
     assert arrays(TextChunk("a", DONE), Wanted()).keys() == {"text_output", "finish_reason"}
 
 
+def test_one_of_several_says_which_it_is() -> None:
+    made = arrays(TextChunk("a", sequence_index=2), Wanted(sequence_index=True))["sequence_index"]
+
+    assert (made.tolist(), made.dtype) == ([[2]], np.dtype("int32"))
+
+
+def test_log_probs_are_of_one_beam() -> None:
+    made = arrays(TextChunk("a", log_probs=[-0.5, -0.25]), Wanted())["output_log_probs"]
+
+    assert (made.tolist(), made.dtype) == ([[[-0.5, -0.25]]], np.dtype("float32"))
+
+
 def test_the_last_says_which_options_turned_speculation_off() -> None:
     done = replace(DONE, undrafted_for=("presence_penalty", "frequency_penalty"))
 

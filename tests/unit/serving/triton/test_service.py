@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble
 from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executor import Limits, Request
+from trtspec.serving.executor import Limits, Request, SamplingConfig
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import Pair
@@ -115,6 +116,56 @@ def test_one_answer_or_a_stream_are_the_same_text(serve: Serve) -> None:
     assert all(chunk.text for chunk in streamed.heard[:-1])
     assert whole.heard[0].completion is not None
     assert whole.heard[0].completion.num_output_tokens == 400
+
+
+def test_log_probs_of_an_answer_and_of_a_stream_are_the_same(serve: Serve) -> None:
+    service, _ = serve(delay=0.001)
+    request = replace(ENDLESS, return_log_probs=True)
+    whole, streamed = ask(service, request), ask(service, request, Wanted(stream=True))
+
+    assert whole.text() == streamed.text()
+    assert len(streamed.heard) > 1
+    said = [value for chunk in streamed.heard for value in chunk.log_probs]
+    assert len(said) == 400
+    assert whole.heard[0].log_probs == said
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_completions_have_their_own_chunks(serve: Serve, stream: bool) -> None:
+    service, _ = serve(delay=0.001)
+    alone = ask(service, ENDLESS, Wanted(prefix="hello")).text()
+    client = ask(service, replace(ENDLESS, num_return_sequences=3), Wanted(stream, "hello"))
+
+    assert client.failure() is None
+    texts = ["".join(chunk.text for chunk in client.heard if chunk.sequence_index == i) for i in range(3)]
+    assert texts == [alone] * 3
+    assert len([chunk for chunk in client.heard if chunk.completion is not None]) == 3
+    assert [chunk.is_last for chunk in client.heard] == [False] * (len(client.heard) - 1) + [True]
+    assert (len(client.heard) > 3) == stream
+
+
+def test_more_completions_than_places_are_refused(serve: Serve) -> None:
+    service, _ = serve()
+
+    for count in (0, 9, 2**31 - 1):
+        assert ask(service, replace(ENDLESS, num_return_sequences=count)).failure() == Failure(
+            f"num_return_sequences is {count}; it must be 1 to 8, the completions at work at once",
+            Code.INVALID_ARG,
+        )
+
+
+def test_a_failure_of_one_completion_is_that_of_the_request(serve: Serve) -> None:
+    service, _ = serve(
+        delay=0.001,
+        fails=lambda request: "out of memory" if (request.sampling.seed or 0) >= 2**40 else None,
+    )
+    sampling = SamplingConfig(temperature=1.0, seed=1)
+    request = replace(ENDLESS, num_return_sequences=3, sampling=sampling)
+
+    for wanted in (Wanted(), Wanted(stream=True)):
+        client = ask(service, request, wanted)
+        assert client.failure() == Failure("out of memory", Code.INTERNAL)
+        assert [chunk.is_last for chunk in client.heard].count(True) == 1
 
 
 def test_the_prompt_comes_first_when_it_is_wanted(serve: Serve) -> None:

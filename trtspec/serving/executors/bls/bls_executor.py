@@ -16,7 +16,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
-from trtspec.serving.executors.bls.tensors import Arrays, new_tokens, request_arrays, stop_arrays
+from trtspec.serving.executors.bls.tensors import (
+    Arrays,
+    new_log_probs,
+    new_tokens,
+    request_arrays,
+    stop_arrays,
+)
 from trtspec.serving.executors.bls.thread_pool import PooledCall, ThreadPool
 from trtspec.serving.executors.validation import Refused, Valid, check_bans, validate
 from trtspec.serving.policy import unsplittable_options
@@ -130,7 +136,8 @@ class BlsExecutor:
                     self._post(self._drop, request_id)
                     return
                 tokens = new_tokens(found)
-                self._post(self._take, request_id, tokens)
+                log_probs = new_log_probs(found) if call.request.return_log_probs else None
+                self._post(self._take, request_id, tokens, log_probs)
                 if len(tokens) < size:
                     break
                 if size < valid.max_tokens:
@@ -157,27 +164,28 @@ class BlsExecutor:
 
     # On the loop again.
 
-    def _take(self, request_id: int, tokens: list[int]) -> None:
+    def _take(self, request_id: int, tokens: list[int], log_probs: list[float] | None) -> None:
         self.progress += 1
         call = self._calls.get(request_id)
         if call is None:
             return
         if not call.request.streaming or call.valid.draft:
-            self._finish(request_id, call, tokens)
+            self._finish(request_id, call, tokens, log_probs)
             return
-        for token in tokens:
+        for position, token in enumerate(tokens):
+            its_own = None if log_probs is None else [log_probs[position]]
             if call.num_tokens + 1 == call.valid.max_tokens:
-                self._finish(request_id, call, [token])
+                self._finish(request_id, call, [token], its_own)
                 return
             call.num_tokens += 1
-            call.listener(Response(request_id, [token], is_final=False))
+            call.listener(Response(request_id, [token], is_final=False, log_probs=its_own))
             if request_id not in self._calls:  # The listener has cancelled it.
                 return
 
     def _end(self, request_id: int) -> None:
         call = self._calls.get(request_id)
         if call is not None:
-            self._finish(request_id, call, [])
+            self._finish(request_id, call, [], [] if call.request.return_log_probs else None)
 
     def _drop(self, request_id: int) -> None:
         """Reports a request as cancelled, since the model ended it without an answer."""
@@ -191,10 +199,10 @@ class BlsExecutor:
         if call is not None:
             call.listener(Response(request_id, [], is_final=True, error=error))
 
-    def _finish(self, request_id: int, call: Call, tokens: list[int]) -> None:
+    def _finish(self, request_id: int, call: Call, tokens: list[int], log_probs: list[float] | None) -> None:
         del self._calls[request_id]
         reason = finish_reason(call.valid, call.num_tokens + len(tokens))
-        call.listener(Response(request_id, tokens, is_final=True, finish_reason=reason))
+        call.listener(Response(request_id, tokens, is_final=True, finish_reason=reason, log_probs=log_probs))
 
 
 def pieces(call: Call) -> Iterator[int]:

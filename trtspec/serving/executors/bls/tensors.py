@@ -32,6 +32,8 @@ def request_arrays(request: Request, valid: Valid, vocab_size: int) -> dict[str,
     }
     if valid.draft:
         arrays["draft_input_ids"] = np.array([valid.draft], np.int32)
+    if request.return_log_probs:
+        arrays["return_log_probs"] = np.array([[True]])
     if request.end_id is not None:
         arrays["end_id"] = np.array([[request.end_id]], np.int32)
     if request.embedding_bias:
@@ -62,6 +64,12 @@ def new_tokens(arrays: Arrays) -> list[int]:
     length = int(arrays["sequence_length"].reshape(-1)[0])
     tokens: list[int] = arrays["output_ids"].reshape(-1)[:length].tolist()
     return tokens
+
+
+def new_log_probs(arrays: Arrays) -> list[float]:
+    """Returns the log-probabilities of a response's tokens, `output_log_probs` float32 [1, 1, n]."""
+    values: list[float] = arrays["output_log_probs"].reshape(-1).tolist()
+    return values
 
 
 def _sampling(sampling: SamplingConfig) -> list[tuple[str, Any, type]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -14,7 +15,7 @@ from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
 from trtspec.serving.executors.torch.model import Decoder
-from trtspec.serving.executors.torch.sampler import TokenChoice, choose
+from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
 from trtspec.serving.executors.torch.scheduler import Scheduler, Work
 from trtspec.serving.executors.torch.sequence import Sequence
 from trtspec.serving.text import common_prefix
@@ -82,7 +83,7 @@ class Runner:
         try:
             self._take_waiting()
             works = self._scheduler.schedule(self._running.values())
-            tokens = self._run(works)
+            tokens, logged = self._run(works)
         except Exception as error:  # The engine must go on serving whatever happens to one batch.
             log.exception("a step of the engine failed")
             self._fail_step(error)
@@ -90,7 +91,7 @@ class Runner:
         self._strikes = 0
         for work in works:
             chosen, tokens = tokens[: work.choices], tokens[work.choices :]
-            self._advance(work, chosen)
+            self._advance(work, chosen, logged)
 
     def _take_waiting(self) -> None:
         while self._waiting and len(self._running) < self._max_batch_size:
@@ -108,8 +109,8 @@ class Runner:
             self.stats.reused_tokens += lease.reused
 
     @torch.inference_mode()
-    def _run(self, works: list[Work]) -> list[int]:
-        """Returns the chosen token of each row whose logits are wanted."""
+    def _run(self, works: list[Work]) -> tuple[list[int], Iterator[float]]:
+        """Returns the chosen token of each row whose logits are wanted, and the wanted log-probabilities."""
         token_ids: list[int] = []
         wanted: list[int] = []
         for work in works:
@@ -122,9 +123,12 @@ class Runner:
         self.stats.rows += len(token_ids)
         spans = [Span(work.sequence.slot, work.sequence.computed, work.rows) for work in works]
         logits = self._model.forward(token_ids, spans, wanted)
-        return choose(logits, [_choice(work.sequence) for work in works if work.choices])
+        tokens = choose(logits, [_choice(work.sequence) for work in works if work.choices])
+        asked = [work.sequence.log_probs is not None for work in works for _ in range(work.choices)]
+        rows = [row for row, is_asked in enumerate(asked) if is_asked]
+        return tokens, iter(log_probs(logits[rows], [tokens[row] for row in rows]) if rows else ())
 
-    def _advance(self, work: Work, chosen: list[int]) -> None:
+    def _advance(self, work: Work, chosen: list[int], logged: Iterator[float]) -> None:
         sequence = work.sequence
         if not work.choices:
             self._hold(sequence, sequence.computed + work.rows)
@@ -136,6 +140,8 @@ class Runner:
             else decode(chosen[0], sequence.end_id, room)
         )
         sequence.new += result.token_ids
+        if sequence.log_probs is not None:
+            sequence.log_probs += list(islice(logged, work.choices))[: len(result.token_ids)]
         accepted = common_prefix(result.token_ids, draft, min(len(result.token_ids), len(draft)))
         self._hold(sequence, length + accepted)
         if result.finish_reason is not FinishReason.NOT_FINISHED:

@@ -129,6 +129,14 @@ def choose(logits: Tensor, choices: list[TokenChoice]) -> list[int]:
     return tokens
 
 
+def log_probs(logits: Tensor, tokens: list[int]) -> list[float]:
+    """Returns the logarithm of softmax of `logits` `[rows, vocab_size]` at each row's token, in float32."""
+    logits = logits.float()
+    chosen = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).flatten()
+    values: list[float] = (chosen - logits.logsumexp(-1)).tolist()
+    return values
+
+
 def noise(numbers: list[int], token_ids: Tensor) -> Tensor:
     """Returns standard Gumbel noise, float32 `[rows, ids]`, for `token_ids` int64 `[rows or 1, ids]`.
 

@@ -9,6 +9,7 @@ from trtspec.serving.executors.validation import Valid
 class Sequence:
     """A sequence of tokens: the first `prompt_len` of `text`, and `new`, generated after them.
 
+    `log_probs` are those of the new tokens, None if nobody asks for them.
     The cache holds the first `computed` tokens of both. `seed` is the number of the random stream's first
     token. The text may grow while the sequence runs, and is not read beyond the prompt.
     """
@@ -19,6 +20,7 @@ class Sequence:
         self.max_tokens, self.seed = valid.max_tokens, seed
         self.bad_words, self.bias = request.bad_words, request.embedding_bias
         self.new: list[int] = []
+        self.log_probs: list[float] | None = [] if request.return_log_probs else None
         self.slot = -1
         self.computed = 0
         self._streaming, self._sent = request.streaming, 0
@@ -60,5 +62,7 @@ class Sequence:
         final = reason is not FinishReason.NOT_FINISHED
         if not final and not self._streaming:
             return None
-        new, self._sent = self.new[self._sent :], len(self.new)
-        return Response(self.request_id, new, final, reason)
+        new = self.new[self._sent :]
+        log_probs = None if self.log_probs is None else self.log_probs[self._sent :]
+        self._sent = len(self.new)
+        return Response(self.request_id, new, final, reason, log_probs=log_probs)

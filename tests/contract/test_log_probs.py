@@ -1,0 +1,159 @@
+"""Log-probabilities of the tokens, held to log_softmax of transformers' logits (rule 9 of the contract)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.contract.conftest import Answers, Ask, Continuation, Subject, Torch
+from tests.fakes.trimming import Keep
+from trtspec.serving.executor import Request, Response, SamplingConfig
+
+PROMPT = [5, 17, 33, 60]
+K = 6
+CLOSE = 1e-4
+SAYS = pytest.mark.parametrize("subject", ["torch", "scripted", "bls"], indirect=True)
+HAS_LOGITS = pytest.mark.parametrize("subject", ["torch", "bls"], indirect=True)
+
+
+def expected(subject: Subject, prompt: Sequence[int], tokens: Sequence[int]) -> list[float]:
+    text = [*prompt, *tokens]
+    places = range(len(prompt), len(text))
+    return [subject.log_prob(text[:place], text[place]) for place in places]
+
+
+def check(subject: Subject, request: Request, response: Response) -> None:
+    assert response.error is None
+    assert response.log_probs is not None
+    assert len(response.log_probs) == len(response.token_ids)
+    right = expected(subject, request.input_token_ids, response.token_ids)
+    assert response.log_probs == pytest.approx(right, abs=CLOSE)
+
+
+@SAYS
+def test_of_ordinary_decoding(subject: Subject, answers: Answers) -> None:
+    request = Request(PROMPT, 24, return_log_probs=True)
+    [response] = answers(subject.load(), request)
+    assert len(response.token_ids) == 24
+    check(subject, request, response)
+
+
+@SAYS
+@pytest.mark.parametrize("accepted", range(K + 1))
+def test_of_a_verification(
+    subject: Subject, continuation: Continuation, answers: Answers, accepted: int
+) -> None:
+    """Of the accepted tokens and of the target's own after them, and of no draft token that was rejected."""
+    draft = continuation(PROMPT, K)
+    draft[accepted:] = [(token + 1) % 96 for token in draft[accepted:]]
+    request = Request(PROMPT, K + 1, draft_token_ids=draft, return_log_probs=True)
+    [response] = answers(subject.load(), request)
+    assert len(response.token_ids) == accepted + 1
+    check(subject, request, response)
+
+
+@SAYS
+def test_the_end_token_has_none(subject: Subject, continuation: Continuation, answers: Answers) -> None:
+    """Neither in a verification nor in ordinary decoding, since it is no token of the output."""
+    text = continuation(PROMPT, 30)
+    position = next(i for i in range(2, K) if text[i] not in text[:i])
+    plain = Request(PROMPT, 30, end_id=text[position], return_log_probs=True)
+    drafted = replace(plain, max_tokens=K + 1, draft_token_ids=text[:K])
+    for request, response in zip((plain, drafted), answers(subject.load(), plain, drafted), strict=True):
+        assert len(response.token_ids) == position
+        check(subject, request, response)
+    [nothing] = answers(subject.load(), replace(plain, end_id=text[0]))
+    assert (nothing.token_ids, nothing.log_probs) == ([], [])
+
+
+@SAYS
+def test_of_a_stream(subject: Subject, ask: Ask) -> None:
+    request = Request(PROMPT, 12, streaming=True, return_log_probs=True)
+    executor = subject.load()
+
+    async def main() -> list[Response]:
+        return await ask(executor, request)
+
+    responses = asyncio.run(main())
+    assert [len(response.log_probs or ()) for response in responses] == [1] * 12
+    tokens = [token for response in responses for token in response.token_ids]
+    log_probs = [value for response in responses for value in response.log_probs or ()]
+    assert log_probs == pytest.approx(expected(subject, PROMPT, tokens), abs=CLOSE)
+
+
+@SAYS
+@pytest.mark.parametrize("kept", [0, 3])
+def test_of_a_draft_that_the_engine_cut_short(
+    trimmed: Callable[[Keep], Subject],
+    continuation: Continuation,
+    answers: Answers,
+    subject: Subject,
+    kept: int,
+) -> None:
+    request = Request(PROMPT, K + 1, draft_token_ids=continuation(PROMPT, K), return_log_probs=True)
+    [response] = answers(trimmed(lambda length: kept).load(), request)
+    check(subject, request, response)
+
+
+WARM = SamplingConfig(temperature=1.7, top_k=12, top_p=0.95, seed=3)
+PENALTIES = SamplingConfig(1.4, 20, seed=4, repetition_penalty=1.6, presence_penalty=0.7)
+
+
+@HAS_LOGITS
+def test_options_change_the_choice_and_not_the_number(subject: Subject, answers: Answers) -> None:
+    """Temperature, filters, penalties, bias and bans: the number is that of the raw logits, in one batch."""
+    mixed = [
+        Request(PROMPT, 20, sampling=WARM, return_log_probs=True),
+        Request(PROMPT, 20, sampling=PENALTIES, return_log_probs=True),
+        Request(PROMPT, 20, return_log_probs=True, embedding_bias={5: 9.0, 60: 8.5}, bad_words=[[60, 5]]),
+        Request(PROMPT, 20),
+        Request(PROMPT, K + 1, draft_token_ids=[71, 3, 9], sampling=WARM, return_log_probs=True),
+    ]
+    executor = subject.load(max_batch_size=8)
+    said = answers(executor, *mixed)
+    assert [response.log_probs is not None for response in said] == [True, True, True, False, True]
+    for request, response in zip(mixed, said, strict=True):
+        if request.return_log_probs:
+            check(subject, request, response)
+    again = answers(executor, *(replace(request, return_log_probs=False) for request in mixed))
+    assert [response.token_ids for response in again] == [response.token_ids for response in said]
+
+
+@SAYS
+def test_of_rounds_are_those_of_one_text(subject: Subject, answers: Answers) -> None:
+    """At K = 0 and in rounds of verifications with a wrong token in every draft."""
+    executor = subject.load()
+    [plain] = answers(executor, Request(PROMPT, 24, return_log_probs=True))
+    assert plain.log_probs is not None
+    said: list[int] = []
+    log_probs: list[float] = []
+    while len(said) < 24:
+        draft = plain.token_ids[len(said) : len(said) + 4]
+        draft[-1] = (draft[-1] + 1) % 96
+        [round_] = answers(executor, Request(PROMPT + said, 5, draft, return_log_probs=True))
+        said, log_probs = said + round_.token_ids, log_probs + (round_.log_probs or [])
+    assert said[:24] == plain.token_ids
+    assert log_probs[:24] == pytest.approx(plain.log_probs, abs=CLOSE)
+
+
+@pytest.mark.parametrize("subject", ["tensorrt_llm"], indirect=True)
+@pytest.mark.parametrize("max_draft_len", [0, K])
+def test_tensorrt_llm_refuses(subject: Torch, answers: Answers, max_draft_len: int) -> None:
+    """Its numbers would be something else (see `limits_of`); a request without them is served as before."""
+    executor = subject.load(max_draft_len=max_draft_len)
+    refused, served = answers(executor, Request(PROMPT, 4, return_log_probs=True), Request(PROMPT, 4))
+    assert (refused.token_ids, refused.log_probs) == ([], None)
+    assert "Log-probabilities" in (refused.error or "")
+    assert (len(served.token_ids), served.log_probs) == (4, None)
+
+
+@HAS_LOGITS
+def test_of_a_prompt_that_takes_several_steps(subject: Torch, answers: Answers) -> None:
+    """Of which all but the last choose nothing."""
+    prompt = [(13 * i) % 96 for i in range(100)]
+    request = Request(prompt, 4, return_log_probs=True)
+    [response] = answers(subject.load(max_num_tokens=32), request)
+    check(subject, request, response)
