@@ -176,7 +176,7 @@ def test_what_stores_call_a_recipe_outlives_new_keys(changes: dict[str, Any], di
 
 def test_the_device_of_a_draft_is_part_of_the_digest() -> None:
     values = {"name": "pair", "hardware": {"gpu": "h100"}, "target": {"model": "a/big"}}
-    drafts = ({}, {"device": "cpu"}, {"device": "cuda:0"})
+    drafts: tuple[dict[str, str], ...] = ({}, {"device": "cpu"}, {"device": "cuda:0"})
     found = {
         Recipe.model_validate({**values, "draft": {"model": "a/small", **draft}}).digest for draft in drafts
     }
