@@ -26,5 +26,5 @@ def find_device(named: str | None) -> str:
         return CPU
     number = int(named.partition(":")[2]) if named else 0
     if number >= count:
-        raise EngineLoadError("device", f"there is no {named}: PyTorch sees {count} of the GPUs")
+        raise EngineLoadError("device", f"there is no {named}: GPUs that PyTorch sees: {count}")
     return f"cuda:{number}"

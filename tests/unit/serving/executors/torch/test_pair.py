@@ -51,7 +51,7 @@ class TestFindDevice:
 
     def test_a_gpu_that_is_not_here(self, gpus: Callable[[int], None]) -> None:
         gpus(2)
-        with pytest.raises(EngineLoadError, match="device: there is no cuda:2: PyTorch sees 2 of the GPUs"):
+        with pytest.raises(EngineLoadError, match="device: there is no cuda:2: GPUs that PyTorch sees: 2"):
             find_device("cuda:2")
 
     def test_without_any_gpu_all_run_on_the_cpu(
