@@ -13,6 +13,7 @@ import torch
 
 from tests.fakes.bindings import change_config, stand_in, write_trtllm_engine
 from tests.fakes.bls_model import BlsModel
+from tests.fakes.clock import Clock
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.scripted_executor import ScriptedExecutor, babble, scripted_log_prob
 from tests.fakes.trimming import Keep, Trimming, keep_all
@@ -258,3 +259,11 @@ def answers() -> Answers:
         return [responses[0] for responses in heard]
 
     return lambda executor, *requests: asyncio.run(gather(executor, *requests))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What a test adds to the time of the loop."""
+    clock, time = Clock(), asyncio.BaseEventLoop.time
+    monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: time(loop) + clock.seconds)
+    return clock

@@ -195,10 +195,13 @@ def until() -> Until:
 
 @pytest.fixture(scope="session", params=LAYOUTS)
 def tiny_recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny recipe in one of the layouts."""
+    """The tiny recipe in one of the layouts; where the draft is a model of its own, it is told its device."""
     text = RECIPE.read_text()
     for role in ("target", "draft"):
         text = text.replace(f"./{role}", str(TINY / role))
+    if request.param == "bls":
+        text = text.replace("\ndraft:\n", "\ndraft:\n  device: cpu\n")
+        assert "device" in text
     recipe = tmp_path_factory.mktemp(request.param) / "recipe.yaml"
     recipe.write_text(f"{text}serving: {{layout: {request.param}}}\n")
     return recipe

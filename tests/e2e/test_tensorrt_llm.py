@@ -22,13 +22,13 @@ TOKENS = 24
 PROMPTS = ("import ", "def add(a, b):\n    return", "class Point:\n    def __init__(self", "# héllo 日本\n")
 
 
-def write_recipe(folder: Path, hardware: str, engine: str) -> Path:
-    """Both in bfloat16, so that both backends compute the same."""
+def write_recipe(folder: Path, hardware: str, engine: str, draft: str = "") -> Path:
+    """Both in bfloat16, so that both backends compute the same; `draft` are more keys of the draft."""
     recipe = folder / "recipe.yaml"
     recipe.write_text(
         "name: tiny\n"
         f"target: {{model: {TINY / 'target'}}}\n"
-        f"draft: {{model: {TINY / 'draft'}}}\n"
+        f"draft: {{model: {TINY / 'draft'}{draft}}}\n"
         "speculation: {max_draft_len: 8, num_draft_tokens: 3}\n"
         f"engine: {{{engine}, max_seq_len: 1024}}\n"
         f"hardware: {{{hardware}}}\n"
@@ -64,9 +64,9 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "machine", H200)
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    return write_recipe(tmp_path, "gpu: h200", "release: 1.2.1")
+@pytest.fixture(params=["", ", device: cpu"], ids=["both", "draft on the CPU"])
+def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return write_recipe(tmp_path, "gpu: h200", "release: 1.2.1", request.param)
 
 
 @pytest.fixture
@@ -111,6 +111,7 @@ def test_the_text_is_that_of_the_torch_backend(
     assert "Traceback" not in (build / "tritonserver.log").read_text()
 
 
+@pytest.mark.parametrize("recipe", [""], indirect=True, ids=["both"])
 def test_a_triton_whose_python_has_no_bindings_names_the_image(
     machine: Machine, recipe: Path, deployer: Deployer
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trtspec.cli.app import app
+from trtspec.serving.executors.torch import host
 
 RECIPE = """
 name: llama-h200
@@ -22,15 +23,32 @@ hardware: {gpu: h200}
 """
 
 
-@pytest.mark.parametrize("command", ["plan", "plan --commands", "build --dry-run", "build --dry-run --json"])
+ON_CPU = RECIPE.replace("dtype: float16, build: {gemm_plugin: float16}", "device: cpu")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "command"),
+    [
+        (RECIPE, "plan"),
+        (RECIPE, "plan --commands"),
+        (RECIPE, "build --dry-run"),
+        (RECIPE, "build --dry-run --json"),
+        (ON_CPU, "plan"),
+    ],
+)
 def test_command_lines(
-    llama_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    llama_folder: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recipe: str,
+    command: str,
 ) -> None:
     for role in ("target", "draft"):
         llama_folder(role, max_position_embeddings=8192)
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "recipe.yaml").write_text(recipe)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))  # without a trtllm-build
+    monkeypatch.setattr(host, "look", lambda: host.ProcessShare(16, None, 64 << 30))
     verb, *options = command.split()
     result = CliRunner().invoke(app, [verb, "recipe.yaml", *options])
     assert result.exit_code == 0, result.output
@@ -39,7 +57,8 @@ def test_command_lines(
         r'"digest": "[0-9a-f]{64}"', '"digest": "..."', result.stdout
     )  # of trtspec's own code too
 
-    golden = Path(__file__).with_name("commands") / f"{command.replace(' --', '_')}.txt"
+    name = command.replace(" --", "_") + ("_cpu-draft" if recipe is ON_CPU else "")
+    golden = Path(__file__).with_name("commands") / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(output)

@@ -1,6 +1,6 @@
 """The models of the bls layout and the line that launches them, for every recipe and release, to the letter.
 
-Of a recipe without a draft the model in front too, in both layouts.
+Of a recipe without a draft, and of one with its draft on the CPU, the model in front too, in both layouts.
 
 Texts have what differs between recipes, one file has a whole `config.pbtxt`. UPDATE_GOLDEN=1 writes them
 anew.
@@ -35,10 +35,12 @@ def golden(name: str, output: str) -> None:
     assert output == (GOLDEN / name).read_text()
 
 
-def planned(path: Path, folder: Path, release: str, layout: str = "bls") -> Resolved:
+def planned(path: Path, folder: Path, release: str, layout: str = "bls", draft: str = "") -> Resolved:
+    """The plan of a recipe for this release and layout; `draft` is a line more for its draft."""
     text = path.read_text().replace(
         "\nengine:\n", f"\nserving: {{layout: {layout}}}\nengine:\n  release: {release}\n"
     )
+    text = text.replace("\ndraft:\n", f"\ndraft:\n  {draft}\n")
     recipe = folder / path.name
     recipe.write_text(text)
     return make_plan(recipe, {}, no_progress, to_run=False).resolved
@@ -87,3 +89,13 @@ def test_the_model_in_front_without_a_draft(layout: str, tmp_path: Path) -> None
     (path,) = (path for path in RECIPES if path.stem == "llama-3.3-70b-h200-ngram")
     text = config_text(repository_spec(planned(path, tmp_path, "1.2.1", layout)))
     golden(f"ngram_{layout}.txt", summary(text_format.Parse(text, pb.ModelConfig())) + "\n")
+
+
+@pytest.mark.parametrize("layout", ["in_process", "bls"])
+@pytest.mark.usefixtures("hub_cache")
+def test_the_models_of_a_draft_on_the_cpu(layout: str, tmp_path: Path) -> None:
+    (path,) = (path for path in RECIPES if path.stem == "llama-3.3-70b-h200")
+    spec = repository_spec(planned(path, tmp_path, "1.2.1", layout, "device: cpu"))
+    texts = [config_text(spec), *map(engine_config_text, spec.engines)]
+    shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
+    golden(f"cpu-draft_{layout}.txt", shown + "\n")

@@ -6,6 +6,8 @@ import asyncio
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ import torch
 
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.executor import Executor
 from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -21,6 +25,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU"),
 ]
+Load = Callable[[Sequence[Path]], Sequence[Executor]]
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 PROMPTS = ("def fib(", "class Stack:\n", "import os\n\n\ndef main(argv):\n", "for name in sorted(")
 
@@ -33,11 +38,22 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def texts(build: Path, device: str, num_draft_tokens: int) -> list[str]:
-    async def main() -> list[str]:
+def on(device: str) -> Load:
+    """Loads both engines on one device."""
+
+    def load(folders: Sequence[Path]) -> Sequence[Executor]:
         device_thread = DeviceThread()
-        draft = TorchExecutor(build / "draft/engine", device=device, device_thread=device_thread)
-        target = TorchExecutor(build / "target/engine", device=device, device_thread=device_thread)
+        draft, target = (
+            TorchExecutor(folder, device=device, device_thread=device_thread) for folder in folders[::-1]
+        )
+        return target, draft
+
+    return load
+
+
+def texts(build: Path, load: Load, num_draft_tokens: int) -> list[str]:
+    async def main() -> list[str]:
+        target, draft = load([build / "target/engine", build / "draft/engine"])
         coordinator = Coordinator(target, draft, Tokenizer.load(build / "tokenizer"))
         requests = [
             CompletionRequest(prompt=prompt, max_tokens=48, num_draft_tokens=num_draft_tokens, end_id=NO_END)
@@ -54,4 +70,11 @@ def texts(build: Path, device: str, num_draft_tokens: int) -> list[str]:
 @pytest.mark.parametrize("num_draft_tokens", [0, 1, 4, 8])
 def test_greedy_text_is_that_of_the_cpu(build: Path, num_draft_tokens: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
-    assert texts(build, "cuda", num_draft_tokens) == texts(build, "cpu", 0)
+    assert texts(build, on("cuda"), num_draft_tokens) == texts(build, on("cpu"), 0)
+
+
+@pytest.mark.parametrize("num_draft_tokens", [1, 8])
+def test_a_draft_on_the_cpu_changes_no_text(build: Path, num_draft_tokens: int) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    beside = partial(load_engines, draft_device="cpu")
+    assert texts(build, beside, num_draft_tokens) == texts(build, on("cpu"), 0)

@@ -28,9 +28,9 @@ def look(
 
     `tensorrt` is the version that builds, None for that of the release's image.
     """
-    platform, found = _platform(resolved, tensorrt), dict[Role, StoredEngine]()
+    found = dict[Role, StoredEngine]()
     for role in resolved.engines:
-        key = engine_key(steps, role)
+        key, platform = engine_key(steps, role), _platform(resolved, role, tensorrt)
         if key and name_of(build.KIND, role) in undone and (entry := store.find(platform, key)):
             found[role] = StoredEngine(store, entry)
     return found
@@ -43,13 +43,14 @@ def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: P
     """
     folder, roles = resolved.output, tuple(resolved.engines)
     manifest = json.loads((folder / write_manifest.OUTPUT).read_text(encoding="utf-8"))
-    platform = _platform(resolved, manifest["tools"].get("tensorrt"))
-    things: list[tuple[Content, str | None, Path, tuple[str, ...]]] = [
-        (role.value, engine_key(steps, role), folder / build.engine(role), (".",)) for role in roles
+    platforms = {role: _platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
+    things: list[tuple[Content, Platform, str | None, Path, tuple[str, ...]]] = [
+        (role.value, platforms[role], engine_key(steps, role), folder / build.engine(role), (".",))
+        for role in roles
     ]
-    things.append(("pair", _pair_key(steps, roles, manifest), folder, _served(roles)))
+    things.append(("pair", platforms[Role.TARGET], _pair_key(steps, roles, manifest), folder, _served(roles)))
     pushed = []
-    for content, key, path, paths in things:
+    for content, platform, key, path, paths in things:
         if key is None or store.find(platform, key):
             continue
         with watch(f"read {content}", None) as advance:
@@ -62,8 +63,10 @@ def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: P
     return pushed
 
 
-def _platform(resolved: Resolved, tensorrt: str | None) -> Platform:
-    return platform_of(resolved.loaded.recipe.hardware.gpu, resolved.release, tensorrt)
+def _platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Platform:
+    """Returns the platform of one engine; that of a build is its target's, which loads on fewer machines."""
+    release = resolved.release if resolved.engines[role].backend == "tensorrt_llm" else None
+    return platform_of(resolved.loaded.recipe.hardware.gpu, release, tensorrt)
 
 
 def _served(roles: Sequence[Role]) -> tuple[str, ...]:

@@ -34,8 +34,9 @@ def plan(
     memory, on_cpu = budget(made.resolved), embedded(made.resolved, look())
     if json:
         values = [asdict(choice) for choice in made.resolved.choices]
-        found = memory_as_json(memory) if memory else on_cpu and embedded_as_json(on_cpu)
-        out.json({"values": values, "memory": found, **steps_as_json(made)})
+        host = on_cpu and embedded_as_json(on_cpu)
+        found = {"memory": memory_as_json(memory), "host_memory": host} if memory else {"memory": host}
+        out.json({"values": values, **found, **steps_as_json(made)})
     elif commands:
         for step in made.steps:
             out.result(shlex.join(step.command) if step.command else f"# {step.name}: {step.summary}")
@@ -48,7 +49,7 @@ def plan(
             print_memory(memory)
             out.result()
         if on_cpu:
-            print_embedded(on_cpu, made.resolved.engines)
+            print_embedded(on_cpu)
             out.result()
         print_steps(made)
     if memory and memory.problem:

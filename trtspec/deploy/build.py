@@ -50,7 +50,7 @@ class Build:
         That is EngineError, ModelError for the tokenizer, or UnavailableError for the settings of a GPU.
         """
         recipe, folder = self.recipe, self.folder.resolve()
-        gpus = place(recipe.ranks, recipe.hardware.count)
+        gpus = place(recipe.ranks, recipe.hardware.count, recipe.draft_gpus)
         check_unchanged(folder)
         engines = {
             role: PlacedEngine(folder / f"{role}/engine", gpus.of(role), built_with(self._manifest, role))

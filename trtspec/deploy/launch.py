@@ -5,7 +5,9 @@ engines:
 
 * One rank each: the server alone. TensorRT-LLM is the leader of its own MPI world, in the server's process.
 * Several ranks: orchestrator mode, NVIDIA's `--multi-model`, which is required as soon as two models are not
-  of one rank each (TensorRT-LLM #3797). `mpirun` starts one server, which starts a worker for each rank.
+  of one rank each (TensorRT-LLM #3797). `mpirun` starts one server, which starts a worker for each rank. It
+  would bind a process that is alone to one core (Open MPI, `mpirun(1)`), where the coordinator and a draft on
+  the CPU would have to do with that; so it is told not to.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def launch(server: Sequence[str], ranks: int, gpus: int) -> Launch:
     pools = [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(gpus)]
     return Launch(
         (
-            *("mpirun", "--allow-run-as-root", "-n", "1"),
+            *("mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1"),
             *server,
             "--pinned-memory-pool-byte-size=0",
             "--enable-peer-access=false",

@@ -140,7 +140,8 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
 
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
     """Bytes of weights on each GPU, by its number in CUDA."""
-    placement, loads = place(recipe.ranks, recipe.hardware.count), dict[int, float]()
+    placement = place(recipe.ranks, recipe.hardware.count, recipe.draft_gpus)
+    loads: dict[int, float] = {}
     for role, size in _weights(machine, recipe).items():
         for gpu in placement.of(role):
             loads[gpu] = loads.get(gpu, 0) + size / recipe.ranks[role]
@@ -197,10 +198,13 @@ def _docker(machine: Machine) -> Finding:
 
 def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     version = machine.versions.get("torch")
-    if recipe and recipe.backend != "torch":
+    engines = {recipe.backend_of(role) for role in recipe.models} if recipe else {"torch"}
+    if "torch" not in engines:
         return
     if version:
         yield ok("PyTorch", version)
+    elif "tensorrt_llm" in engines:
+        yield note("PyTorch", "none; the draft runs on it", "NVIDIA's image has it; a build does not need it")
     else:
         yield Finding("PyTorch", "none", "pip install 'trtspec[torch]'", severity=_needed(recipe))
 

@@ -1,28 +1,32 @@
 """The memory and threads that engines of the torch backend take of a machine that runs them on its CPU; pure.
 
+That is all engines of a build, or the draft alone beside a target on a GPU.
+
 The engines compute the same numbers when they are loaded; the free memory may have changed by then.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtspec.checkpoint.cast import DTYPES
 from trtspec.models.tensors import ITEM_SIZE
 from trtspec.plan.resolved import EnginePlan, Resolved
+from trtspec.roles import Role
 from trtspec.serving.executors.torch.budget import TEXTS, KvNeed, kv_tokens
 from trtspec.serving.executors.torch.host import ProcessShare
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """What the engines find on the machine, and what they take of that.
+    """What the engines of these roles find on the machine, and what they take of that.
 
     `free` and `weights` are in bytes; `kv_per_token` is the bytes of all KV caches for a token. Each cache
     holds `tokens` of the `asked` tokens that requests can ask for. A step runs on `threads` threads, which
     `because` explains.
     """
 
+    roles: tuple[Role, ...]
     free: int
     weights: int
     kv_per_token: int
@@ -41,19 +45,25 @@ class Embedded:
 
 
 def embedded(resolved: Resolved, host: ProcessShare) -> Embedded | None:
-    """Returns what the engines take of this host; None for the `tensorrt_llm` backend."""
-    if resolved.backend != "torch":
+    """Returns what the engines take of this host; None where all are of the `tensorrt_llm` backend.
+
+    Beside a target in the same process a thread of that drives its GPU.
+    """
+    by_role = {role: engine for role, engine in resolved.engines.items() if engine.backend == "torch"}
+    if not by_role:
         return None
-    engines = resolved.engines.values()
+    is_beside_gpu = resolved.release is not None and resolved.layout == "in_process"
+    host, engines = replace(host, busy=int(is_beside_gpu)), by_role.values()
     needs, weights = [_need(engine) for engine in engines], sum(_weights(engine) for engine in engines)
     threads, because = host.threads
     return Embedded(
+        roles=tuple(by_role),
         free=host.memory,
         weights=weights,
         kv_per_token=sum(need.bytes_per_token for need in needs),
         tokens=kv_tokens(host.memory - weights, "cpu", needs),
         asked=max(need.texts * need.max_seq_len for need in needs),
-        max_seq_len=resolved.target.options.max_seq_len,
+        max_seq_len=max(need.max_seq_len for need in needs),
         threads=threads,
         because=because,
     )

@@ -18,21 +18,24 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
     in_process = None
     admission = resolved.admission
     if resolved.layout == "bls":
-        engines = tuple(
-            _engine(resolved, BLS_MODELS[role], f"{role}/engine", engine, resolved.placement.of(role))
-            for role, engine in resolved.engines.items()
-        )
+        engines = tuple(_engine(resolved, role, engine) for role, engine in resolved.engines.items())
         admission = replace(admission, kv_tokens=_kv_tokens(resolved))
     elif resolved.release:
         in_process = TensorRtLlm(
             resolved.release.image,
             resolved.placement,
             KV_FRACTION,
-            {role: engine.enable_chunked_context for role, engine in resolved.engines.items()},
+            {
+                role: engine.enable_chunked_context
+                for role, engine in resolved.engines.items()
+                if engine.backend == "tensorrt_llm"
+            },
         )
+    draft = resolved.engines.get(Role.DRAFT)
     return RepositorySpec(
         model_name=resolved.model_name,
-        draft_engine_dir="../../draft/engine" if Role.DRAFT in resolved.engines else None,
+        draft_engine_dir="../../draft/engine" if draft else None,
+        draft_device=draft.device if draft and draft.backend == "torch" and not engines else None,
         num_draft_tokens=resolved.num_draft_tokens,
         policy=resolved.policy,
         drafting=resolved.drafting,
@@ -42,19 +45,18 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
     )
 
 
-def _engine(
-    resolved: Resolved, name: str, folder: str, engine: EnginePlan, gpus: tuple[int, ...]
-) -> EngineModel:
-    backend, batch = resolved.backend, engine.options.max_batch_size
-    if resolved.release is None:
-        return EngineModel(name, backend, str(PurePosixPath("../..", folder)), batch)
+def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
+    name, folder, batch = BLS_MODELS[role], f"{role}/engine", engine.options.max_batch_size
+    if engine.backend == "torch":
+        folder = str(PurePosixPath("../..", folder))
+        return EngineModel(name, engine.backend, folder, batch, device=engine.device)
     return EngineModel(
         name,
-        backend,
+        engine.backend,
         folder,
         batch,
         _kv_tokens(resolved),
-        gpus,
+        resolved.placement.of(role),
         engine.enable_chunked_context,
         _window(engine),
     )

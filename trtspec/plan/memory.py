@@ -39,8 +39,8 @@ class EngineMemory:
 class Budget:
     """The fullest GPU, which has the target, and the draft too if it has no GPU of its own.
 
-    Numbers are bytes, except those of tokens and requests. `tokens_per_request` is `max_seq_len` and the
-    longest draft.
+    `engines` lacks a draft on the CPU, whose memory is the host's: see `embedded`. Numbers are bytes, except
+    those of tokens and requests. `tokens_per_request` is `max_seq_len` and the longest draft.
     """
 
     gpu: str
@@ -102,13 +102,14 @@ def budget(resolved: Resolved) -> Budget | None:
 def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: int) -> Budget:
     """Returns the budget of engines on a server with `count` such GPUs."""
     options, is_shared = engines[Role.TARGET].options, placement(engines, count).is_shared
+    on_gpus = {role: engine for role, engine in engines.items() if engine.backend == "tensorrt_llm"}
     nothing = EngineMemory(0, 0, 0)
     return Budget(
         gpu=gpu.label,
         total=int(gpu.memory_gib * GIB),
         engines={
             role: engine_memory(engine) if role is Role.TARGET or is_shared else nothing
-            for role, engine in engines.items()
+            for role, engine in on_gpus.items()
         },
         tokens_per_request=options.max_seq_len + options.max_draft_len,
         max_batch_size=options.max_batch_size,

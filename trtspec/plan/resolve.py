@@ -21,7 +21,7 @@ from trtspec.plan.choices import Choice, Chooser, choose_output
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
 from trtspec.plan.memory import budget_of, fits_a_tensor
-from trtspec.plan.resolved import CalibrationPlan, EnginePlan, Resolved
+from trtspec.plan.resolved import CalibrationPlan, EnginePlan, Resolved, placement
 from trtspec.plan.serving import choose_admission, choose_drafting, choose_layout, choose_policy
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
@@ -65,6 +65,7 @@ def resolve(
         for role, model in facts.models.items()
     }
     engines = _iterations(choose, engines, on_tensorrt=release is not None)
+    _check_device(choose, engines)
     policy, num_draft_tokens = choose_policy(choose, options.max_draft_len)
     drafting = choose_drafting(choose)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
@@ -117,6 +118,27 @@ def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
     return replace(options, max_num_tokens=least_num_tokens(options))
 
 
+def _check_device(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> None:
+    """Raises RecipeError where the recipe puts the draft on a GPU of the target that cannot hold both."""
+    hardware, draft = choose.loaded.recipe.hardware, engines.get(Role.DRAFT)
+    gpu = gpus.GPUS.get(hardware.gpu)
+    if gpu is None or draft is None or draft.device is None or draft.backend == "torch":
+        return
+    problem = budget_of(gpu, engines, hardware.count).problem
+    if problem and placement(engines, hardware.count).is_shared:
+        problem = f"{draft.device} has ranks of the target too: {problem}"
+        raise choose.error("draft.device", problem, "write another GPU, or cpu")
+
+
+def _device(choose: Chooser, role: Role) -> str | None:
+    """Returns the device that the recipe names for an engine; None where it names none."""
+    draft = choose.loaded.recipe.draft
+    if role is Role.TARGET or draft is None or draft.device is None:
+        return None
+    device: str = choose("draft.device", draft.device, "as written")
+    return device
+
+
 def _proposing(options: BuildOptions) -> BuildOptions:
     """Returns the options of an engine that only proposes: it verifies nothing."""
     return replace(options, max_draft_len=0)
@@ -127,16 +149,19 @@ def _iterations(
 ) -> dict[Role, EnginePlan]:
     """Returns the engines with the size of their iterations, and with or without chunked context.
 
-    The draft engine keeps chunked context: it gets no drafts that could be discarded.
+    The draft engine keeps chunked context: it gets no drafts that could be discarded. Beside TensorRT-LLM an
+    engine of the torch backend has the recipe's size or the usual one: it must not depend on a GPU that it
+    does not use.
     """
     hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET]
     gpu = gpus.GPUS.get(hardware.gpu) if on_tensorrt else None
+    written = choose.loaded.recipe.engine.max_num_tokens
 
     def sized(tokens: int) -> dict[Role, EnginePlan]:
         return {
-            role: replace(engine, options=replace(engine.options, max_num_tokens=tokens))
-            if "max_num_tokens" not in choose.loaded.recipe.models[role].build
-            else engine
+            role: engine
+            if "max_num_tokens" in choose.loaded.recipe.models[role].build
+            else _wide(engine, written if on_tensorrt and engine.backend == "torch" else tokens)
             for role, engine in engines.items()
         }
 
@@ -155,11 +180,18 @@ def _iterations(
     return found
 
 
+def _wide(engine: EnginePlan, tokens: int | None) -> EnginePlan:
+    """Returns the engine with iterations of so many tokens; None leaves them as they are."""
+    options = engine.options
+    return replace(engine, options=replace(options, max_num_tokens=tokens or options.max_num_tokens))
+
+
 def _engine(
-    choose: Chooser, role: Role, backend: str, facts: ModelFacts, options: BuildOptions
+    choose: Chooser, role: Role, of_target: str, facts: ModelFacts, options: BuildOptions
 ) -> EnginePlan:
     # Raises for a model that trtspec does not convert, before anything asks for facts of its family.
     family_of(facts.source)
+    backend, device = choose.loaded.recipe.backend_of(role, of_target), _device(choose, role)
     dtype = choose(f"{role}.dtype", facts.source.dtype, "what the model is stored in", "model")
     if dtype == "auto":
         dtype = facts.source.dtype
@@ -168,12 +200,16 @@ def _engine(
         problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
         raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
     checkpoint = _checkpoint(choose, role, dtype, facts.source)
+    if checkpoint.fp8 and backend != of_target and not facts.source.scheme:
+        problem = "fp8 is no gain on a CPU, which computes it in the model's dtype"
+        raise choose.error(f"{role}.quantization.weights", problem, "remove quantization from the draft")
     calibration = _calibration(choose, role, checkpoint, facts)
     extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint)
     if "lora_dir" in extra:
         extra["lora_dir"] = _adapter(choose, f"{role}.build.lora_dir", str(extra["lora_dir"]))
     own = {name: extra.pop(name) for name in SIZES if name in extra}
-    return EnginePlan(facts, calibration, checkpoint, _own_sizes(choose, role, options, own, extra))
+    sizes = _own_sizes(choose, role, options, own, extra)
+    return EnginePlan(facts, calibration, checkpoint, sizes, backend=backend, device=device)
 
 
 def _own_sizes(

@@ -12,7 +12,7 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.plan.choices import Choice
 from trtspec.plan.facts import DatasetFacts, ModelFacts
-from trtspec.recipe import releases
+from trtspec.recipe import devices, releases
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.repository.placement import Placement, place
 from trtspec.repository.spec import AdmissionParameters
@@ -36,7 +36,8 @@ class EnginePlan:
     """One engine: how its checkpoint is made, and what it is built for.
 
     `calibration` is None for a model that needs none; the scales that it finds are added to `checkpoint` when
-    the step runs. With `enable_chunked_context` TensorRT-LLM may read a text in several iterations.
+    the step runs. With `enable_chunked_context` TensorRT-LLM may read a text in several iterations. `backend`
+    builds and runs it. `device` is where, if the recipe says so: PyTorch's `cpu`, `cuda:1`.
     """
 
     model: ModelFacts
@@ -44,11 +45,13 @@ class EnginePlan:
     checkpoint: ConvertOptions
     options: BuildOptions
     enable_chunked_context: bool = True
+    backend: str = "tensorrt_llm"
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Everything that the steps are made from; `release` is None for the torch backend.
+    """Everything that the steps are made from; `backend` is the target's, `release` None where that is torch.
 
     `admission` has no `kv_tokens` yet; `repository_spec` adds them.
     """
@@ -79,4 +82,5 @@ class Resolved:
 def placement(engines: Mapping[Role, EnginePlan], gpus: int) -> Placement:
     """Returns the GPUs that the engines run on, of a server with so many."""
     ranks = {role: engine.checkpoint.mapping.world_size for role, engine in engines.items()}
-    return place(ranks, gpus)
+    draft = engines.get(Role.DRAFT)
+    return place(ranks, gpus, devices.gpus_of(draft.device) if draft else None)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trtspec.findings import Finding
-from trtspec.recipe import gpus
+from trtspec.recipe import devices, gpus
 from trtspec.recipe.build_limits import build_contradictions
-from trtspec.recipe.build_options import option_problem
+from trtspec.recipe.build_options import SIZES, option_problem
 from trtspec.recipe.schema import BLS_MODELS, Hybrid, Model, Ngram, Recipe
 from trtspec.roles import Role
 
 _TOKENS_PER_BLOCK = 32
+_DEVICE = "draft.device"
 
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
@@ -24,6 +25,7 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     yield from _serving(recipe)
     yield from _times(recipe)
     yield from _overlap(recipe)
+    yield from _device(recipe)
     for role, model in recipe.models.items():
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
@@ -140,6 +142,28 @@ def _overlap(recipe: Recipe) -> Iterator[Finding]:
         )
 
 
+def _device(recipe: Recipe) -> Iterator[Finding]:
+    """Finds a draft that cannot run on the device that the recipe names for it."""
+    draft, hardware = recipe.draft, recipe.hardware
+    if draft is None or draft.device is None:
+        return
+    for gpu in devices.gpus_of(draft.device) or ():
+        if hardware.gpu == gpus.NONE:
+            yield Finding(_DEVICE, f"{draft.device} is a GPU, and hardware.gpu is none", "write cpu")
+        elif gpu >= hardware.count:
+            problem = f"there is no {draft.device}: hardware.count is {hardware.count}, from cuda:0 on"
+            repair = f"write cuda:{hardware.count - 1}, or hardware: {{count: {gpu + 1}}}"
+            yield Finding(_DEVICE, problem, repair)
+    if draft.parallel.ranks > 1:
+        problem = f"{draft.parallel.ranks} ranks, and draft.device names one place for all, {draft.device}"
+        yield Finding("draft.parallel", problem, "remove this line, or draft.device")
+    if draft.device == devices.CPU and recipe.backend == "tensorrt_llm":
+        for name in draft.build:
+            if name not in SIZES:
+                problem = "trtllm-build does not build this engine: draft.device is cpu"
+                yield Finding(f"draft.build.{name}", problem, "remove this line")
+
+
 def _parallel(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
     ranks, hardware = model.parallel.ranks, recipe.hardware
     if hardware.gpu != gpus.NONE and ranks > hardware.count:
@@ -148,7 +172,7 @@ def _parallel(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
 
 
 def _precision(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
-    quantization, on_tensorrt = model.quantization, recipe.backend == "tensorrt_llm"
+    quantization, on_tensorrt = model.quantization, recipe.backend_of(role) == "tensorrt_llm"
     if quantization.kv_cache == "fp8" and quantization.weights != "fp8":
         # The builder would switch paged context FMHA off, without which a target verifies nothing.
         problem = "an fp8 KV cache needs fp8 weights"

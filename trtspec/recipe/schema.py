@@ -13,13 +13,16 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from trtspec.digest import digest_of
-from trtspec.recipe import gpus, releases
+from trtspec.recipe import devices, gpus, releases
 from trtspec.roles import Role
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 LookupTokens = Annotated[int, Field(ge=1, le=64)]
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Device = Annotated[
+    str, BeforeValidator(devices.check), WithJsonSchema({"type": "string", "pattern": devices.PATTERN})
+]
 BuildOption = bool | int | float | Text
 Backend = Literal["tensorrt_llm", "torch"]
 GpuName = Annotated[
@@ -100,6 +103,16 @@ class Model(Section):
         default={},
         description="Any trtllm-build option of this engine alone, by its name without the dashes: "
         "gemm_plugin: auto, max_batch_size: 256.",
+    )
+
+
+class Draft(Model):
+    """The small model that proposes tokens."""
+
+    device: Device | None = Field(
+        default=None,
+        description="Where the draft runs, whatever the plan would choose: cpu, on the torch backend, or a"
+        " GPU of the server by CUDA's number: cuda:0, cuda:1 and so on.",
     )
 
 
@@ -267,7 +280,7 @@ class Recipe(Section):
         description="Name of the build; its folder is build/<name>."
     )
     target: Model = Field(description="The large model, whose text is served.")
-    draft: Model | None = Field(
+    draft: Draft | None = Field(
         default=None,
         description="The small model that proposes tokens; every method but ngram needs it.",
     )
@@ -289,15 +302,24 @@ class Recipe(Section):
         return {Role.TARGET: self.target, **({Role.DRAFT: self.draft} if self.draft else {})}
 
     @property
+    def draft_gpus(self) -> tuple[int, ...] | None:
+        """The GPUs that the recipe names for the draft, none for the CPU; None where the plan chooses."""
+        return devices.gpus_of(self.draft.device) if self.draft else None
+
+    @property
     def digest(self) -> str:
         """The digest of the recipe with its defaults, by which manifests and stores name it.
 
         A key that was added later is left out if its value is what was so before: old digests stay valid.
         """
         values = self.model_dump(mode="json")
-        for key, before in (("method", DraftModel().model_dump()), ("policy", None)):
-            if values["speculation"][key] == before:
-                del values["speculation"][key]
+        for section, key, before in (
+            ("speculation", "method", DraftModel().model_dump()),
+            ("speculation", "policy", None),
+            ("draft", "device", None),
+        ):
+            if values[section] and values[section][key] == before:
+                del values[section][key]
         return digest_of(values)
 
     def calibration(self, model: Model) -> Calibration | None:
@@ -311,6 +333,13 @@ class Recipe(Section):
         """`engine.backend`; if that is left out, `torch` for `gpu: none` and else `tensorrt_llm`."""
         return self.engine.backend or ("torch" if self.hardware.gpu == gpus.NONE else "tensorrt_llm")
 
+    def backend_of(self, role: Role, of_target: str | None = None) -> str:
+        """Returns the backend of one engine: TensorRT-LLM has no CPU, so a draft there is of `torch`.
+
+        `of_target` is the target's where that is not the recipe's.
+        """
+        return "torch" if role is Role.DRAFT and self.draft_gpus == () else of_target or self.backend
+
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a recipe, for editors and other tools."""
@@ -320,7 +349,7 @@ def json_schema() -> dict[str, Any]:
         "title": "trtspec recipe",
         "if": _is_any_of(name for name, method in METHODS.items() if not method.has_model),
         "then": {"properties": {"draft": {"type": "null"}}},
-        "else": {"required": ["draft"], "properties": {"draft": {"$ref": "#/$defs/Model"}}},
+        "else": {"required": ["draft"], "properties": {"draft": {"$ref": "#/$defs/Draft"}}},
     }
 
 

@@ -18,6 +18,7 @@ target:                                     # the large model, whose text is ser
 
 draft:                                      # the small model that proposes tokens; same tokenizer
   model: meta-llama/Llama-3.2-1B-Instruct
+  # device: cpu                             # or a GPU by its number, cuda:1; the plan chooses one if left out
 
 speculation:
   # method: draft_model                     # or hybrid: the text proposes, else the draft; or ngram: no draft

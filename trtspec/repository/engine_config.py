@@ -43,6 +43,8 @@ def engine_config(model: EngineModel) -> pb.ModelConfig:
     parameters = _common(model)
     if backend == "tensorrtllm":
         parameters |= _tensorrtllm(model)
+    elif model.device is not None:
+        parameters["device"] = model.device
     for key, value in parameters.items():
         config.parameters[key].string_value = value
     return config

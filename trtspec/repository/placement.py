@@ -10,7 +10,10 @@ from trtspec.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The GPU of each rank, by CUDA's numbers: TensorRT-LLM's `device_ids`, Triton's `gpu_device_ids`."""
+    """The GPU of each rank, by CUDA's numbers: TensorRT-LLM's `device_ids`, Triton's `gpu_device_ids`.
+
+    `draft` is empty without a draft, and for one on the CPU.
+    """
 
     target: tuple[int, ...]
     draft: tuple[int, ...] = ()
@@ -24,12 +27,14 @@ class Placement:
         return not set(self.target).isdisjoint(self.draft)
 
 
-def place(ranks: Mapping[Role, int], gpus: int) -> Placement:
+def place(ranks: Mapping[Role, int], gpus: int, chosen: tuple[int, ...] | None = None) -> Placement:
     """Returns the GPUs of engines with so many ranks, on a server with so many GPUs.
 
     The draft gets GPUs of its own where the server has them, and shares the target's first ones where not:
-    engines on one GPU take turns on it, so apart they are faster with many requests at once.
+    engines on one GPU take turns on it, so apart they are faster with many requests at once. `chosen` are the
+    draft's GPUs where a recipe names them.
     """
     target, draft = ranks[Role.TARGET], ranks.get(Role.DRAFT, 0)
     first = target if target + draft <= gpus else 0
-    return Placement(tuple(range(target)), tuple(range(first, first + draft)))
+    planned = tuple(range(first, first + draft))
+    return Placement(tuple(range(target)), planned if chosen is None else chosen)

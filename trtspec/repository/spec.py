@@ -20,7 +20,8 @@ class EngineModel:
     relative to the model's. `kv_tokens` is how many tokens its KV cache may hold, `gpu_device_ids` has the
     GPU of each rank; `enable_chunked_context` lets a text be read in several iterations;
     `max_attention_window` is how many tokens a token sees, None where that is the whole text. Only the C++
-    backend reads these four.
+    backend reads these four. `device` is where torch runs it, `cpu` or `cuda:1`; with None that is the first
+    GPU, if there is one.
     """
 
     name: str
@@ -31,6 +32,7 @@ class EngineModel:
     gpu_device_ids: tuple[int, ...] = ()
     enable_chunked_context: bool = True
     max_attention_window: int | None = None
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class TensorRtLlm:
 
     `image` is NVIDIA's image of the release that built them. All KV caches together take
     `kv_cache_free_gpu_mem_fraction` of the memory that the engines leave free. An engine with chunked context
-    may read a text in several iterations.
+    may read a text in several iterations. A draft of the torch backend is none of these engines.
     """
 
     image: str
@@ -76,16 +78,18 @@ class RepositorySpec:
     The folders are POSIX paths relative to the model's folder (the one that holds `config.pbtxt`), so that a
     build directory can be mounted anywhere; the defaults are the layout of a build directory. The engines'
     limits are not here: each engine's own `config.json` holds them. `draft_engine_dir` is None where no model
-    proposes. `num_draft_tokens` is the K of a request that names none; with None it is the target's
-    `max_draft_len`, or with the adaptive `policy` follows acceptance and load. `drafting` is None where the
-    draft engine proposes, or nothing does. `tensorrt_llm` is None for engines of the `torch` backend.
-    `admission` is None where the serving side's own defaults hold. `engines` are the models of the bls
-    layout, and empty where the coordinator runs the engines in its own process.
+    proposes. `draft_device` is where torch runs the draft, beside a target of either backend; None where the
+    draft has the target's backend, and runs where that runs it. `num_draft_tokens` is the K of a request that
+    names none; with None it is the target's `max_draft_len`, or with the adaptive `policy` follows acceptance
+    and load. `drafting` is None where the draft engine proposes, or nothing does. `tensorrt_llm` is None for
+    engines of the `torch` backend. `admission` is None where the serving side's own defaults hold. `engines`
+    are the models of the bls layout, and empty where the coordinator runs the engines in its own process.
     """
 
     model_name: str = "speculative_llm"
     target_engine_dir: str = "../../target/engine"
     draft_engine_dir: str | None = "../../draft/engine"
+    draft_device: str | None = None
     tokenizer_dir: str = "../../tokenizer"
     num_draft_tokens: int | None = None
     policy: Policy = "fixed"

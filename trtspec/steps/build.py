@@ -47,7 +47,9 @@ def step(resolved: Resolved, facts: Facts, role: Role, gpus: tuple[str, ...]) ->
         after=(name_of(convert.KIND, role),),
         gpus=gpus,
     )
-    return _with_tensorrt_llm(common, resolved, facts, role, resolved.release) if resolved.release else common
+    if resolved.release is None or resolved.engines[role].backend == "torch":
+        return common
+    return _with_tensorrt_llm(common, resolved, facts, role, resolved.release)
 
 
 def engine(role: Role) -> str:

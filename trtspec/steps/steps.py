@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from trtspec.machine.devices import apart
 from trtspec.plan.facts import Facts
 from trtspec.plan.resolved import Resolved
+from trtspec.recipe.devices import CPU
 from trtspec.roles import Role
 from trtspec.run.step import Step
 from trtspec.steps import (
@@ -36,7 +37,10 @@ def make_steps(resolved: Resolved, facts: Facts, found: Mapping[Role, StoredEngi
             steps.append(calibrate.step(facts, role, engine.model, engine.calibration))
     steps += [convert.step(resolved, role) for role in engines]
     steps += [verify.step(resolved, role) for role in engines]
-    own = apart(facts.host.gpus, [engine.checkpoint.mapping.world_size for engine in engines.values()])
+    ranks = [
+        0 if engine.device == CPU else engine.checkpoint.mapping.world_size for engine in engines.values()
+    ]
+    own = apart(facts.host.gpus, ranks)
     steps += [build.step(resolved, facts, role, gpus) for role, gpus in zip(engines, own, strict=True)]
     steps = pull.in_place(steps, found)
     steps.append(write_repository.step(resolved, facts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from trtspec.units import gib
 if TYPE_CHECKING:
     from trtspec.plan.embedded import Embedded
     from trtspec.plan.memory import Budget
-    from trtspec.roles import Role
 
 
 def print_memory(budget: Budget) -> None:
@@ -52,12 +50,12 @@ def memory_as_json(budget: Budget) -> dict[str, Any]:
     return {**values, **values.pop("engines"), **found}
 
 
-def print_embedded(embedded: Embedded, roles: Collection[Role]) -> None:
-    """Prints the same for the engines of these roles on the CPU of this machine."""
-    is_pair = len(roles) > 1
+def print_embedded(embedded: Embedded) -> None:
+    """Prints the same for the engines on the CPU of this machine."""
+    is_pair = len(embedded.roles) > 1
     found = f"{'all' if embedded.tokens == embedded.asked else 'of'} {embedded.asked:,}"
     rows = [
-        ("weights", gib(embedded.weights), "of both models" if is_pair else "of the target"),
+        ("weights", gib(embedded.weights), "of both models" if is_pair else f"of the {embedded.roles[0]}"),
         ("a token", f"{embedded.kv_per_token:,} B", "of KV cache, in both" if is_pair else "of KV cache"),
         (
             "KV cache",

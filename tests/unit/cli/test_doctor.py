@@ -170,6 +170,31 @@ def test_only_gpus_of_the_recipe_must_be_free(machine: GpuMachine, doctor: Calla
     assert "0.0 GiB free on GPU 1, and the weights take" in findings["GPU memory"]["problem"]
 
 
+def test_a_draft_takes_memory_where_its_recipe_puts_it(
+    machine: GpuMachine, doctor: Callable[..., Any]
+) -> None:
+    """The second GPU is full, and would be the draft's."""
+    machine.gpus(H200, H200.replace("143000", "0"))
+    hardware = "{gpu: h200, count: 2}"
+    assert missing(doctor(hardware=hardware)) == ["GPU memory"]
+    for device in ("cuda:0", "cpu"):
+        found = doctor(hardware=hardware, draft=f"{{model: ./draft, device: '{device}'}}")
+        assert missing(found) == []
+        assert ("PyTorch" in found) is (device == "cpu")
+
+
+def test_a_draft_on_the_cpu_needs_pytorch_where_it_is_served(
+    doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtspec.machine.survey.installed", lambda names: {"trtspec": "1"})
+    found = doctor(draft="{model: ./draft, device: cpu}")
+    assert missing(found) == []
+    assert (found["PyTorch"]["severity"], found["PyTorch"]["problem"]) == (
+        "note",
+        "none; the draft runs on it",
+    )
+
+
 def test_another_release(doctor: Callable[..., Any], machine: GpuMachine) -> None:
     machine.docker(DOCKER.replace('"nvidia": {}, ', ""))
     findings = doctor(engine="{release: 1.1.0}")

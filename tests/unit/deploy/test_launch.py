@@ -10,11 +10,12 @@ def test_engines_of_one_rank_need_no_mpi() -> None:
 
 
 def test_several_ranks_make_the_server_an_orchestrator() -> None:
-    """As NVIDIA's `launch_triton_server.py --multi-model` has it."""
+    """As NVIDIA's `launch_triton_server.py --multi-model` has it, but on all processors."""
     line = launch([SERVER, "--http-port=8000"], ranks=2, gpus=3)
 
-    assert line.argv[:6] == ("mpirun", "--allow-run-as-root", "-n", "1", SERVER, "--http-port=8000")
-    assert set(line.argv[6:]) == {
+    mpirun = ("mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1")
+    assert line.argv[:8] == (*mpirun, SERVER, "--http-port=8000")
+    assert set(line.argv[8:]) == {
         "--pinned-memory-pool-byte-size=0",
         "--enable-peer-access=false",
         *(f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(3)),

@@ -42,7 +42,8 @@ def test_the_image_comes_before_path_and_path_before_the_wheel(
 
 def test_engines_of_several_ranks_are_launched_by_mpirun() -> None:
     started = line(Deployment("x", Path("/build"), "model", ranks=2), TRITON, gpus=2)
-    assert started.argv[:5] == ("mpirun", "--allow-run-as-root", "-n", "1", str(TRITON.server))
+    mpirun = ("mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1")
+    assert started.argv[:7] == (*mpirun, str(TRITON.server))
     assert "--model-repository=/build/model_repository" in started.argv
     assert started.environment["TRTLLM_ORCHESTRATOR"] == "1"
 

@@ -95,6 +95,55 @@ def test_chunked_context_is_for_texts_that_outgrow_an_iteration(h200_recipe: Pat
     assert (target.enable_chunked_context, draft.enable_chunked_context) == (False, True)
 
 
+@pytest.mark.parametrize("layout", ["in_process", "bls"])
+def test_a_draft_on_the_cpu_is_run_by_torch(h200_recipe: Path, layout: str) -> None:
+    changes = {"dtype: float16": "device: cpu", "hardware": f"serving: {{layout: {layout}}}\nhardware"}
+    made = spec(h200_recipe, changes)
+    if layout == "in_process":
+        assert made.tensorrt_llm
+        assert made.tensorrt_llm.enable_chunked_context.keys() == {Role.TARGET}
+        assert (made.draft_device, made.engines) == ("cpu", ())
+        return
+    target, draft = made.engines
+    assert (target.backend, target.engine_dir, target.gpu_device_ids) == (
+        "tensorrt_llm",
+        "target/engine",
+        (0,),
+    )
+    assert (draft.backend, draft.engine_dir, draft.device) == ("torch", "../../draft/engine", "cpu")
+    assert made.draft_device is None
+    assert made.admission
+    assert made.admission.kv_tokens is None
+
+
+@pytest.mark.parametrize("layout", ["in_process", "bls"])
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_torch_runs_a_draft_where_the_recipe_says(pair_recipe: Path, layout: str, device: str) -> None:
+    text = f"serving: {{layout: {layout}}}\nhardware"
+    changes = {"hardware": text, "gpu: none": "gpu: h200, count: 2", "./draft": f"./draft, device: {device}"}
+    made = spec(pair_recipe, changes)
+    devices = [engine.device for engine in made.engines]
+    assert (made.draft_device, devices) == (
+        (device, []) if layout == "in_process" else (None, [None, device])
+    )
+
+
+@pytest.mark.parametrize("layout", ["in_process", "bls"])
+def test_a_draft_on_a_gpu_of_the_recipes_choice(h200_recipe: Path, layout: str) -> None:
+    changes = {
+        "dtype: float16": "device: cuda:3",
+        "gpu: h200": "gpu: h200, count: 4",
+        "hardware": f"serving: {{layout: {layout}}}\nhardware",
+    }
+    made = spec(h200_recipe, changes)
+    assert made.draft_device is None
+    if layout == "bls":
+        assert [engine.gpu_device_ids for engine in made.engines] == [(0,), (3,)]
+    else:
+        assert made.tensorrt_llm
+        assert made.tensorrt_llm.placement.of(Role.DRAFT) == (3,)
+
+
 def test_a_parallel_pair_is_built_for_nvidias_backend(pair_recipe: Path, tmp_path: Path) -> None:
     spec(
         pair_recipe,

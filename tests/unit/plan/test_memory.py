@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -17,6 +18,7 @@ from trtspec.plan.facts import ModelFacts
 from trtspec.plan.memory import Budget, EngineMemory, engine_memory, fits_a_tensor
 from trtspec.plan.resolved import EnginePlan
 from trtspec.roles import Role
+from trtspec.serving.executors.torch import host
 from trtspec.units import GIB
 
 
@@ -98,11 +100,11 @@ def test_what_cannot_work() -> None:
 
 
 class TestCommand:
-    RECIPE = "name: x\ntarget: {model: ./model}\ndraft: {model: ./model}\n"
+    RECIPE: ClassVar = {"name": "x", "target": "{model: ./model}", "draft": "{model: ./model}"}
 
     def plan(self, folder: Path, *more: str, **keys: str) -> Result:
-        lines = [f"{key}: {value}" for key, value in keys.items()]
-        (folder / "recipe.yaml").write_text(self.RECIPE + "\n".join(lines))
+        lines = [f"{key}: {value}" for key, value in (self.RECIPE | keys).items()]
+        (folder / "recipe.yaml").write_text("\n".join(lines))
         return CliRunner().invoke(app, ["plan", str(folder / "recipe.yaml"), *more])
 
     def test_a_recipe_that_does_not_fit_is_warned_of(self, source: Source, tmp_path: Path) -> None:
@@ -119,3 +121,28 @@ class TestCommand:
         result = self.plan(tmp_path, hardware="{gpu: l4}")
         assert "warning" not in result.stderr
         assert "memory     22.5 GiB" in result.stdout
+
+    def test_a_draft_on_the_cpu_takes_none_of_it(
+        self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its memory and its threads are the host's, of which one drives the GPU."""
+        monkeypatch.setattr(host, "look", lambda: host.ProcessShare(8, None, 4 * GIB))
+        sizes = {"hardware": "{gpu: l4}", "engine": "{max_batch_size: 4, max_seq_len: 100}"}
+        shared = json.loads(self.plan(tmp_path, "--json", **sizes).stdout)
+        assert shared["host_memory"] is None
+        sizes["draft"] = "{model: ./model, device: cpu}"
+        plan = json.loads(self.plan(tmp_path, "--json", **sizes).stdout)
+        memory, on_host = plan["memory"], plan["host_memory"]
+        assert memory["target"] == shared["memory"]["target"]
+        assert "draft" not in memory
+        assert memory["tokens"] == memory["left"] // memory["target"]["kv_per_token"]
+        assert (on_host["roles"], on_host["weights"]) == (["draft"], 2 * source.parameters)
+        assert (on_host["tokens"], on_host["threads"]) == (2 * 4 * 100, 7)
+
+        printed = " ".join(self.plan(tmp_path, **sizes).stdout.split())
+        assert "weights 0.0 GiB target 0.0 GiB workspace" in printed
+        assert "memory 4.0 GiB free on this machine, for its CPU weights 0.0 GiB of the draft" in printed
+        assert "less 1 for what drives the GPU" in printed
+        monkeypatch.setattr(host, "look", lambda: host.ProcessShare(8, None, 1000))
+        said = self.plan(tmp_path, **sizes).stderr
+        assert "warning: the KV cache holds 0 tokens, less than one text of 100" in said

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.checkpoint.mapping import Mapping as RankMapping
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.errors import ModelError, RecipeError
 from trtspec.machine.host import Host
 from trtspec.models.families import FAMILIES
@@ -16,6 +18,7 @@ from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.resolve import resolve
 from trtspec.plan.resolved import Resolved
 from trtspec.recipe.loader import load
+from trtspec.repository.placement import Placement
 from trtspec.roles import Role
 
 Resolve = Callable[..., Resolved]
@@ -255,3 +258,75 @@ class TestSizesOfOneEngine:
     def test_what_cannot_serve_the_pair(self, resolved: Resolve, build: str, problem: str) -> None:
         with pytest.raises(RecipeError, match=problem):
             resolved(f"draft: {{model: ./d, build: {{{build}}}}}")
+
+
+class TestDevice:
+    """`draft.device`: where the draft runs, whatever the plan would choose."""
+
+    CPU = "draft: {model: ./d, device: cpu}"
+
+    def test_a_draft_on_the_cpu_is_of_the_torch_backend(self, resolved: Resolve) -> None:
+        found = resolved(self.CPU)
+        target, draft = found.engines.values()
+        assert (found.backend, target.backend, draft.backend) == ("tensorrt_llm", "tensorrt_llm", "torch")
+        assert (found.layout, found.placement) == ("in_process", Placement((0,), ()))
+        assert choice(found, "draft.device") == Choice("draft.device", "cpu", "recipe", "as written")
+        assert not [
+            written.key
+            for written in found.choices
+            if written.key.startswith(("draft.build", "target.device"))
+        ]
+        assert choice(found, "target.build.use_paged_context_fmha")
+
+    def test_it_may_be_of_float32(self, resolved: Resolve) -> None:
+        draft = resolved("draft: {model: ./d, device: cpu, dtype: float32}").engines[Role.DRAFT]
+        assert draft.checkpoint.dtype == "float32"
+        with pytest.raises(RecipeError, match="no paged context FMHA"):
+            resolved("draft: {model: ./d, device: 'cuda:0', dtype: float32}")
+
+    @pytest.mark.parametrize("gpu", ["l4", "h200"])
+    def test_it_does_not_depend_on_the_gpu(self, resolved: Resolve, gpu: str) -> None:
+        """The target's iterations are as wide as the GPU has room for."""
+        found = resolved(self.CPU, gpu=gpu)
+        assert found.engines[Role.DRAFT].options == BuildOptions(16, 8191, 8192, 8192, 0)
+        assert found.target.options.max_num_tokens == 16384
+        assert resolved(self.CPU, "engine: {max_num_tokens: 4096}", gpu=gpu).engines[
+            Role.DRAFT
+        ].options == BuildOptions(16, 8191, 8192, 4096, 0)
+
+    def test_fp8_is_for_a_draft_on_a_gpu(self, resolved: Resolve) -> None:
+        quantization = "quantization: {weights: fp8, calibration: {dataset: x.jsonl}}"
+        with pytest.raises(RecipeError) as caught:
+            resolved(f"draft: {{model: ./d, device: cpu, {quantization}}}")
+        (finding,) = caught.value.findings
+        assert finding.subject == "draft.quantization.weights"
+        assert finding.problem == "fp8 is no gain on a CPU, which computes it in the model's dtype"
+        assert finding.repair == "remove quantization from the draft"
+
+    @pytest.mark.parametrize(
+        ("count", "device", "gpus"), [(2, None, (1,)), (2, "cuda:0", (0,)), (4, "cuda:3", (3,))]
+    )
+    def test_a_gpu_of_its_own_or_the_targets(
+        self, resolved: Resolve, count: int, device: str | None, gpus: tuple[int, ...]
+    ) -> None:
+        draft = f"draft: {{model: ./d, device: '{device}'}}" if device else "draft: {model: ./d}"
+        found = resolved(f"hardware: {{gpu: h200, count: {count}}}", draft)
+        assert found.placement == Placement((0,), gpus)
+        assert {engine.backend for engine in found.engines.values()} == {"tensorrt_llm"}
+
+    def test_a_gpu_that_is_too_small_for_both(self, resolved: Resolve) -> None:
+        """Where the plan puts them apart."""
+        hardware = "hardware: {gpu: l4, count: 2}"
+        sizes = "engine: {max_batch_size: 600000, max_seq_len: 64}"
+        apart = resolved(hardware, sizes)
+        assert apart.placement == Placement((0,), (1,))
+        with pytest.raises(RecipeError) as caught:
+            resolved(hardware, sizes, "draft: {model: ./d, device: 'cuda:0'}")
+        (finding,) = caught.value.findings
+        assert (finding.subject, finding.repair) == ("draft.device", "write another GPU, or cpu")
+        assert re.match("cuda:0 has ranks of the target too: the engines take .* of a GPU", finding.problem)
+
+    def test_torch_runs_any_recipe(self, resolved: Resolve) -> None:
+        found = resolved(self.CPU, flags={"engine.backend": "torch"})
+        assert {engine.backend for engine in found.engines.values()} == {"torch"}
+        assert found.release is None

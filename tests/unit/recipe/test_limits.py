@@ -45,6 +45,13 @@ def lookup(kind: str, least: int, most: int) -> dict[str, Any]:
         {"serving": {"layout": "in_process", "model_name": "tensorrt_llm"}},
         {"serving": {"max_queue_delay_microseconds": 600_000_000}},
         {"draft": None, "speculation": {"method": "ngram"}},
+        {"draft": {"device": "cuda:0"}},
+        {"draft": {"device": "cuda:3"}, "hardware": {"count": 4}, "target": {"parallel": {"tensor": 4}}},
+        {"draft": {"device": "cpu", "dtype": "float32", "build": {"max_batch_size": 8}}},
+        {"draft": {"device": "cpu"}, "hardware": {"gpu": "none"}},
+        {"draft": {"device": "cpu"}, "hardware": {"gpu": "a100"}, "target": {"parallel": {"tensor": 1}}},
+        {"draft": {"device": "cpu", "build": {"gemm_plugin": "auto"}}, "engine": {"backend": "torch"}},
+        {"draft": {"device": "cpu"}, "speculation": {"method": "hybrid"}, "serving": {"layout": "bls"}},
         {"draft": None, "speculation": {"method": lookup("ngram", 3, 3)}},
         {"speculation": {"method": lookup("hybrid", 3, 4)}},
         {"serving": {"default_timeout_microseconds": 2_000, "draft_timeout_microseconds": 1_999}},
@@ -58,6 +65,42 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "problem", "repair"),
     [
+        (
+            {"draft": {"device": "cuda:1"}},
+            "draft.device",
+            "there is no cuda:1: hardware.count is 1",
+            "write cuda:0, or hardware: {count: 2}",
+        ),
+        (
+            {"draft": {"device": "cuda:0"}, "hardware": {"gpu": "none"}},
+            "draft.device",
+            "cuda:0 is a GPU, and hardware.gpu is none",
+            "write cpu",
+        ),
+        (
+            {"draft": {"device": "cpu", "parallel": {"tensor": 2}}, "hardware": {"count": 2}},
+            "draft.parallel",
+            "2 ranks, and draft.device names one place for all, cpu",
+            "remove this line, or draft.device",
+        ),
+        (
+            {"draft": {"device": "cuda:0", "parallel": {"pipeline": 2}}, "hardware": {"count": 2}},
+            "draft.parallel",
+            "names one place for all, cuda:0",
+            "remove this line, or draft.device",
+        ),
+        (
+            {"draft": {"device": "cpu", "build": {"gemm_plugin": "auto"}}},
+            "draft.build.gemm_plugin",
+            "trtllm-build does not build this engine: draft.device is cpu",
+            "remove this line",
+        ),
+        (
+            {"draft": {"device": "cpu"}, "speculation": {"method": "ngram"}},
+            "draft",
+            "proposes nothing",
+            "remove this section",
+        ),
         (
             {"engine": {"backend": "tensorrt_llm"}, "hardware": {"gpu": "none"}},
             "engine.backend",

@@ -116,6 +116,29 @@ class TestUnknownKeys:
 
 class TestValues:
     @pytest.mark.parametrize(
+        ("value", "found", "repair"),
+        [
+            ("1", "1", "write cuda:1"),
+            ("gpu", "'gpu'", None),
+            ("cuda", "'cuda'", None),
+            ("cuda:01", "'cuda:01'", None),
+            ("CPU", "'CPU'", None),
+            ("true", "True", None),
+            ("[cpu]", "['cpu']", None),
+        ],
+    )
+    def test_a_device_is_named_as_pytorch_names_it(
+        self, problems: Problems, value: str, found: str, repair: str | None
+    ) -> None:
+        (problem,) = problems(MINIMAL.replace("a/small", f"a/small, device: {value}"))
+        allowed = "allowed: cpu, or a GPU by its number: cuda:0, cuda:1 and so on"
+        assert problem == Finding("draft.device", f"found {found}; {allowed}", repair, line=problem.line)
+
+    def test_a_target_has_no_device(self, problems: Problems) -> None:
+        (problem,) = problems(MINIMAL.replace("a/big", "a/big, device: cpu"))
+        assert (problem.subject, problem.repair) == ("target.device", "it belongs in draft")
+
+    @pytest.mark.parametrize(
         ("line", "key", "problem", "repair"),
         [
             (

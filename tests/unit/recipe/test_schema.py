@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from trtspec.errors import RecipeError
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.loader import load
-from trtspec.recipe.schema import json_schema
+from trtspec.recipe.schema import Recipe, json_schema
 from trtspec.recipe.starter import STARTER
 
 SCHEMA = json_schema()
@@ -157,3 +157,39 @@ class TestTables:
         tags = [tag for release in releases.RELEASES.values() for tag in release.tags]
         assert len(tags) == len(set(tags))
         assert "25.11" not in tags
+
+
+@pytest.mark.parametrize(
+    ("changes", "digest"),
+    [
+        ({"draft": {"model": "a/small"}}, "4797dca8a8d28e6984ab08a4b235db41564bca1ccc4e2c51c2dc5bf1e063d567"),
+        (
+            {"speculation": {"method": "ngram"}, "name": "alone"},
+            "ef62e7989866847f5500920e810016dfdaba787edd329a32deee596f2743011d",
+        ),
+    ],
+)
+def test_what_stores_call_a_recipe_outlives_new_keys(changes: dict[str, Any], digest: str) -> None:
+    values = {"name": "pair", "hardware": {"gpu": "h100"}, "target": {"model": "a/big"}, **changes}
+    assert Recipe.model_validate(values).digest == digest
+
+
+def test_the_device_of_a_draft_is_part_of_the_digest() -> None:
+    values = {"name": "pair", "hardware": {"gpu": "h100"}, "target": {"model": "a/big"}}
+    drafts: tuple[dict[str, str], ...] = ({}, {"device": "cpu"}, {"device": "cuda:0"})
+    found = {
+        Recipe.model_validate({**values, "draft": {"model": "a/small", **draft}}).digest for draft in drafts
+    }
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("device", "is_valid"), [("cpu", True), ("cuda:0", True), ("cuda:12", True), ("cuda", False), (0, False)]
+)
+def test_an_editor_knows_the_names_of_devices(tmp_path: Path, device: object, is_valid: bool) -> None:
+    schema, recipe = tmp_path / "schema.json", tmp_path / "recipe.yaml"
+    schema.write_text(json.dumps(SCHEMA))
+    draft = {"model": "a/small", "device": device}
+    recipe.write_text(yaml.safe_dump({"name": "pair", "hardware": {"gpu": "h100"}, **ALONE, "draft": draft}))
+    result = CliRunner().invoke(check, ["--schemafile", str(schema), str(recipe)])
+    assert result.exit_code == (0 if is_valid else 1), result.output

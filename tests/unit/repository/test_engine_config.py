@@ -34,6 +34,11 @@ def test_both_backends_have_the_same_tensors() -> None:
     assert ours.max_batch_size == nvidias.max_batch_size == 16
 
 
+def test_an_engine_of_torch_may_be_told_of_its_device() -> None:
+    assert "device" not in parameters(read(PYTHON))
+    assert parameters(read(replace(PYTHON, device="cpu")))["device"] == "cpu"
+
+
 def test_what_nvidias_backend_demands_is_there() -> None:
     """What it throws without, reads without a default, or must not be left to guess."""
     config = read(NVIDIAS)

@@ -24,3 +24,21 @@ def test_apart_where_there_is_room(target: int, draft: int, gpus: int, expected:
     placement = place({Role.TARGET: target, Role.DRAFT: draft}, gpus)
     assert placement == expected
     assert placement.is_shared is (target + draft > gpus)
+
+
+@pytest.mark.parametrize(
+    ("target", "gpus", "chosen", "shared"),
+    [
+        (1, 2, (0,), True),
+        (1, 4, (3,), False),
+        (2, 2, (1,), True),
+        (1, 1, (), False),
+        (2, 4, (), False),
+    ],
+)
+def test_a_recipe_may_choose_the_gpu_of_the_draft_or_none(
+    target: int, gpus: int, chosen: tuple[int, ...], shared: bool
+) -> None:
+    placement = place({Role.TARGET: target, Role.DRAFT: 1}, gpus, chosen)
+    assert placement == Placement(tuple(range(target)), chosen)
+    assert placement.is_shared is shared

@@ -70,6 +70,18 @@ def test_engines_of_tensorrt_llm_are_told_of_their_gpus_and_their_image() -> Non
     }
 
 
+def test_a_draft_of_torch_beside_them_is_told_of_its_device() -> None:
+    engines = TensorRtLlm("nvcr.io/image", place(dict.fromkeys(Role, 1), 1, ()), 0.8, {Role.TARGET: False})
+    text = config_text(RepositorySpec(draft_device="cpu", tensorrt_llm=engines))
+    config = text_format.Parse(text, pb.ModelConfig())
+    found = {key: value.string_value for key, value in config.parameters.items()}
+    assert {key: value for key, value in found.items() if key.startswith("draft_")} == {
+        "draft_engine_dir": "../../draft/engine",
+        "draft_device": "cpu",
+    }
+    assert (found["engine_backend"], found["target_gpu_device_id"]) == ("tensorrt_llm", "0")
+
+
 def test_who_is_served_and_for_how_long() -> None:
     """What is not known is left out."""
     spec = RepositorySpec(admission=AdmissionParameters(16, 256, 300, 600, 5, 120))

@@ -30,7 +30,10 @@ class TritonPythonModel:
         self._watchdog = Watchdog(args["model_name"])
         try:
             self._service = EngineService(
-                lambda: _load(folder / parameters["gpt_model_path"]), excludes_input, check_s, self._watchdog
+                lambda: _load(folder / parameters["gpt_model_path"], parameters.get("device")),
+                excludes_input,
+                check_s,
+                self._watchdog,
             )
         except BaseException as error:
             self._watchdog.close()
@@ -75,9 +78,8 @@ class TritonClient:
         return left
 
 
-def _load(engine_dir: Path) -> Executor:
-    import torch
-
+def _load(engine_dir: Path, device: str | None) -> Executor:
+    from trtspec.serving.executors.torch.device import find_device
     from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
-    return TorchExecutor(engine_dir.resolve(), device="cuda" if torch.cuda.is_available() else "cpu")
+    return TorchExecutor(engine_dir.resolve(), device=find_device(device))

@@ -125,6 +125,7 @@ def _tensorrt_llm(parameters: Parameters, roles: Sequence[str]) -> Sequence[Exec
     from trtspec.serving.executors.tensorrt_llm.bindings import load_bindings
     from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
 
+    device = parameters.device("draft_device")
     locations = [
         EngineLocation(
             parameters.path(f"{role}_engine_dir"),
@@ -132,15 +133,23 @@ def _tensorrt_llm(parameters: Parameters, roles: Sequence[str]) -> Sequence[Exec
             parameters.flag(f"{role}_enable_chunked_context"),
         )
         for role in roles
+        if role == "target" or device is None
     ]
     fraction = parameters.fraction("kv_cache_free_gpu_mem_fraction")
-    return load_engines(load_bindings(parameters.text("image")), locations, fraction)
+    bindings = load_bindings(parameters.text("image"))
+    if device is None:
+        return load_engines(bindings, locations, fraction)
+    from trtspec.serving.executors.torch.pair import load_beside
+
+    draft = parameters.path("draft_engine_dir")
+    return load_beside(lambda: load_engines(bindings, locations, fraction), draft, device)
 
 
 def _torch(parameters: Parameters, roles: Sequence[str]) -> Sequence[Executor]:
     from trtspec.serving.executors.torch.pair import load_engines
 
-    return load_engines([parameters.path(f"{role}_engine_dir") for role in roles])
+    folders = [parameters.path(f"{role}_engine_dir") for role in roles]
+    return load_engines(folders, parameters.device("draft_device"))
 
 
 _LOADERS: Mapping[str, Callable[[Parameters, Sequence[str]], Sequence[Executor]]] = {

@@ -43,6 +43,16 @@ class Parameters:
             raise _wrong(key, text, "not true or false")
         return text == "true"
 
+    def device(self, key: str) -> str | None:
+        """Returns PyTorch's name of the CPU or a GPU; None where the key is missing."""
+        if key not in self.values:
+            return None
+        text = self.text(key)
+        kind, _, number = text.partition(":")
+        if text != "cpu" and not (kind == "cuda" and number.isdecimal()):
+            raise _wrong(key, text, "neither cpu nor a GPU, such as cuda:0")
+        return text
+
     def fraction(self, key: str) -> float:
         """Returns a number above 0 and below 1, as `KvCacheConfig` demands."""
         text = self.text(key)

@@ -85,3 +85,13 @@ def test_a_flag_is_true_or_false() -> None:
     assert (parameters.flag("yes"), parameters.flag("no")) == (True, False)
     with pytest.raises(EngineLoadError, match=r"maybe: '1' .* is not true or false$"):
         parameters.flag("maybe")
+
+
+@pytest.mark.parametrize("text", ["cuda", "cuda:", "cuda:x", "gpu:0", "cpu:0"])
+def test_a_device_is_the_cpu_or_a_gpu(text: str) -> None:
+    parameters = Parameters({"wrong": text, "cpu": "cpu", "gpu": "cuda:1"}, Path())
+    assert [parameters.device(key) for key in ("cpu", "gpu", "none")] == ["cpu", "cuda:1", None]
+    with pytest.raises(
+        EngineLoadError, match=rf"wrong: '{text}' .* is neither cpu nor a GPU, such as cuda:0$"
+    ):
+        parameters.device("wrong")

@@ -46,10 +46,12 @@ class DeviceThread:
     loop's work would take a processor from a step that uses them all.
 
     Engines are loaded, and compute, on this thread alone: each thread that computes has OpenMP threads of its
-    own, and once these are more than the processors, OpenMP lets them all sleep between two products.
+    own, and once these are more than the processors, OpenMP lets them all sleep between two products. On this
+    thread `threads` says how many a step may take, when the thread begins.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Callable[[], int] = usable_threads) -> None:
+        self._threads = threads
         self._engines: list[Stepper] = []
         self._order = TurnOrder(patience=1)
         self._thread: threading.Thread | None = None
@@ -124,7 +126,7 @@ class DeviceThread:
         self._said.append((hear, response))
 
     def _run(self) -> None:
-        threads = ThreadCount(usable_threads())
+        threads = ThreadCount(self._threads())
         while not self._is_over:
             has_work = [engine.has_work for engine in self._engines]
             self._read(wait=not any(has_work))

@@ -21,12 +21,14 @@ class ProcessShare:
 
     `cpus` counts the processors that it may run on; `quota` is how many of them it may use at a time, None
     for all. `memory` is the free memory in bytes. `omp_num_threads` is the environment variable of that name.
+    `busy` is how many processors other threads of the process keep busy.
     """
 
     cpus: int
     quota: float | None
     memory: int
     omp_num_threads: str | None = None
+    busy: int = 0
 
     @property
     def threads(self) -> tuple[int, str]:
@@ -34,9 +36,12 @@ class ProcessShare:
         asked, *_ = (self.omp_num_threads or "").split(",")  # the number for the outermost parallel region
         if asked.strip().isdigit() and int(asked):
             return int(asked), "OMP_NUM_THREADS"
+        most, because = self.cpus, "one for each processor that the process may run on"
         if self.quota is not None and self.quota < self.cpus:
-            return max(int(self.quota), 1), f"the control group allows {self.quota:g} processors"
-        return self.cpus, "one for each processor that the process may run on"
+            most, because = int(self.quota), f"the control group allows {self.quota:g} processors"
+        if self.busy:
+            because += f", less {self.busy} for what drives the GPU"
+        return max(most - self.busy, 1), because
 
 
 def look(root: Path = Path("/")) -> ProcessShare:

@@ -1,28 +1,58 @@
-"""The loading of engines into this process, on one device."""
+"""The loading of engines into this process: all on one device, or the draft on another than the target."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-import torch
-
+from trtspec.serving.executor import Executor
+from trtspec.serving.executors.torch.device import CPU, find_device
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.memory import kv_tokens_of
+from trtspec.serving.executors.torch.thread_count import usable_threads
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 
-def load_engines(folders: Sequence[Path]) -> list[TorchExecutor]:
-    """Returns the executors of a target and, behind it, of a draft, on the GPU if there is one.
+def load_engines(folders: Sequence[Path], draft_device: str | None = None) -> Sequence[Executor]:
+    """Returns the executors of a target and, behind it, of a draft if there is one.
 
-    The draft is loaded first, so that its steps come first (see `TurnOrder`). Their KV caches hold as many
+    They run on the first GPU, if there is one; a draft on `draft_device`, if that is named. On one device the
+    draft is loaded first, so that its steps come first (see `TurnOrder`), and their KV caches hold as many
     tokens each. Raises `EngineLoadError`.
     """
-    device, device_thread = "cuda" if torch.cuda.is_available() else "cpu", DeviceThread()
+    device = find_device(None)
+    if draft_device is not None and find_device(draft_device) != device:
+        target, draft = folders
+        return load_beside(
+            lambda: [TorchExecutor(target, device=device, device_thread=_on_gpu())], draft, draft_device
+        )
+    device_thread = DeviceThread()
     kv_tokens = kv_tokens_of([read_config(folder) for folder in folders], device)
     loaded = [
         TorchExecutor(folder, device=device, device_thread=device_thread, kv_tokens=kv_tokens)
         for folder in reversed(folders)
     ]
     return loaded[::-1]
+
+
+def load_beside(load_target: Callable[[], Sequence[Executor]], draft: Path, device: str) -> list[Executor]:
+    """Returns the executor of a target on a GPU and, behind it, of a draft of this backend on another device.
+
+    The draft is loaded first: that takes seconds, and may fail. Raises `EngineLoadError`, and what
+    `load_target` raises.
+    """
+    found = find_device(device)
+    device_thread = DeviceThread(partial(usable_threads, busy=1)) if found == CPU else _on_gpu()
+    proposing = TorchExecutor(draft, device=found, device_thread=device_thread)
+    try:
+        return [*load_target(), proposing]
+    except BaseException:
+        proposing.shutdown()
+        raise
+
+
+def _on_gpu() -> DeviceThread:
+    """Returns a thread without helpers, which would only take processors from a draft on the CPU."""
+    return DeviceThread(lambda: 1)

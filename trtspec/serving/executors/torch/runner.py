@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 # Steps in a row that fail before the engine counts as broken: one bad batch says nothing of the next.
 STRIKES = 3
 
+# PyTorch before 2.8 has no name for it, such as that of NVIDIA's image of TensorRT-LLM 1.0.
+_DEVICE_ERROR = getattr(torch, "AcceleratorError", ())
+
 
 @dataclass(slots=True)
 class RunnerStats:
@@ -162,7 +165,7 @@ class Runner:
         """Fails the requests of a failed step, and clears the cache, which may hold anything now."""
         self._strikes += 1
         failed = list(self._running.values())
-        if isinstance(error, torch.AcceleratorError):  # CUDA answers nothing else from here on.
+        if isinstance(error, _DEVICE_ERROR):  # CUDA answers nothing else from here on.
             self.failure = f"The engine's device failed: {_line(error)}"
         elif self._strikes == STRIKES:
             self.failure = f"The engine failed {STRIKES} times in a row: {_line(error)}"

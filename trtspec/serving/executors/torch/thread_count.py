@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -29,9 +30,13 @@ _MISSING = 0.3
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 16.0
 
 
-def usable_threads() -> int:
-    """Returns how many threads a step may take here; the program may have asked torch for fewer."""
-    most, reason = look().threads
+def usable_threads(busy: int = 0) -> int:
+    """Returns how many threads a step may take here; the program may have asked torch for fewer.
+
+    `busy` is how many processors other threads of this process keep busy. They are left out, since their time
+    counts as that of the process: `ThreadCount` would not see that they are missing.
+    """
+    most, reason = replace(look(), busy=busy).threads
     asked = torch.get_num_threads()
     if asked < most:
         most, reason = asked, "torch.set_num_threads"

@@ -1,0 +1,170 @@
+"""A target and its draft on two devices of one machine: each has a thread, a memory and rounds of its own.
+
+The tests have no GPU: an engine for `cuda:0` is loaded on the CPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.fakes.engine_dir import tiny_llama, write_engine
+from trtspec.serving.async_executor import AsyncExecutor
+from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executor import Executor, Request
+from trtspec.serving.executors.torch import device, host, pair
+from trtspec.serving.executors.torch.device import find_device
+from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.pair import load_beside, load_engines
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+
+
+class TestFindDevice:
+    @pytest.fixture
+    def gpus(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+        def see(count: int) -> None:
+            monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+            monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+        return see
+
+    @pytest.mark.parametrize(
+        ("count", "named", "found"),
+        [
+            (0, None, "cpu"),
+            (0, "cpu", "cpu"),
+            (1, None, "cuda:0"),
+            (1, "cpu", "cpu"),
+            (2, "cuda:1", "cuda:1"),
+        ],
+    )
+    def test_what_is_named_or_the_first_gpu(
+        self, gpus: Callable[[int], None], count: int, named: str | None, found: str
+    ) -> None:
+        gpus(count)
+        assert find_device(named) == found
+
+    def test_a_gpu_that_is_not_here(self, gpus: Callable[[int], None]) -> None:
+        gpus(2)
+        with pytest.raises(EngineLoadError, match="device: there is no cuda:2: GPUs that PyTorch sees: 2"):
+            find_device("cuda:2")
+
+    def test_without_any_gpu_all_run_on_the_cpu(
+        self, gpus: Callable[[int], None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        gpus(0)
+        assert find_device("cuda:1") == "cpu"
+        assert caplog.messages == ["cuda:1 is not here, nor any other GPU: the engine runs on the CPU"]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    draft = write_engine(
+        tmp_path / "draft", tiny_llama(1), max_draft_len=0, speculative_decoding_mode=1, max_seq_len=96
+    )
+    return write_engine(tmp_path / "target", tiny_llama(2)), draft
+
+
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine with a GPU, whose process may run on eight processors."""
+
+    def on_cpu(folder: Path, *, device: str, device_thread: DeviceThread) -> TorchExecutor:
+        assert device in ("cuda:0", "cpu")
+        return TorchExecutor(folder, device="cpu", device_thread=device_thread)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(pair, "find_device", lambda named: named or "cuda:0")
+    monkeypatch.setattr(pair, "TorchExecutor", on_cpu)
+    share = host.ProcessShare(8, None, 1 << 30)
+    for module in ("thread_count", "memory"):
+        monkeypatch.setattr(f"trtspec.serving.executors.torch.{module}.look", lambda: share)
+    yield
+    torch.set_num_threads(threads)
+
+
+def running() -> int:
+    return [thread.name for thread in threading.enumerate()].count("trtspec-steps")
+
+
+def threads_of(executor: Executor) -> int:
+    """How many threads PyTorch uses on the thread of its steps."""
+    assert isinstance(executor, TorchExecutor)
+    return executor._device_thread.call(torch.get_num_threads)
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_each_has_a_thread_and_a_memory_of_its_own(folders: tuple[Path, Path]) -> None:
+    """The draft computes on all processors but one; the thread of the GPU has no helpers beside it."""
+
+    async def main() -> None:
+        target, draft = load_engines(folders, "cpu")
+        assert running() == 2
+        assert (threads_of(target), threads_of(draft)) == (1, 7)
+        assert (target.kv_tokens, draft.kv_tokens) == (2 * 4 * 128, 2 * 4 * 96)
+        for executor in (target, draft):
+            await AsyncExecutor(executor).answer(Request([5], 8), 1e9)
+        assert (threads_of(target), threads_of(draft)) == (1, 7)
+        target.shutdown()
+        assert running() == 1
+        draft.shutdown()
+        assert running() == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_their_steps_do_not_wait_for_each_other(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two texts: while one is drafted, the other may be verified."""
+
+    async def main() -> None:
+        target, draft = load_engines(folders, "cpu")
+        assert isinstance(draft, TorchExecutor)
+        assert draft._runner
+        forward, may_go_on = draft._runner._model.forward, threading.Event()
+
+        def held(*arguments: object) -> torch.Tensor:
+            assert may_go_on.wait(20)
+            return forward(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(draft._runner._model, "forward", held)
+        drafting = asyncio.ensure_future(AsyncExecutor(draft).answer(Request([5], 4), 1e9))
+        verified = await AsyncExecutor(target).answer(Request([7], 4, draft_token_ids=[1, 2]), 1e9)
+        assert verified.token_ids
+        assert not drafting.done()
+        may_go_on.set()
+        assert len((await drafting).token_ids) == 4
+        for executor in (target, draft):
+            executor.shutdown()
+
+    asyncio.run(main())
+
+
+def test_the_same_device_is_one_thread_and_one_memory(folders: tuple[Path, Path]) -> None:
+    async def main() -> None:
+        target, draft = load_engines(folders, device.CPU)
+        assert running() == 1
+        assert target.kv_tokens == draft.kv_tokens
+        for executor in (draft, target):
+            executor.shutdown()
+
+    asyncio.run(main())
+
+
+def test_a_target_that_does_not_load_takes_the_draft_with_it(folders: tuple[Path, Path]) -> None:
+    def load() -> list[Executor]:
+        assert running() == 1
+        raise EngineLoadError("GPU 0", "is busy")
+
+    with pytest.raises(EngineLoadError, match="GPU 0: is busy"):
+        load_beside(load, folders[1], device.CPU)
+    assert running() == 0

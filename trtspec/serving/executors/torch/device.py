@@ -1,0 +1,30 @@
+"""The device of an engine: the one that the plan names, or what the machine has."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from trtspec.serving.errors import EngineLoadError
+
+log = logging.getLogger(__name__)
+
+CPU = "cpu"
+
+
+def find_device(named: str | None) -> str:
+    """Returns PyTorch's name of the device that `named` means; None means the first GPU, if there is one.
+
+    On a machine without GPUs everything runs on the CPU, whatever is named, as the target does. Raises
+    `EngineLoadError` for a GPU that a machine with others lacks.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if named == CPU or not count:
+        if named not in (CPU, None):
+            log.warning("%s is not here, nor any other GPU: the engine runs on the CPU", named)
+        return CPU
+    number = int(named.partition(":")[2]) if named else 0
+    if number >= count:
+        raise EngineLoadError("device", f"there is no {named}: GPUs that PyTorch sees: {count}")
+    return f"cuda:{number}"
