@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,12 @@ def test_what_is_copied_into_repositories_stands_alone() -> None:
 def test_no_file_is_a_drawer() -> None:
     files = [*HOUSE.rglob("*.py"), *HOUSE.parent.joinpath("tests").rglob("*.py")]
     assert [file.name for file in files if len(file.read_text().splitlines()) > MOST_LINES] == []
+
+
+def test_no_folder_of_tests_is_left_out(pytestconfig: pytest.Config) -> None:
+    """A folder whose name is among pytest's `norecursedirs` would never run, and nobody would be told."""
+    tests = Path(__file__).parents[1]
+    folders = {path.parent for path in tests.rglob("test_*.py")}
+    names = {name for folder in folders for name in folder.relative_to(tests.parent).parts}
+    left_out = pytestconfig.getini("norecursedirs")
+    assert not [name for name in names for pattern in left_out if fnmatch(name, pattern)]
