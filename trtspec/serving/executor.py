@@ -125,7 +125,8 @@ class Limits:
     `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts as one with
     `max_draft_len` tokens. `max_draft_len` is 0 for an engine that verifies no drafts.
     `ignored_options` are the fields of `SamplingConfig` that the engine would ignore without a word; a
-    request with one is refused. So is one with `return_log_probs` where the engine has none of rule 9.
+    request with one is refused. So is one with `return_log_probs` where the engine has none of rule 9, and
+    one with a bad word that ends in a token of `never_banned`, which the engine would let through.
     """
 
     max_batch_size: int
@@ -135,6 +136,7 @@ class Limits:
     vocab_size: int
     ignored_options: frozenset[str] = frozenset()
     returns_log_probs: bool = True
+    never_banned: frozenset[int] = frozenset()
 
 
 Listener = Callable[[Response], None]

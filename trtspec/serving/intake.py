@@ -65,7 +65,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         detokenizer=tokenizer.detokenizer(),
         undrafted_for=unsplittable if num_draft_tokens else (),
         embedding_bias=embedding_bias,
-        bad_words=[_word_tokens("bad_words", word, tokenizer) for word in request.bad_words],
+        bad_words=[_bad_word(word, limits, tokenizer) for word in request.bad_words],
         return_log_probs=request.return_log_probs,
     )
 
@@ -138,6 +138,14 @@ def _embedding_bias(bias: tuple[tuple[str, float], ...], tokenizer: Tokenizer) -
         for token_id in _word_tokens("embedding_bias_words", word, tokenizer):
             total[token_id] = total.get(token_id, 0.0) + weight
     return total
+
+
+def _bad_word(word: str, limits: Limits, tokenizer: Tokenizer) -> list[int]:
+    tokens = _word_tokens("bad_words", word, tokenizer)
+    if tokens[-1] in limits.never_banned:
+        allowed = f"words that do not end in token id {tokens[-1]}, which the target engine never bans"
+        raise RequestError("bad_words", repr(word), allowed)
+    return tokens
 
 
 def _word_tokens(field: str, word: str, tokenizer: Tokenizer) -> list[int]:

@@ -120,6 +120,14 @@ def test_a_bias_is_of_the_tokens_of_its_words(tokenizer: Tokenizer) -> None:
     assert [request.embedding_bias for request in requests] == [expected, expected]
 
 
+def test_a_bad_word_that_the_engine_never_bans_is_refused(tokenizer: Tokenizer) -> None:
+    *_, last = tokenizer.encode("hello", add_special_tokens=False)
+    limits = replace(LIMITS, never_banned=frozenset({last}))
+    begin(replace(GOOD, bad_words=("h",)), limits, tokenizer)
+    with pytest.raises(RequestError, match=f"bad_words.*'hello'.*token id {last}"):
+        begin(replace(GOOD, bad_words=("hello",)), limits, tokenizer)
+
+
 def test_bad_words_are_sequences_of_tokens(tokenizer: Tokenizer) -> None:
     state = begin(replace(GOOD, bad_words=("hello", "h")), LIMITS, tokenizer)
     expected = [tokenizer.encode(word, add_special_tokens=False) for word in ("hello", "h")]

@@ -33,6 +33,7 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
     """
     model, build = document["pretrained_config"], document["build_config"]
     external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
+    is_torch = str(document["version"]).startswith(TORCH_VERSION)
     return Limits(
         max_batch_size=int(build["max_batch_size"]),
         # A plan turns chunked context on wherever an iteration may be too short for a prompt, so that any
@@ -45,5 +46,7 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
         # without a draft: layers/externalDraftTokensLayer.cpp gives its kernels no place to write them to.
         # The others say them of the distribution after temperature, penalties and top-k
         # (kernels/samplingTopKKernels.cu), where a greedy token always has 0.
-        returns_log_probs=str(document["version"]).startswith(TORCH_VERSION),
+        returns_log_probs=is_torch,
+        # `ban_bad_words` of kernels/banBadWords.cu asks for `0 < banned_token`.
+        never_banned=frozenset() if is_torch else frozenset({0}),
     )

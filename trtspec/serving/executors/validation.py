@@ -52,6 +52,8 @@ def validate(request: Request, limits: Limits) -> Valid:
         if not word:
             raise Refused("Bad word without a token")
         _check_tokens("Bad", word, limits.vocab_size)
+        if word[-1] in limits.never_banned:
+            raise Refused(f"Bad word {list(word)} ends in token id {word[-1]}, which this engine never bans")
     if request.end_id is not None and not -1 <= request.end_id < limits.vocab_size:
         raise Refused(f"EndId ({request.end_id}) is not within acceptable range [-1, {limits.vocab_size})")
     _check_tokens("Embedding bias", list(request.embedding_bias), limits.vocab_size)
@@ -73,16 +75,6 @@ def validate(request: Request, limits: Limits) -> Valid:
             f" in the maximum sequence length ({limits.max_seq_len})"
         )
     return Valid(given if isinstance(given, Text) else Text(given), prompt_len, draft, max_tokens)
-
-
-def check_bans(request: Request) -> None:
-    """Raises `Refused` for a bad word that TensorRT-LLM lets through: its kernel never bans token id 0.
-
-    `ban_bad_words` of `kernels/banBadWords.cu` asks for `0 < banned_token`.
-    """
-    for word in request.bad_words:
-        if word[-1] == 0:
-            raise Refused(f"Bad word {list(word)} ends in token id 0, which TensorRT-LLM never bans")
 
 
 def _check_tokens(kind: str, tokens: Sequence[int], vocab_size: int) -> None:

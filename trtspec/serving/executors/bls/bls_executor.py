@@ -24,7 +24,7 @@ from trtspec.serving.executors.bls.tensors import (
     stop_arrays,
 )
 from trtspec.serving.executors.bls.thread_pool import PooledCall, ThreadPool
-from trtspec.serving.executors.validation import Refused, Valid, check_bans, validate
+from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import at_token
 from trtspec.serving.text import Text
@@ -92,7 +92,6 @@ class BlsExecutor:
             if self._is_shut_down:
                 raise Refused("The engine is shut down")
             call = Call(request, validate(request, self.limits), listener)
-            check_bans(request)
         except Refused as refused:
             refusal = Response(request_id, [], is_final=True, error=str(refused))
             self._loop.call_soon(listener, refusal)

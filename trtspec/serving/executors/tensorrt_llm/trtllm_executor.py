@@ -17,7 +17,7 @@ from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine
 from trtspec.serving.executors.tensorrt_llm.listener import ResponseThread
 from trtspec.serving.executors.tensorrt_llm.translation import from_bindings, to_bindings
-from trtspec.serving.executors.validation import Refused, check_bans, validate
+from trtspec.serving.executors.validation import Refused, validate
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,6 @@ class TrtLlmExecutor:
             if self._ended is not None:
                 raise Refused(self._ended)
             valid = validate(request, self._limits)
-            check_bans(request)
             told = to_bindings(self._trtllm, request, valid, self._limits.vocab_size)
             request_id: int = self._runtime.enqueue_request(told)
         except Exception as error:  # Ours, or whatever the bindings raise for what they refuse.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import queue
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,8 +93,12 @@ def test_sampling_from_all_tokens_says_so() -> None:
 
 
 def test_a_ban_that_the_engine_would_skip_is_refused() -> None:
+    async def main() -> None:
+        executor = BlsExecutor(Model(), replace(LIMITS, never_banned=frozenset({0})))
+        await AsyncExecutor(executor).answer(Request(PROMPT, 1, bad_words=[[0, 4], [4, 0]]), math.inf)
+
     with pytest.raises(EngineFailure, match=r"Bad word \[4, 0\] ends in token id 0"):
-        ask(Model(), Request(PROMPT, 1, bad_words=[[0, 4], [4, 0]]))
+        asyncio.run(main())
 
 
 def test_what_has_no_tensor_is_refused() -> None:

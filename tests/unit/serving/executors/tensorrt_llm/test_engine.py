@@ -16,7 +16,12 @@ from trtspec.serving.executors.tensorrt_llm.engine import read_engine
 
 def test_limits_are_those_of_the_runtime(write: Any) -> None:
     """The longest prompt leaves room for one token, whatever max_input_len was given to the build."""
-    limits = Limits(4, 127, 128, 6, 96, ignored_options=frozenset({"min_p"}), returns_log_probs=False)
+    limits = Limits(
+        *(4, 127, 128, 6, 96),
+        ignored_options=frozenset({"min_p"}),
+        returns_log_probs=False,
+        never_banned=frozenset({0}),
+    )
     assert read_engine(write(max_input_len=7), "1.2.1").limits == limits
     draft = read_engine(write("draft", speculative_decoding_mode=1), "1.2.1").limits
     assert (draft.max_draft_len, draft.ignored_options) == (0, frozenset())

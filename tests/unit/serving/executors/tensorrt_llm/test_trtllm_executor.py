@@ -157,9 +157,7 @@ class TestRequests:
         async def refused() -> Response:
             return await final(load(), Request([1], 4, bad_words=[[0]]))
 
-        assert (
-            asyncio.run(refused()).error == "Bad word [0] ends in token id 0, which TensorRT-LLM never bans"
-        )
+        assert asyncio.run(refused()).error == "Bad word [0] ends in token id 0, which this engine never bans"
 
     def test_min_p_reaches_a_draft_engine_and_is_refused_where_it_would_be_ignored(
         self, load: Load, write: Any, trtllm: Any, final: Ask
