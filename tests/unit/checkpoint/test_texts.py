@@ -57,7 +57,8 @@ def test_conversations(tmp_path: Path) -> None:
         ("a.txt.gz", gzip.compress(b"fine\n" * 9, mtime=0)[:-9], r"a\.txt\.gz:\d+: the gzip data is broken"),
         ("a.txt.gz", b"plain", r"a\.txt\.gz:0: the gzip data is broken"),
         ("a.parquet", b"PAR1", r"a\.parquet: cannot be read as Parquet"),
-        ("a.csv", b"text", r"a\.csv: is none of \.jsonl, \.json, \.txt, \.parquet"),
+        ("a.csv", b"text", r"a\.csv: is none of \.jsonl, \.json, \.txt, .*\.parquet"),
+        ("a.parquet.gz", b"text", r"a\.parquet\.gz: is none of .*\.txt\.gz, \.parquet"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_with_its_place(

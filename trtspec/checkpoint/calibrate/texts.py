@@ -18,7 +18,7 @@ _ONE_A_LINE = 'write one JSON object a line: {"text": "..."}'
 
 def is_text_file(name: str) -> bool:
     """Whether `read_texts` reads a file of this name."""
-    return PurePosixPath(name.removesuffix(".gz")).suffix in (*LINES, PARQUET)
+    return name.endswith(PARQUET) or PurePosixPath(name.removesuffix(".gz")).suffix in LINES
 
 
 def read_texts(file: Path, field: str) -> Iterator[Text]:
@@ -28,13 +28,12 @@ def read_texts(file: Path, field: str) -> Iterator[Text]:
     """
     if not file.is_file():
         raise DatasetError(file, "no such file", "a path is relative to the recipe's folder")
-    name = file.name.removesuffix(".gz")
-    if not is_text_file(name):
-        kinds = ", ".join((*LINES, PARQUET))
+    if not is_text_file(file.name):
+        kinds = ", ".join((*LINES, *(f"{kind}.gz" for kind in LINES), PARQUET))
         raise DatasetError(file, f"is none of {kinds}", "name it after what it is")
-    if name.endswith(PARQUET):
+    if file.suffix == PARQUET:
         rows = _parquet(file, field)
-    elif name.endswith(".txt"):
+    elif file.name.removesuffix(".gz").endswith(".txt"):
         rows = _lines(file)
     else:
         rows = ((place, _field(place, line, field)) for place, line in _lines(file))
