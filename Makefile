@@ -24,8 +24,10 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps nvidia-pytriton
 	@touch $@
 
+# xgrammar asks for triton, hundreds of megabytes that nothing here uses.
 .venv/.dev: .venv/.demo
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps xgrammar apache-tvm-ffi
 	@touch $@
 
 demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one completion, stop

@@ -15,6 +15,7 @@ from tests.fakes.bindings import change_config, stand_in, write_trtllm_engine
 from tests.fakes.bls_model import BlsModel
 from tests.fakes.clock import Clock
 from tests.fakes.engine_dir import tiny_llama, write_engine
+from tests.fakes.guided import guides
 from tests.fakes.scripted_executor import ScriptedExecutor, babble, scripted_log_prob
 from tests.fakes.trimming import Keep, Trimming, keep_all
 from trtspec.serving.executor import Executor, Limits, Request, Response
@@ -76,6 +77,7 @@ class Torch:
         self.model, self._folder = tiny_llama(vocab_size=VOCAB_SIZE), folder
         self._cached = cache(self._next_token)
         self._loaded: list[TorchExecutor] = []
+        self.guides = guides()
 
     def load(self, **limits: int) -> Executor:
         return _trimming(self.untrimmed(**limits), self.keep)
@@ -83,7 +85,8 @@ class Torch:
     def untrimmed(self, **limits: int) -> TorchExecutor:
         """A fresh one that keeps all of drafts."""
         name = "-".join(f"{key}{value}" for key, value in limits.items()) or "plain"
-        self._loaded.append(TorchExecutor(write_engine(self._folder / name, self.model, **(LIMITS | limits))))
+        folder = write_engine(self._folder / name, self.model, **(LIMITS | limits))
+        self._loaded.append(TorchExecutor(folder, guides=self.guides))
         return self._loaded[-1]
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "draft logits": ({"text_input": PROMPT, "use_draft_logits": True}, ["use_draft_logits is true"]),
     "bad words": ({"text_input": PROMPT, "bad_words": ["x" * 2000]}, ["bad_words is a string of 2000"]),
     "logits": ({"text_input": PROMPT, "return_context_logits": True}, ["return_context_logits is true"]),
-    "guided decoding": ({"text_input": PROMPT, "guided_decoding_guide": "{}"}, ["guided_decoding_guide is"]),
+    "a guide of no type": ({"text_input": PROMPT, "guided_decoding_guide": "{}"}, ["without a type"]),
     "too many stop words": ({"text_input": PROMPT, "stop_words": ["a"] * 65}, ["stop_words is 65 strings"]),
 }
 

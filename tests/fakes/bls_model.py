@@ -26,6 +26,7 @@ _DTYPES = {
     Datatype.FP16: np.float16,
     Datatype.FP32: np.float32,
     Datatype.BOOL: np.bool_,
+    Datatype.STRING: np.object_,
 }
 
 

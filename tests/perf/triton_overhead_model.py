@@ -42,7 +42,7 @@ def load(values: Mapping[str, str], folder: Path) -> Pair:
     return Pair(target, draft, byte_tokenizer(), in_process=in_process)
 
 
-def load_engine(engine_dir: Path, device: str | None) -> Executor:
+def load_engine(parameters: Mapping[str, str], folder: Path) -> Executor:
     return engine(NAME.rpartition("_")[2])
 
 

@@ -9,6 +9,7 @@ from trtspec.models.families import family_of
 from trtspec.plan.memory import KV_FRACTION, budget
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.recipe.schema import BLS_MODELS
+from trtspec.repository.guided_vocabulary import vocabulary_path
 from trtspec.repository.spec import EngineModel, RepositorySpec, TensorRtLlm
 from trtspec.roles import Role
 
@@ -46,10 +47,12 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
 
 
 def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
+    """Returns the model of an engine; the target's follows guides, which nothing is drafted for."""
     name, folder, batch = BLS_MODELS[role], f"{role}/engine", engine.options.max_batch_size
+    is_guided = role is Role.TARGET and bool(engine.model.source.end_ids)
     if engine.backend == "torch":
-        folder = str(PurePosixPath("../..", folder))
-        return EngineModel(name, engine.backend, folder, batch, device=engine.device)
+        folder, tokenizer = str(PurePosixPath("../..", folder)), "../../tokenizer" if is_guided else None
+        return EngineModel(name, engine.backend, folder, batch, device=engine.device, tokenizer=tokenizer)
     return EngineModel(
         name,
         engine.backend,
@@ -59,6 +62,7 @@ def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
         resolved.placement.of(role),
         engine.enable_chunked_context,
         _window(engine),
+        tokenizer=vocabulary_path(name) if is_guided else None,
     )
 
 

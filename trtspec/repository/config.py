@@ -57,6 +57,8 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
     if spec.engines:
         names = ("tensorrt_llm_model_name", "tensorrt_llm_draft_model_name")
         parameters |= dict(zip(names, (engine.name for engine in spec.engines), strict=False))
+        if spec.engines[0].tokenizer is not None:
+            parameters["guided_decoding_backend"] = "xgrammar"
     elif engines:
         parameters |= {
             "image": engines.image,

@@ -43,8 +43,11 @@ def engine_config(model: EngineModel) -> pb.ModelConfig:
     parameters = _common(model)
     if backend == "tensorrtllm":
         parameters |= _tensorrtllm(model)
-    elif model.device is not None:
-        parameters["device"] = model.device
+    else:
+        if model.device is not None:
+            parameters["device"] = model.device
+        if model.tokenizer is not None:
+            parameters |= {"guided_decoding_backend": "xgrammar", "tokenizer_dir": model.tokenizer}
     for key, value in parameters.items():
         config.parameters[key].string_value = value
     return config
@@ -74,9 +77,9 @@ def _tensorrtllm(model: EngineModel) -> dict[str, str]:
     when it is made. Triton loads models at the same time, so fractions alone would depend on the order; the
     numbers of tokens leave room for the other engine, whichever comes first.
 
-    The last three are read without a default, so they must be there; they are empty, since no output is bound
-    by a grammar. The KV cache gets no host memory: blocks that came back from there were mixed up
-    (TensorRT-LLM #8274, #8813).
+    The last three are read without a default, so they must be there; `tokenizer_dir` has no effect in C++
+    (`getGuidedDecodingConfigFromParams`), and an engine that follows no guides has nothing in the others. The
+    KV cache gets no host memory: blocks that came back from there were mixed up (TensorRT-LLM #8274, #8813).
     """
     parameters = {
         "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
@@ -90,8 +93,8 @@ def _tensorrtllm(model: EngineModel) -> dict[str, str]:
         "gpu_device_ids": ",".join(map(str, model.gpu_device_ids)),
         "executor_worker_path": _WORKER,
         "tokenizer_dir": "",
-        "guided_decoding_backend": "",
-        "xgrammar_tokenizer_info_path": "",
+        "guided_decoding_backend": "" if model.tokenizer is None else "xgrammar",
+        "xgrammar_tokenizer_info_path": model.tokenizer or "",
     }
     if model.kv_tokens is not None:
         parameters["max_tokens_in_paged_kv_cache"] = str(model.kv_tokens)

@@ -21,7 +21,8 @@ class EngineModel:
     GPU of each rank; `enable_chunked_context` lets a text be read in several iterations;
     `max_attention_window` is how many tokens a token sees, None where that is the whole text. Only the C++
     backend reads these four. `device` is where torch runs it, `cpu` or `cuda:1`; with None that is the first
-    GPU, if there is one.
+    GPU, if there is one. `tokenizer` is what the model follows guides by, relative as `engine_dir` is: a
+    folder for torch, the file of `guided_vocabulary.py` for the C++ backend; None where it follows none.
     """
 
     name: str
@@ -33,6 +34,7 @@ class EngineModel:
     enable_chunked_context: bool = True
     max_attention_window: int | None = None
     device: str | None = None
+    tokenizer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

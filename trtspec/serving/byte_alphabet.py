@@ -11,3 +11,4 @@ def _byte_of_char() -> dict[str, int]:
 
 
 BYTE_OF_CHAR = _byte_of_char()
+CHAR_OF_BYTE = {byte: char for char, byte in BYTE_OF_CHAR.items()}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.executor import Guide, SamplingConfig
 from trtspec.serving.stats import SpeculationCounts
 
 NO_END = -1
@@ -34,6 +34,8 @@ class CompletionRequest:
     preprocessing does it; a token of several words gets the sum. `return_log_probs` asks for the logarithm of
     the model's own probability for each token (rule 9 of `trtspec.serving.executor`). There are
     `num_return_sequences` completions of the prompt, each with a seed of its own (`of_sequence`).
+    The text is one of the `guide`'s grammar,
+    unless `max_tokens`, a stop string or an error ends it before; the guide's own `end_ids` do not count.
     """
 
     prompt: str | None = None
@@ -49,6 +51,7 @@ class CompletionRequest:
     bad_words: tuple[str, ...] = ()
     return_log_probs: bool = False
     num_return_sequences: int = 1
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,17 @@ from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
 from trtspec.serving.drafters.sources import Surroundings, make_source
-from trtspec.serving.errors import Busy, Cancelled, EngineFailure, Overdue, RequestError, TimedOut
-from trtspec.serving.executor import Executor, Request
+from trtspec.serving.errors import (
+    Busy,
+    Cancelled,
+    EngineFailure,
+    GuideError,
+    Overdue,
+    RequestError,
+    TimedOut,
+)
+from trtspec.serving.executor import Executor, Guide, GuideType, Request
+from trtspec.serving.guides.guides import Guides
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.liveness import Liveness
 from trtspec.serving.pace import FixedPace, Pace, Policy
@@ -29,6 +38,13 @@ from trtspec.serving.tokenizer import Tokenizer
 
 MAX_FAILURES = 8
 """How many errors of the target in a row lead to a probe: a request that tells whether it works at all."""
+ALLOWED_GUIDES = {
+    GuideType.JSON: "left out for the type json",
+    GuideType.JSON_SCHEMA: "a JSON schema that xgrammar can read",
+    GuideType.REGEX: "a regular expression that xgrammar can read",
+    GuideType.EBNF_GRAMMAR: "a grammar in EBNF with a rule named root",
+    GuideType.STRUCTURAL_TAG: "a structural tag of xgrammar, in JSON",
+}
 CHECK_S = 0.05
 """The seconds between two checks of deadlines, while there are requests."""
 
@@ -39,8 +55,9 @@ class Coordinator:
     The source is the `draft` engine, if `drafting` names no other method; without either the target decodes
     alone. `num_draft_tokens` is the K of a request that names none; with None it is the target's
     `max_draft_len`, or with the adaptive `policy` follows acceptance and load from round to round. With
-    `bounds` None as many completions run as the target's batch holds. All methods are called on the thread of
-    one asyncio loop. `stats` and `failure` may be read from any thread.
+    `bounds` None as many completions run as the target's batch holds. With `guides` a broken guide is refused
+    before anything runs. All methods are called on the thread of one asyncio loop. `stats` and `failure` may
+    be read from any thread.
     """
 
     def __init__(
@@ -52,6 +69,7 @@ class Coordinator:
         bounds: Bounds | None = None,
         drafting: Drafting | None = None,
         policy: Policy = "fixed",
+        guides: Guides | None = None,
     ) -> None:
         self.stats = Stats()
         self._bounds = bounds or Bounds(target.limits.max_batch_size)
@@ -63,7 +81,7 @@ class Coordinator:
             around = Surroundings(draft, vocab_size, timeout_s, self.stats)
             self._source = make_source(drafting or DRAFT_MODEL, around)
         self._tokenizer = tokenizer
-        self._num_draft_tokens = num_draft_tokens
+        self._num_draft_tokens, self._guides = num_draft_tokens, guides
         self._policy = AdaptivePolicy(target.limits.max_draft_len) if policy == "adaptive" else None
         self._num_present = 0
         self._check: asyncio.Handle | None = None
@@ -139,6 +157,8 @@ class Coordinator:
         try:
             self._queue.check()
             state = ready or await self._begin(wanted)
+            if state.guide is not None and self._guides is not None:
+                await self._read(self._guides, state.guide, deadline)
             needed = state.num_input_tokens + state.max_tokens + self._target.limits.max_draft_len
             async with self._queue.place(needed, deadline):
                 self._count()
@@ -163,6 +183,15 @@ class Coordinator:
         """Reads a long request in a thread, so that the others get their rounds meanwhile."""
         work = partial(begin, wanted, self._target.limits, self._tokenizer)
         return await asyncio.to_thread(work) if is_long(wanted) else work()
+
+    async def _read(self, guides: Guides, guide: Guide, deadline: float) -> None:
+        left = max(deadline - asyncio.get_running_loop().time(), 0.0)
+        try:
+            await asyncio.wait_for(guides.grammar(guide), left)
+        except asyncio.TimeoutError:
+            raise Overdue from None
+        except GuideError as error:
+            raise RequestError("guide", f"refused ({error})", ALLOWED_GUIDES[guide.guide_type]) from None
 
     def _rounds(self, wanted: CompletionRequest, state: CompletionState) -> Rounds:
         drafter = self._source.drafter(state.text) if self._source else None

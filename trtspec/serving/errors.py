@@ -53,6 +53,10 @@ class Overdue(EngineFailure):
         super().__init__("the engine did not answer in time")
 
 
+class GuideError(ServingError):
+    """A guide cannot be followed; `str()` says why, in one line."""
+
+
 class TokenizerError(ServingError):
     """A tokenizer folder cannot be served; `path` names the file or folder."""
 

@@ -29,6 +29,10 @@ in NVIDIA's stock image and in a test without tensors. The rules are those of Te
    place: softmax over the raw logits, before embedding bias, temperature, penalties, bans and filters,
    whether the token was drafted or not. That is what OpenAI's API returns, and vLLM by default
    (`logprobs_mode=raw_logprobs`). An engine that cannot say it refuses the request (`returns_log_probs`).
+10. A `guide` allows only tokens with which the tokens generated so far can become a text of its grammar, in
+    verifications too: a draft counts up to the first token that the grammar forbids. An end token is allowed
+    exactly where such a text is complete. Where it is complete and no other token is left, the text ends as
+    if an end token came; where it is not and nothing is left, the request ends with an error.
 """
 
 from __future__ import annotations
@@ -46,6 +50,29 @@ class FinishReason(str, Enum):
     END_ID = "end_id"
     LENGTH = "length"
     CANCELLED = "cancelled"
+
+
+class GuideType(str, Enum):
+    """What a guide is written in: TensorRT-LLM's `GuidedDecodingParams.GuideType`, as its tensors name it."""
+
+    JSON = "json"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    EBNF_GRAMMAR = "ebnf_grammar"
+    STRUCTURAL_TAG = "structural_tag"
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """A grammar that bounds what is generated: TensorRT-LLM's `GuidedDecodingParams` (`executor.h`).
+
+    `guide` is empty for `JSON`, which is any JSON value. `end_ids` are the end tokens of the text, of which a
+    request's `end_id` is one; each of them ends a guided request, and none is in its output.
+    """
+
+    guide_type: GuideType
+    guide: str = ""
+    end_ids: tuple[int, ...] = ()
 
 
 COLDEST = 1e-6
@@ -87,7 +114,8 @@ class Request:
     `trtspec.serving.text.Text` are neither checked nor copied. `embedding_bias` is added to the logits of its
     token ids, before anything else. A token that would complete one of the `bad_words`, which are sequences
     of tokens, is never generated; the prompt counts as text before it. Both hold in verifications too.
-    `return_log_probs` asks for the log-probabilities of rule 9.
+    `return_log_probs` asks for the log-probabilities of rule 9. The grammar of the `guide` begins with the
+    last `num_guided` tokens of the input, which were generated before.
     """
 
     input_token_ids: Sequence[int]
@@ -99,6 +127,8 @@ class Request:
     streaming: bool = False
     embedding_bias: Mapping[int, float] = field(default_factory=dict)
     return_log_probs: bool = False
+    guide: Guide | None = None
+    num_guided: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +157,8 @@ class Limits:
     `ignored_options` are the fields of `SamplingConfig` that the engine would ignore without a word; a
     request with one is refused. So is one with `return_log_probs` where the engine has none of rule 9, and
     one with a bad word that ends in a token of `never_banned`, which the engine would let through.
+    `guide_types` are the kinds of guides that it follows; others are refused.
+    `resumes_guides`: it follows them through verifications and in texts that were begun before.
     """
 
     max_batch_size: int
@@ -137,6 +169,8 @@ class Limits:
     ignored_options: frozenset[str] = frozenset()
     returns_log_probs: bool = True
     never_banned: frozenset[int] = frozenset()
+    guide_types: frozenset[GuideType] = frozenset()
+    resumes_guides: bool = False
 
 
 Listener = Callable[[Response], None]

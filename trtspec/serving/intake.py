@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
-from trtspec.serving.executor import Limits, SamplingConfig
+from trtspec.serving.executor import GuideType, Limits, SamplingConfig
 from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import NUM_SEEDS, with_seed
 from trtspec.serving.state import CompletionState
@@ -44,13 +44,14 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     if request.return_log_probs and not limits.returns_log_probs:
         allowed = "false or left out, since the target engine does not say its model's own probabilities"
         raise RequestError("return_log_probs", "true", allowed)
+    _check_guide(request, limits)
     embedding_bias = _embedding_bias(request.embedding_bias, tokenizer)
     end_ids = _end_ids(request.end_id, limits, tokenizer)
     prompt = _prompt(request, limits, tokenizer)
 
     num_draft_tokens = limits.max_draft_len if request.num_draft_tokens is None else request.num_draft_tokens
     sampling = with_seed(request.sampling)
-    unsplittable = unsplittable_options(sampling)
+    unsplittable = unsplittable_options(sampling, request.guide, limits.resumes_guides)
     if not unsplittable:
         sampling = replace(sampling, min_tokens=None)  # See `CompletionState.endless_request`.
     return CompletionState(
@@ -67,6 +68,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         embedding_bias=embedding_bias,
         bad_words=[_bad_word(word, limits, tokenizer) for word in request.bad_words],
         return_log_probs=request.return_log_probs,
+        guide=request.guide and replace(request.guide, end_ids=end_ids),
     )
 
 
@@ -124,6 +126,32 @@ def _check_sampling(sampling: SamplingConfig, limits: Limits) -> None:
     for field in sorted(limits.ignored_options):
         if value := getattr(sampling, field):
             raise RequestError(field, value, "0 or left out, since the target engine would ignore it")
+
+
+def _check_guide(request: CompletionRequest, limits: Limits) -> None:
+    """Raises `RequestError` for a guide that the engine cannot follow, and for what it cannot have beside it.
+
+    An engine that does not resume guides is TensorRT-LLM's; `check_guided` of its executor has the reasons.
+    """
+    guide = request.guide
+    if guide is None:
+        return
+    if guide.guide_type not in limits.guide_types:
+        types = [guide_type.value for guide_type in GuideType if guide_type in limits.guide_types]
+        allowed = (
+            f"one of {', '.join(types)}" if types else "left out, since the target engine follows no guide"
+        )
+        raise RequestError("guide_type", guide.guide_type.value, allowed)
+    if limits.resumes_guides:
+        return
+    beside = {
+        "end_id": request.end_id,
+        "bad_words": request.bad_words or None,
+        "min_tokens": request.sampling.min_tokens or None,
+    }
+    for field, value in beside.items():
+        if value is not None:
+            raise RequestError(field, "given beside a guide", "left out, as the target engine needs it")
 
 
 def _embedding_bias(bias: tuple[tuple[str, float], ...], tokenizer: Tokenizer) -> dict[int, float]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from trtspec.serving.executor import Limits, SamplingConfig
+from trtspec.serving.executor import Guide, Limits, SamplingConfig
 from trtspec.serving.state import CompletionState
 
 
-def unsplittable_options(sampling: SamplingConfig) -> tuple[str, ...]:
+def unsplittable_options(
+    sampling: SamplingConfig, guide: Guide | None, resumes_guides: bool
+) -> tuple[str, ...]:
     """Returns the options for which a completion is one request, since its text might change in several.
 
     These are penalties: an engine computes them over the tokens that it generated itself, and a round gets
-    the tokens of earlier rounds as its prompt.
+    the tokens of earlier rounds as its prompt. TensorRT-LLM does the same with a guide: its matcher begins in
+    each request's first context step, and it masks one row of logits a request, where a verification has a
+    row for each draft token (`build` and `execute` of `batch_manager/guidedDecoder.cpp`).
     """
     forbids = {
         "repetition_penalty": sampling.repetition_penalty not in (None, 1),
         "presence_penalty": bool(sampling.presence_penalty),
         "frequency_penalty": bool(sampling.frequency_penalty),
+        "guided_decoding_guide_type": guide is not None and not resumes_guides,
     }
     return tuple(option for option, is_set in forbids.items() if is_set)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trtspec.serving.completion import Completion, Delta, EndReason
-from trtspec.serving.executor import Request, SamplingConfig
+from trtspec.serving.executor import Guide, Request, SamplingConfig
 from trtspec.serving.seeds import at_token
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.stop import StopMatcher
@@ -34,6 +34,7 @@ class CompletionState:
     embedding_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: Sequence[Sequence[int]] = ()
     return_log_probs: bool = False
+    guide: Guide | None = None
     undrafted_for: tuple[str, ...] = ()
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     end_reason: EndReason | None = None
@@ -45,6 +46,11 @@ class CompletionState:
     @property
     def num_remaining(self) -> int:
         return self.max_tokens - self.num_output_tokens
+
+    @property
+    def num_guided(self) -> int:
+        """Says how many tokens of the text are of the guide's grammar."""
+        return self.num_output_tokens if self.guide else 0
 
     @property
     def num_endless(self) -> int:
@@ -67,6 +73,8 @@ class CompletionState:
             bad_words=self.bad_words,
             embedding_bias=self.embedding_bias,
             return_log_probs=self.return_log_probs,
+            guide=self.guide,
+            num_guided=self.num_guided,
         )
 
     def endless_request(self, max_tokens: int) -> Request:
@@ -82,6 +90,8 @@ class CompletionState:
             streaming=True,
             embedding_bias=self.embedding_bias,
             return_log_probs=self.return_log_probs,
+            guide=self.guide and replace(self.guide, end_ids=()),
+            num_guided=self.num_guided,
         )
 
     def take(

@@ -10,7 +10,7 @@ from typing import Any
 
 import tokenizers
 
-from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
+from trtspec.serving.byte_alphabet import BYTE_OF_CHAR, CHAR_OF_BYTE
 from trtspec.serving.errors import TokenizerError
 
 
@@ -59,6 +59,25 @@ class Tokenizer:
             return ids[len(begin) :]
         return ids
 
+    def vocabulary(self, size: int) -> list[bytes]:
+        """Returns the bytes of the first `size` token ids; none for special and unknown ones."""
+        return [self._token_bytes.find(token_id) for token_id in range(size)]
+
+    @property
+    def size(self) -> int:
+        """Returns one more than the highest token id."""
+        return max(self._inner.get_vocab().values(), default=-1) + 1
+
+    def names(self, size: int) -> list[str]:
+        """Returns the first `size` tokens as vocabularies write them; nothing for those without text."""
+        return [self._token_bytes.name(token_id) for token_id in range(size)]
+
+    @property
+    def document(self) -> str:
+        """The content of `tokenizer.json`."""
+        text: str = self._inner.to_str()
+        return text
+
     def detokenizer(self) -> Detokenizer:
         """Returns a new detokenizer, for one completion."""
         return Detokenizer(self._token_bytes)
@@ -99,13 +118,19 @@ class TokenBytes(dict[int, bytes]):
         self._added = inner.get_added_tokens_decoder()
 
     def __missing__(self, token_id: int) -> bytes:
-        self[token_id] = found = self._find(token_id)
+        self[token_id] = found = self.find(token_id)
         return found
 
-    def _find(self, token_id: int) -> bytes:
-        added = self._added.get(token_id)
-        token = self._inner.id_to_token(token_id)
-        if token is None or (added is not None and added.special):
+    def name(self, token_id: int) -> str:
+        """Returns a token as the vocabulary writes it, an added one as if it stood there too."""
+        if self._is_byte_level:
+            return "".join(CHAR_OF_BYTE[byte] for byte in self.find(token_id))
+        return self._entry(token_id)
+
+    def find(self, token_id: int) -> bytes:
+        """Returns the bytes of a token without keeping them."""
+        added, token = self._added.get(token_id), self._entry(token_id)
+        if not token:
             return b""
         if self._is_byte_level:
             if added is None and all(char in BYTE_OF_CHAR for char in token):
@@ -116,6 +141,12 @@ class TokenBytes(dict[int, bytes]):
         # SentencePiece decoders drop the space of a first token, so another one comes before it.
         text: str = self._inner.decoder.decode([ANCHOR, token])
         return text.removeprefix(ANCHOR).encode()
+
+    def _entry(self, token_id: int) -> str:
+        added = self._added.get(token_id)
+        if added is not None and added.special:
+            return ""
+        return self._inner.id_to_token(token_id) or ""
 
 
 ANCHOR = "a"

@@ -34,6 +34,8 @@ def step(resolved: Resolved, facts: Facts) -> Step:
 
 
 def run(spec: RepositorySpec, output: Path, advance: Advance) -> None:
+    from trtspec.repository.guided_vocabulary import write_vocabularies
     from trtspec.repository.writer import write_repository
 
     write_repository(output, spec)
+    write_vocabularies(output, spec, output.parent / copy_tokenizer.OUTPUT)

@@ -164,7 +164,10 @@ def test_a_parallel_pair_is_built_for_nvidias_backend(pair_recipe: Path, tmp_pat
     for name, role in (("tensorrt_llm", "target"), ("tensorrt_llm_draft", "draft")):
         config = text_format.Parse((repository / name / "config.pbtxt").read_text(), pb.ModelConfig())
         assert config.backend == "tensorrtllm"
-        assert [path.name for path in (repository / name / "1").iterdir()] == [".keep"]
+        vocabulary = config.parameters["xgrammar_tokenizer_info_path"].string_value
+        assert bool(vocabulary) == (role == "target")
+        there = {repository / name / "1/.keep", *([tmp_path / "out" / vocabulary] if vocabulary else [])}
+        assert set((repository / name / "1").iterdir()) == there
         engine = tmp_path / "out" / config.parameters["gpt_model_path"].string_value
         built = json.loads((engine / "config.json").read_text())["build_config"]
         assert config.max_batch_size == built["max_batch_size"]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import xgrammar
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.repository import RepositorySpec, write_repository
 from trtspec.repository.config import config_text
 from trtspec.repository.engine_config import engine_config_text
+from trtspec.repository.guided_vocabulary import vocabulary_path, write_vocabularies
 from trtspec.repository.spec import EngineModel
+from trtspec.serving.tokenizer import Tokenizer
 
+TINY = Path(__file__).parents[3] / "recipes" / "tiny" / "target"
 PYTHON = EngineModel("tensorrt_llm", "torch", "../../target/engine", 16)
 NVIDIAS = EngineModel("tensorrt_llm", "tensorrt_llm", "target/engine", 16, 5000, (0, 1))
 
@@ -64,6 +69,46 @@ def test_single_numbers_have_the_batchs_shape_alone() -> None:
     assert not shapes["input_ids"].HasField("reshape")
     assert shapes["input_ids"].allow_ragged_batch
     assert list(shapes["stop_words_list"].dims) == [2, -1]
+
+
+def test_the_target_follows_guides_by_its_tokenizer() -> None:
+    """NVIDIA's backend needs all three keys, and both of the others together."""
+    assert "guided_decoding_backend" not in parameters(read(PYTHON))
+    ours = parameters(read(replace(PYTHON, tokenizer="../../tokenizer")))
+    assert (ours["guided_decoding_backend"], ours["tokenizer_dir"]) == ("xgrammar", "../../tokenizer")
+
+    keys = ("guided_decoding_backend", "xgrammar_tokenizer_info_path", "tokenizer_dir")
+    none = parameters(read(NVIDIAS))
+    assert [none[key] for key in keys] == ["", "", ""]
+    guided = replace(NVIDIAS, tokenizer=vocabulary_path("tensorrt_llm"))
+    nvidias = parameters(read(guided))
+    path = "model_repository/tensorrt_llm/1/xgrammar_tokenizer_info.json"
+    assert [nvidias[key] for key in keys] == ["xgrammar", path, ""]
+
+    for engine, backend in ((NVIDIAS, None), (guided, "xgrammar")):
+        found = parameters(
+            text_format.Parse(config_text(RepositorySpec(engines=(engine,))), pb.ModelConfig())
+        )
+        assert found.get("guided_decoding_backend") == backend
+
+
+def test_nvidias_backend_finds_the_vocabulary(tmp_path: Path) -> None:
+    """The file has the keys that it reads, and xgrammar the bytes that the coordinator has."""
+    guided = replace(NVIDIAS, tokenizer=vocabulary_path("tensorrt_llm"))
+    spec = RepositorySpec(engines=(guided,))
+    repository = tmp_path / "model_repository"
+    write_repository(repository, spec)
+    write_vocabularies(repository, spec, TINY)
+
+    told = json.loads((tmp_path / vocabulary_path("tensorrt_llm")).read_text())
+    tokenizer = Tokenizer.load(TINY)
+    kind = xgrammar.TokenizerInfo._detect_metadata_from_hf(told["tokenizer_str"])
+    tokens = xgrammar.TokenizerInfo(
+        told["encoded_vocab"], kind["vocab_type"], stop_token_ids=told["stop_token_ids"]
+    )
+    assert told.keys() == {"encoded_vocab", "tokenizer_str", "stop_token_ids"}
+    assert tokens.decoded_vocab == tokenizer.vocabulary(tokenizer.size)
+    assert tokens.stop_token_ids == [tokenizer.end_ids[0]]
 
 
 def test_what_the_plan_knows_of_a_models_texts() -> None:

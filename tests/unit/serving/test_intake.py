@@ -7,7 +7,7 @@ import pytest
 
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
-from trtspec.serving.executor import Limits, SamplingConfig
+from trtspec.serving.executor import Guide, GuideType, Limits, SamplingConfig
 from trtspec.serving.intake import MAX_STOP_LENGTH, MAX_STOP_STRINGS, begin
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -36,6 +36,17 @@ def test_drafts_as_much_as_the_engine_verifies_unless_told(tokenizer: Tokenizer)
 def test_max_tokens_is_reduced_to_what_fits_beside_a_draft(tokenizer: Tokenizer, max_tokens: int) -> None:
     request = CompletionRequest(prompt_token_ids=[1] * 20, max_tokens=max_tokens)
     assert begin(request, LIMITS, tokenizer).max_tokens == 100 - 8 - 20
+
+
+def test_a_guide_ends_where_the_text_may(tokenizer: Tokenizer) -> None:
+    guided = replace(LIMITS, guide_types=frozenset(GuideType), resumes_guides=True)
+    request = replace(GOOD, guide=Guide(GuideType.JSON), num_draft_tokens=3)
+    state = begin(request, guided, tokenizer)
+    assert state.guide == Guide(GuideType.JSON, end_ids=tokenizer.end_ids)
+    assert (state.num_draft_tokens, state.undrafted_for) == (3, ())
+    assert begin(replace(request, end_id=5), guided, tokenizer).guide == Guide(GuideType.JSON, end_ids=(5,))
+    state = begin(request, replace(guided, resumes_guides=False), tokenizer)
+    assert (state.num_draft_tokens, state.undrafted_for) == (0, ("guided_decoding_guide_type",))
 
 
 def test_an_end_id_of_the_clients_own(tokenizer: Tokenizer) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from trtspec.serving.completion import EndReason
 from trtspec.serving.drafters.engine import room
-from trtspec.serving.executor import Limits, SamplingConfig
+from trtspec.serving.executor import Guide, GuideType, Limits, SamplingConfig
 from trtspec.serving.policy import draft_length, unsplittable_options
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stop import StopMatcher
@@ -81,7 +81,16 @@ def test_no_draft_when_off_or_ended(tokenizer: Tokenizer) -> None:
     ],
 )
 def test_penalties_make_a_completion_one_request(sampling: SamplingConfig, expected: tuple[str, ...]) -> None:
-    assert unsplittable_options(sampling) == expected
+    assert unsplittable_options(sampling, None, resumes_guides=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("resumes_guides", "expected"), [(True, ()), (False, ("guided_decoding_guide_type",))]
+)
+def test_a_guide_makes_a_completion_one_request_where_the_engine_begins_anew(
+    resumes_guides: bool, expected: tuple[str, ...]
+) -> None:
+    assert unsplittable_options(SamplingConfig(), Guide(GuideType.JSON), resumes_guides) == expected
 
 
 def test_a_text_that_the_draft_cannot_read_is_not_drafted(tokenizer: Tokenizer) -> None:

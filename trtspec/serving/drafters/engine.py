@@ -48,6 +48,8 @@ class EngineSource:
         loop = asyncio.get_running_loop()
         if not self._breaker.may_try(loop.time()):
             return []
+        if request.guide is not None and request.guide.guide_type not in self.limits.guide_types:
+            request = replace(request, guide=None)
         until = min(deadline, loop.time() + self._timeout_s)
         try:
             response = await self._engine.answer(replace(request, return_log_probs=False), until)
@@ -55,6 +57,10 @@ class EngineSource:
             if isinstance(failure, Overdue) and until == deadline:
                 self._breaker.left()
                 raise
+            if request.guide is not None and not isinstance(failure, Overdue):
+                # A guide that leaves no token fails its own request; others must keep their drafts.
+                self._breaker.left()
+                return []
             self._fail(failure, loop.time())
             return []
         except asyncio.CancelledError:

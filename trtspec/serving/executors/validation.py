@@ -63,6 +63,7 @@ def validate(request: Request, limits: Limits) -> Valid:
     _check_sampling(request.sampling, limits.ignored_options)
     if request.return_log_probs and not limits.returns_log_probs:
         raise Refused("Log-probabilities of the model's own logits are not what this engine returns")
+    _check_guide(request, limits)
 
     draft_len = len(draft) or limits.max_draft_len
     if draft:
@@ -75,6 +76,18 @@ def validate(request: Request, limits: Limits) -> Valid:
             f" in the maximum sequence length ({limits.max_seq_len})"
         )
     return Valid(given if isinstance(given, Text) else Text(given), prompt_len, draft, max_tokens)
+
+
+def _check_guide(request: Request, limits: Limits) -> None:
+    guide = request.guide
+    if guide is None:
+        return
+    if guide.guide_type not in limits.guide_types:
+        raise Refused(f"The engine follows no guides of the type {guide.guide_type.value}")
+    if not 0 <= request.num_guided <= len(request.input_token_ids):
+        raise Refused(f"Guided tokens ({request.num_guided}) are not all in the input")
+    if not limits.resumes_guides and (request.num_guided or request.draft_token_ids):
+        raise Refused("The engine follows guides from the first token on, and without drafts")
 
 
 def _check_tokens(kind: str, tokens: Sequence[int], vocab_size: int) -> None:

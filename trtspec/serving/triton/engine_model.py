@@ -11,6 +11,9 @@ import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 from trtspec.serving.errors import ServingError
 from trtspec.serving.executor import Executor
+from trtspec.serving.executors.limits import read_limits
+from trtspec.serving.guides.guides import Guides
+from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engine_requests import Arrays
 from trtspec.serving.triton.engine_service import EngineService
 from trtspec.serving.triton.watchdog import Watchdog
@@ -30,10 +33,7 @@ class TritonPythonModel:
         self._watchdog = Watchdog(args["model_name"])
         try:
             self._service = EngineService(
-                lambda: _load(folder / parameters["gpt_model_path"], parameters.get("device")),
-                excludes_input,
-                check_s,
-                self._watchdog,
+                lambda: _load(parameters, folder), excludes_input, check_s, self._watchdog
             )
         except BaseException as error:
             self._watchdog.close()
@@ -78,8 +78,14 @@ class TritonClient:
         return left
 
 
-def _load(engine_dir: Path, device: str | None) -> Executor:
+def _load(parameters: Mapping[str, str], folder: Path) -> Executor:
+    """Loads the engine, which follows guides if it is told of a tokenizer; paths are relative to `folder`."""
     from trtspec.serving.executors.torch.device import find_device
     from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
-    return TorchExecutor(engine_dir.resolve(), device=find_device(device))
+    engine_dir = (folder / parameters["gpt_model_path"]).resolve()
+    guides = None
+    if parameters.get("guided_decoding_backend") == "xgrammar":
+        tokenizer = Tokenizer.load((folder / parameters["tokenizer_dir"]).resolve())
+        guides = Guides(tokenizer.vocabulary, read_limits(engine_dir).vocab_size)
+    return TorchExecutor(engine_dir, device=find_device(parameters.get("device")), guides=guides)

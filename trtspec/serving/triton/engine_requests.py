@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Request, SamplingConfig
+from trtspec.serving.triton.guides import read_guide
 from trtspec.serving.triton.stop_words import read_words
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -36,8 +37,6 @@ _MISSING = (
     "lora_task_id",
     "lora_weights",
     "lora_config",
-    "guided_decoding_guide_type",
-    "guided_decoding_guide",
     "lookahead_window_size",
     "lookahead_ngram_size",
     "lookahead_verification_set_size",
@@ -84,6 +83,7 @@ def read_engine_request(arrays: Arrays, excludes_input: bool) -> EngineRequest:
         streaming=bool(_scalar(arrays, "streaming")),
         embedding_bias=_embedding_bias(arrays),
         return_log_probs=bool(_scalar(arrays, "return_log_probs")),
+        guide=read_guide(_text(arrays, "guided_decoding_guide_type"), _text(arrays, "guided_decoding_guide")),
     )
     said = _scalar(arrays, "exclude_input_in_output")
     return EngineRequest(
@@ -146,9 +146,18 @@ def _embedding_bias(arrays: Arrays) -> dict[int, float]:
     return {token_id: bias[token_id].item() for token_id in np.flatnonzero(bias).tolist()}
 
 
+def _text(arrays: Arrays, name: str) -> str:
+    """Returns what a STRING tensor holds; empty without it."""
+    found = _scalar(arrays, name)
+    try:
+        return "" if found is None else bytes(found).decode()
+    except UnicodeDecodeError:
+        raise RequestError(name, "not UTF-8", "valid UTF-8") from None
+
+
 def _scalar(arrays: Arrays, name: str) -> Any:
     array = arrays.get(name)
-    return None if array is None else array.reshape(-1)[0].item()
+    return None if array is None else array.reshape(-1).tolist()[0]
 
 
 def _sampling(arrays: Arrays) -> SamplingConfig:

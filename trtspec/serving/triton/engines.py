@@ -12,6 +12,7 @@ from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.limits import read_limits
+from trtspec.serving.guides.guides import Guides
 from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.parameters import Parameters
@@ -32,6 +33,7 @@ class Pair:
     bounds: Bounds | None = None
     drafting: Drafting | None = None
     policy: Policy = "fixed"
+    guides: Guides | None = None
 
     def coordinator(self) -> Coordinator:
         return Coordinator(
@@ -42,12 +44,15 @@ class Pair:
             self.bounds,
             self.drafting,
             self.policy,
+            self.guides,
         )
 
     def shutdown(self) -> None:
         for executor in (self.draft, self.target):
             if executor is not None:
                 executor.shutdown()
+        if self.guides is not None:
+            self.guides.close()
 
 
 def load(values: Mapping[str, str], folder: Path) -> Pair:
@@ -63,11 +68,23 @@ def load(values: Mapping[str, str], folder: Path) -> Pair:
     longest = parameters.number("num_draft_tokens") if "num_draft_tokens" in values else None
     tokenizer = Tokenizer.load(parameters.path("tokenizer_dir"))
     roles = ["target", "draft"] if "draft_engine_dir" in values else ["target"]
-    engines = _LOADERS[backend](parameters, roles)
+    guides = _guides(parameters, tokenizer, roles)
+    engines = _LOADERS[backend](parameters, roles, tokenizer, guides)
     bounds = _bounds(parameters, engines)
     target, draft = engines[0], engines[1] if len(engines) > 1 else None
     drafting = _drafting(parameters)
-    return Pair(target, draft, tokenizer, longest, backend != "bls", bounds, drafting, _policy(parameters))
+    return Pair(
+        target, draft, tokenizer, longest, backend != "bls", bounds, drafting, _policy(parameters), guides
+    )
+
+
+def _guides(parameters: Parameters, tokenizer: Tokenizer, roles: Sequence[str]) -> Guides:
+    """Returns the guides over the larger vocabulary: they are read once for both engines.
+
+    Engines of TensorRT-LLM follow guides by themselves, and only those that were read here.
+    """
+    limits = [read_limits(parameters.path(f"{role}_engine_dir")) for role in roles]
+    return Guides(tokenizer.vocabulary, max(limit.vocab_size for limit in limits))
 
 
 def _policy(parameters: Parameters) -> Policy:
@@ -104,25 +121,34 @@ def _bounds(parameters: Parameters, engines: Sequence[Executor]) -> Bounds:
     )
 
 
-def _bls(parameters: Parameters, roles: Sequence[str]) -> Sequence[Executor]:
+def _bls(
+    parameters: Parameters, roles: Sequence[str], tokenizer: Tokenizer, guides: Guides | None
+) -> Sequence[Executor]:
     """Connects to the models; limits come from the engine directories, the cache size from the plan."""
     from trtspec.serving.executors.bls.bls_executor import BlsExecutor
     from trtspec.serving.triton.bls import TritonModel
 
     names = {"target": "tensorrt_llm_model_name", "draft": "tensorrt_llm_draft_model_name"}
     kv_tokens = parameters.number("kv_tokens") if "kv_tokens" in parameters.values else None
+    guide_end_id = None
+    if parameters.values.get("guided_decoding_backend") == "xgrammar" and guides is not None and guides.types:
+        guide_end_id = next(iter(tokenizer.end_ids), None)
     return [
         BlsExecutor(
             TritonModel(parameters.text(names[role])),
             read_limits(parameters.path(f"{role}_engine_dir")),
             kv_tokens,
+            guide_end_id if role == "target" else None,
         )
         for role in roles
     ]
 
 
-def _tensorrt_llm(parameters: Parameters, roles: Sequence[str]) -> Sequence[Executor]:
+def _tensorrt_llm(
+    parameters: Parameters, roles: Sequence[str], tokenizer: Tokenizer, guides: Guides | None
+) -> Sequence[Executor]:
     from trtspec.serving.executors.tensorrt_llm.bindings import load_bindings
+    from trtspec.serving.executors.tensorrt_llm.guided import guided_vocabulary
     from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
 
     device = parameters.device("draft_device")
@@ -136,23 +162,30 @@ def _tensorrt_llm(parameters: Parameters, roles: Sequence[str]) -> Sequence[Exec
         if role == "target" or device is None
     ]
     fraction = parameters.fraction("kv_cache_free_gpu_mem_fraction")
+    guided = None
+    if guides is not None and guides.types:
+        guided = guided_vocabulary(tokenizer, read_limits(locations[0].folder).vocab_size)
     bindings = load_bindings(parameters.text("image"))
     if device is None:
-        return load_engines(bindings, locations, fraction)
+        return load_engines(bindings, locations, fraction, guided)
     from trtspec.serving.executors.torch.pair import load_beside
 
     draft = parameters.path("draft_engine_dir")
-    return load_beside(lambda: load_engines(bindings, locations, fraction), draft, device)
+    return load_beside(lambda: load_engines(bindings, locations, fraction, guided), draft, device)
 
 
-def _torch(parameters: Parameters, roles: Sequence[str]) -> Sequence[Executor]:
+def _torch(
+    parameters: Parameters, roles: Sequence[str], tokenizer: Tokenizer, guides: Guides | None
+) -> Sequence[Executor]:
     from trtspec.serving.executors.torch.pair import load_engines
 
     folders = [parameters.path(f"{role}_engine_dir") for role in roles]
-    return load_engines(folders, parameters.device("draft_device"))
+    return load_engines(folders, parameters.device("draft_device"), guides)
 
 
-_LOADERS: Mapping[str, Callable[[Parameters, Sequence[str]], Sequence[Executor]]] = {
+_LOADERS: Mapping[
+    str, Callable[[Parameters, Sequence[str], Tokenizer, Guides | None], Sequence[Executor]]
+] = {
     "bls": _bls,
     "tensorrt_llm": _tensorrt_llm,
     "torch": _torch,

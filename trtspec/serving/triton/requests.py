@@ -13,6 +13,7 @@ import numpy.typing as npt
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.errors import RequestError, ServingError
 from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.triton.guides import read_guide
 from trtspec.serving.triton.tensors import INPUTS, InputTensor
 
 Values = dict[str, Any]
@@ -77,6 +78,7 @@ def read(
         add_special_tokens=values["add_special_tokens"] is not False,
         embedding_bias=_embedding_bias(values),
         return_log_probs=bool(values["return_log_probs"]),
+        guide=read_guide(values["guided_decoding_guide_type"] or "", values["guided_decoding_guide"] or ""),
         timeout_s=_timeout_s(parameters.get(_TIMEOUT), timeout_us),
         **{name: values[name] for name in _HAVE_DEFAULTS if values[name] is not None},
     )
@@ -100,7 +102,12 @@ def explain(error: RequestError) -> str:
 _TIMEOUT = "timeout"
 _HAVE_DEFAULTS = ("max_tokens", "num_return_sequences")
 _BY_NAME = {tensor.name: tensor for tensor in INPUTS}
-_TENSOR_OF_FIELD = {"prompt": "text_input", "stop": "stop_words"}
+_TENSOR_OF_FIELD = {
+    "prompt": "text_input",
+    "stop": "stop_words",
+    "guide": "guided_decoding_guide",
+    "guide_type": "guided_decoding_guide_type",
+}
 
 
 def _timeout_s(parameter: Any, timeout_us: int) -> float | None:

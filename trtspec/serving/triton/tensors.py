@@ -68,6 +68,8 @@ INPUTS = (
     InputTensor("seed", Datatype.UINT64),
     InputTensor("num_return_sequences", Datatype.INT32),
     InputTensor("return_log_probs", Datatype.BOOL),
+    InputTensor("guided_decoding_guide_type", Datatype.STRING),
+    InputTensor("guided_decoding_guide", Datatype.STRING),
     InputTensor("return_perf_metrics", Datatype.BOOL),
     InputTensor("return_num_input_tokens", Datatype.BOOL),
     InputTensor("return_num_output_tokens", Datatype.BOOL),
@@ -79,8 +81,6 @@ INPUTS = (
     InputTensor("use_draft_logits", Datatype.BOOL, only=(False,)),
     InputTensor("return_context_logits", Datatype.BOOL, only=(False,)),
     InputTensor("return_generation_logits", Datatype.BOOL, only=(False,)),
-    InputTensor("guided_decoding_guide", Datatype.STRING, only=("",)),
-    InputTensor("guided_decoding_guide_type", Datatype.STRING, only=("",)),
 )
 
 OUTPUTS = (

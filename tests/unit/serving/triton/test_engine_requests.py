@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from trtspec.serving.errors import RequestError
-from trtspec.serving.executor import Request, SamplingConfig
+from trtspec.serving.executor import Guide, GuideType, Request, SamplingConfig
 from trtspec.serving.executors.bls.tensors import request_arrays
 from trtspec.serving.executors.validation import Valid
 from trtspec.serving.text import Text
@@ -46,6 +46,8 @@ def read(**values: npt.ArrayLike) -> EngineRequest:
         Request([3], 1, bad_words=[[5], [6, 7, 8], [9, 10]]),
         Request([3], 1, embedding_bias={0: 0.5, 95: -1e6}),
         Request([3], 1, return_log_probs=True),
+        Request([3], 1, guide=Guide(GuideType.JSON)),
+        Request([3], 1, guide=Guide(GuideType.REGEX, "é+")),
     ],
 )
 def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> None:
@@ -65,6 +67,7 @@ def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> N
     assert asked.request.bad_words == list(request_.bad_words)
     assert asked.request.embedding_bias == request_.embedding_bias
     assert asked.request.return_log_probs == request_.return_log_probs
+    assert asked.request.guide == request_.guide
     assert asked.excludes_input
 
 
@@ -101,7 +104,9 @@ def test_what_nvidias_coordinator_always_sends_asks_for_nothing() -> None:
         ("return_generation_logits", [True]),
         ("draft_logits", [[[0.5, 1.0]]]),
         ("lora_task_id", [3]),
-        ("guided_decoding_guide", [b"{}"]),
+        ("guided_decoding_guide", [[b"{}"]]),
+        ("guided_decoding_guide_type", [[b"xml"]]),
+        ("guided_decoding_guide_type", [[b"\xff"]]),
     ],
 )
 def test_what_it_cannot_do_is_refused(name: str, value: npt.ArrayLike) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.errors import RequestError, ServingError
-from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.executor import Guide, GuideType, SamplingConfig
 from trtspec.serving.triton.requests import Wanted, explain, read
 from trtspec.serving.triton.tensors import INPUTS, Datatype
 
@@ -107,6 +107,26 @@ def test_what_is_not_implemented_is_refused() -> None:
     )
     assert refusal(text_input=b"a", return_context_logits=True).startswith(
         "return_context_logits is true; it must be false"
+    )
+
+
+@pytest.mark.parametrize("guide_type", list(GuideType))
+def test_a_guide_has_nvidias_types(guide_type: GuideType) -> None:
+    values = {"guided_decoding_guide_type": guide_type.value.encode(), "guided_decoding_guide": "é".encode()}
+    assert read(tensors(text_input=b"a", **values), {})[0].guide == Guide(guide_type, "é")
+
+
+def test_an_empty_guide_is_none_and_half_a_guide_is_refused() -> None:
+    nothing = tensors(text_input=b"a", guided_decoding_guide_type=b"", guided_decoding_guide=b"")
+    assert read(nothing, {})[0].guide is None
+    json = read(tensors(text_input=b"a", guided_decoding_guide_type=b"json"), {})[0]
+    assert json.guide == Guide(GuideType.JSON)
+    assert refusal(text_input=b"a", guided_decoding_guide=b"a").startswith(
+        "guided_decoding_guide is given without a type"
+    )
+    assert refusal(text_input=b"a", guided_decoding_guide_type=b"xml") == (
+        'guided_decoding_guide_type is "xml"; it must be one of json, json_schema, regex, ebnf_grammar,'
+        " structural_tag"
     )
 
 

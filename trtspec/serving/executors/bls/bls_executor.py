@@ -24,6 +24,7 @@ from trtspec.serving.executors.bls.tensors import (
     stop_arrays,
 )
 from trtspec.serving.executors.bls.thread_pool import PooledCall, ThreadPool
+from trtspec.serving.executors.tensorrt_llm.guided import GUIDE_TYPES, check_guided
 from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import at_token
@@ -69,14 +70,26 @@ class BlsExecutor:
     Every call blocks, so each request in flight has a thread; there are as many threads as the engine takes
     requests at once. Requests are validated here, since the model's own refusals would cost a hop and differ
     between backends. The tensors say neither why a request ended, which follows from the number of tokens,
-    nor the size of the KV cache, so the deployment gives `kv_tokens`.
+    nor the size of the KV cache, so the deployment gives `kv_tokens`. With `guide_end_id`, the end token at
+    which the model ends guided texts, guides are handed on, each in one request (`unsplittable_options`).
     """
 
     # A model whose process is gone takes the server with it, and one that hangs shows no progress.
     failure: str | None = None
 
-    def __init__(self, model: ServedModel, limits: Limits, kv_tokens: int | None = None) -> None:
-        self.limits = replace(limits, ignored_options=limits.ignored_options | HAS_NO_TENSOR)
+    def __init__(
+        self,
+        model: ServedModel,
+        limits: Limits,
+        kv_tokens: int | None = None,
+        guide_end_id: int | None = None,
+    ) -> None:
+        self.limits = replace(
+            limits,
+            ignored_options=limits.ignored_options | HAS_NO_TENSOR,
+            guide_types=frozenset() if guide_end_id is None else GUIDE_TYPES,
+        )
+        self._guide_end_id = guide_end_id
         self.kv_tokens, self.progress = kv_tokens, 0
         self._model = model
         self._calls: dict[int, Call] = {}
@@ -92,6 +105,7 @@ class BlsExecutor:
             if self._is_shut_down:
                 raise Refused("The engine is shut down")
             call = Call(request, validate(request, self.limits), listener)
+            check_guided(request, self._guide_end_id)
         except Refused as refused:
             refusal = Response(request_id, [], is_final=True, error=str(refused))
             self._loop.call_soon(listener, refusal)
@@ -212,7 +226,8 @@ def pieces(call: Call) -> Iterator[int]:
     """
     left, size = call.valid.max_tokens, 1
     sampling = call.request.sampling
-    is_whole = bool(unsplittable_options(sampling) or sampling.min_tokens)
+    unsplittable = unsplittable_options(sampling, call.request.guide, resumes_guides=False)
+    is_whole = bool(unsplittable or sampling.min_tokens)
     if not call.request.streaming or call.valid.draft or is_whole:
         size = left
     while left:

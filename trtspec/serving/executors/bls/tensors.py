@@ -43,6 +43,10 @@ def request_arrays(request: Request, valid: Valid, vocab_size: int) -> dict[str,
         # The tokens of all words, and where each word ends, filled up with -1.
         tokens, ends = list(chain.from_iterable(words)), list(accumulate(map(len, words)))
         arrays["bad_words_list"] = np.array([[tokens, ends + [-1] * (len(tokens) - len(ends))]], np.int32)
+    if request.guide is not None:
+        arrays["guided_decoding_guide_type"] = _string(request.guide.guide_type.value)
+        if request.guide.guide:
+            arrays["guided_decoding_guide"] = _string(request.guide.guide)
     for name, value, dtype in _sampling(request.sampling):
         if value is not None:
             arrays[name] = np.array([[value]], dtype)
@@ -70,6 +74,10 @@ def new_log_probs(arrays: Arrays) -> list[float]:
     """Returns the log-probabilities of a response's tokens, `output_log_probs` float32 [1, 1, n]."""
     values: list[float] = arrays["output_log_probs"].reshape(-1).tolist()
     return values
+
+
+def _string(text: str) -> npt.NDArray[Any]:
+    return np.array([[text.encode()]], np.object_)
 
 
 def _sampling(sampling: SamplingConfig) -> list[tuple[str, Any, type]]:

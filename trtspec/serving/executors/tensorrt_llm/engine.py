@@ -36,6 +36,7 @@ class TrtLlmEngine:
     weight_bytes: int
     kv_bytes: int
     enable_chunked_context: bool = True
+    logits_dtype: str = "float32"
 
 
 def read_engine(folder: Path, release: str, enable_chunked_context: bool = True) -> TrtLlmEngine:
@@ -58,6 +59,7 @@ def read_engine(folder: Path, release: str, enable_chunked_context: bool = True)
             weight_bytes=sum(file.stat().st_size for file in folder.glob("rank0*")),
             kv_bytes=_kv_bytes(model),
             enable_chunked_context=enable_chunked_context,
+            logits_dtype=str(model.get("logits_dtype", "float32")),
         )
     except FileNotFoundError:
         raise EngineLoadError(path, "no such file; is this an engine directory?") from None

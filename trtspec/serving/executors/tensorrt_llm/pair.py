@@ -11,6 +11,7 @@ from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_each
 from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine, read_engine
+from trtspec.serving.executors.tensorrt_llm.guided import LOGITS_DTYPES, GuidedVocabulary
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 
 _GIB = 2**30
@@ -28,10 +29,16 @@ class EngineLocation:
     enable_chunked_context: bool = True
 
 
-def load_engines(trtllm: Any, locations: Sequence[EngineLocation], fraction: float) -> list[TrtLlmExecutor]:
+def load_engines(
+    trtllm: Any,
+    locations: Sequence[EngineLocation],
+    fraction: float,
+    guided: GuidedVocabulary | None = None,
+) -> list[TrtLlmExecutor]:
     """Returns the executors of a target and, behind it, of a draft if there is one.
 
-    Their KV caches take `fraction` of the memory that the weights leave free. `trtllm` is
+    With `guided` the target follows guides, if its logits are of a type that the runtime can mask. Their KV
+    caches take `fraction` of the memory that the weights leave free. `trtllm` is
     `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, where possible before anything is loaded.
     """
     engines = [
@@ -49,7 +56,9 @@ def load_engines(trtllm: Any, locations: Sequence[EngineLocation], fraction: flo
         # The target last: it takes what the draft, which is told how much it may have, leaves.
         for location, engine in reversed(list(zip(locations, engines, strict=True))):
             budget = KvBudget(fraction, None if location is target else tokens)
-            loaded.insert(0, TrtLlmExecutor(trtllm, engine, location.device_id, budget))
+            follows = location is target and engine.logits_dtype in LOGITS_DTYPES
+            executor = TrtLlmExecutor(trtllm, engine, location.device_id, budget, guided if follows else None)
+            loaded.insert(0, executor)
     except EngineLoadError:
         for executor in loaded:
             executor.shutdown()

@@ -10,6 +10,7 @@ from typing import Any
 
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
 from trtspec.serving.executors.tensorrt_llm.bindings import one_line
+from trtspec.serving.executors.tensorrt_llm.guided import to_params
 from trtspec.serving.executors.validation import Valid
 
 # Requests here never ask for stop words or time limits, but an engine may end a text by one all the same.
@@ -36,6 +37,7 @@ def to_bindings(trtllm: Any, request: Request, valid: Valid, vocab_size: int) ->
         bad_words=[list(word) for word in request.bad_words] or None,
         embedding_bias=_dense(request.embedding_bias, vocab_size) if request.embedding_bias else None,
         external_draft_tokens_config=draft,
+        guided_decoding_params=None if request.guide is None else to_params(trtllm, request.guide),
     )
 
 

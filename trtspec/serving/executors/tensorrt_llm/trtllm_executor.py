@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
@@ -15,6 +16,12 @@ from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Re
 from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine
+from trtspec.serving.executors.tensorrt_llm.guided import (
+    GUIDE_TYPES,
+    GuidedVocabulary,
+    check_guided,
+    to_config,
+)
 from trtspec.serving.executors.tensorrt_llm.listener import ResponseThread
 from trtspec.serving.executors.tensorrt_llm.translation import from_bindings, to_bindings
 from trtspec.serving.executors.validation import Refused, validate
@@ -26,7 +33,8 @@ class TrtLlmExecutor:
     """Implements `trtspec.serving.executor.Executor` with `tensorrt_llm.bindings.executor.Executor`.
 
     `trtllm` is that module. It runs one engine of one rank on the GPU `device_id`, CUDA's number of it.
-    Raises `EngineLoadError`.
+    With `guided` it follows guides, which must have been read before (see `guided.py`). Raises
+    `EngineLoadError`.
 
     Requests are validated here, because the runtime checks neither token ids nor whether numbers are finite,
     and accepts a prompt that leaves no room for output. Seeds go to the engine as they are; its random
@@ -34,10 +42,21 @@ class TrtLlmExecutor:
     drafts.
     """
 
-    def __init__(self, trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudget) -> None:
-        self._trtllm, self._limits = trtllm, engine.limits
+    def __init__(
+        self,
+        trtllm: Any,
+        engine: TrtLlmEngine,
+        device_id: int,
+        kv_budget: KvBudget,
+        guided: GuidedVocabulary | None = None,
+    ) -> None:
+        self._trtllm, self._limits, self._guided = trtllm, engine.limits, guided
+        if guided is not None:
+            self._limits = replace(engine.limits, guide_types=GUIDE_TYPES)
         try:
             config = _config(trtllm, engine, device_id, kv_budget)
+            if guided is not None:
+                config.guided_decoding_config = to_config(trtllm, guided)
             runtime = trtllm.Executor(engine.folder, trtllm.ModelType.DECODER_ONLY, config)
         except Exception as error:
             raise EngineLoadError(engine.folder, one_line(error)) from error
@@ -71,6 +90,7 @@ class TrtLlmExecutor:
             if self._ended is not None:
                 raise Refused(self._ended)
             valid = validate(request, self._limits)
+            check_guided(request, None if self._guided is None else self._guided.stop_token_id)
             told = to_bindings(self._trtllm, request, valid, self._limits.vocab_size)
             request_id: int = self._runtime.enqueue_request(told)
         except Exception as error:  # Ours, or whatever the bindings raise for what they refuse.

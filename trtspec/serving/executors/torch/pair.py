@@ -13,31 +13,39 @@ from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.memory import kv_tokens_of
 from trtspec.serving.executors.torch.thread_count import usable_threads
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.guides.guides import Guides
 
 
-def load_engines(folders: Sequence[Path], draft_device: str | None = None) -> Sequence[Executor]:
+def load_engines(
+    folders: Sequence[Path], draft_device: str | None = None, guides: Guides | None = None
+) -> Sequence[Executor]:
     """Returns the executors of a target and, behind it, of a draft if there is one.
 
     They run on the first GPU, if there is one; a draft on `draft_device`, if that is named. On one device the
     draft is loaded first, so that its steps come first (see `TurnOrder`), and their KV caches hold as many
-    tokens each. Raises `EngineLoadError`.
+    tokens each. They follow `guides`. Raises `EngineLoadError`.
     """
     device = find_device(None)
     if draft_device is not None and find_device(draft_device) != device:
         target, draft = folders
         return load_beside(
-            lambda: [TorchExecutor(target, device=device, device_thread=_on_gpu())], draft, draft_device
+            lambda: [TorchExecutor(target, device=device, device_thread=_on_gpu(), guides=guides)],
+            draft,
+            draft_device,
+            guides,
         )
     device_thread = DeviceThread()
     kv_tokens = kv_tokens_of([read_config(folder) for folder in folders], device)
     loaded = [
-        TorchExecutor(folder, device=device, device_thread=device_thread, kv_tokens=kv_tokens)
+        TorchExecutor(folder, device=device, device_thread=device_thread, kv_tokens=kv_tokens, guides=guides)
         for folder in reversed(folders)
     ]
     return loaded[::-1]
 
 
-def load_beside(load_target: Callable[[], Sequence[Executor]], draft: Path, device: str) -> list[Executor]:
+def load_beside(
+    load_target: Callable[[], Sequence[Executor]], draft: Path, device: str, guides: Guides | None = None
+) -> list[Executor]:
     """Returns the executor of a target on a GPU and, behind it, of a draft of this backend on another device.
 
     The draft is loaded first: that takes seconds, and may fail. Raises `EngineLoadError`, and what
@@ -45,7 +53,7 @@ def load_beside(load_target: Callable[[], Sequence[Executor]], draft: Path, devi
     """
     found = find_device(device)
     device_thread = DeviceThread(partial(usable_threads, busy=1)) if found == CPU else _on_gpu()
-    proposing = TorchExecutor(draft, device=found, device_thread=device_thread)
+    proposing = TorchExecutor(draft, device=found, device_thread=device_thread, guides=guides)
     try:
         return [*load_target(), proposing]
     except BaseException:

@@ -10,10 +10,12 @@ from itertools import islice
 
 import torch
 
+from trtspec.serving.errors import GuideError
 from trtspec.serving.executor import FinishReason, Limits, Response
 from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.torch.cache import Cache, Span
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
+from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
 from trtspec.serving.executors.torch.scheduler import Scheduler, Work
@@ -58,6 +60,8 @@ class Runner:
         self.stats = RunnerStats()
         self.failure: str | None = None
         self._max_batch_size, self._scheduler = limits.max_batch_size, scheduler
+        # The texts of completions at work, and some whose next round comes behind others.
+        self._vocab_size, self._followers = limits.vocab_size, Followers(2 * limits.max_batch_size)
         self._model, self._cache, self._slots, self._say = model, cache, slots, say
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
@@ -69,10 +73,11 @@ class Runner:
 
     def take(self, sequence: Sequence) -> None:
         """Queues a request, first come, first served."""
-        if self.failure is None:
+        error = self.failure or self._guide(sequence)
+        if error is None:
             self._waiting.append(sequence)
         else:
-            self._fail(sequence, self.failure)
+            self._fail(sequence, error)
 
     def drop(self, request_id: int) -> None:
         """Drops a cancelled request, if it has not ended by itself."""
@@ -126,29 +131,61 @@ class Runner:
         self.stats.rows += len(token_ids)
         spans = [Span(work.sequence.slot, work.sequence.computed, work.rows) for work in works]
         logits = self._model.forward(token_ids, spans, wanted)
+        for work in works:
+            if work.choices and not work.sequence.draft:
+                self._mask(work.sequence)
         tokens = choose(logits, [_choice(work.sequence) for work in works if work.choices])
         asked = [work.sequence.log_probs is not None for work in works for _ in range(work.choices)]
         rows = [row for row, is_asked in enumerate(asked) if is_asked]
-        return tokens, iter(log_probs(logits[rows], [tokens[row] for row in rows]) if rows else ())
+        # A row without a token has no log-probability, and nobody reads one.
+        return tokens, iter(log_probs(logits[rows], [max(tokens[row], 0) for row in rows]) if rows else ())
+
+    def _guide(self, sequence: Sequence) -> str | None:
+        """Begins to follow a guide, and cuts the draft behind the first token that it forbids.
+
+        Returns what is wrong, if anything is.
+        """
+        guided = sequence.guided
+        if guided is None:
+            return None
+        try:
+            self._followers.begin(guided)
+        except GuideError as error:
+            return str(error)
+        if sequence.draft:
+            self._mask(sequence)
+            if guided.masks is not None:
+                sequence.draft = sequence.draft[: len(guided.masks.is_complete)]
+        return guided.error
+
+    def _mask(self, sequence: Sequence) -> None:
+        if sequence.guided is not None:
+            num_endless = (sequence.sampling.min_tokens or 0) - len(sequence.new)
+            sequence.guided.mask(sequence.draft, self._vocab_size, num_endless)
 
     def _advance(self, work: Work, chosen: list[int], logged: Iterator[float]) -> None:
         sequence = work.sequence
         if not work.choices:
             self._hold(sequence, sequence.computed + work.rows)
             return
-        draft, room, length = sequence.draft, sequence.room, sequence.length
-        result = (
-            verify(draft, chosen, sequence.end_id, room)
-            if draft
-            else decode(chosen[0], sequence.end_id, room)
-        )
+        own = [] if sequence.log_probs is None else list(islice(logged, work.choices))
+        draft, room, length, end_id = sequence.draft, sequence.room, sequence.length, sequence.end_id
+        if (guided := sequence.guided) is not None and guided.masks is not None:
+            chosen, end_id = guided.masks.read(chosen), ENDED
+        result = verify(draft, chosen, end_id, room) if draft else decode(chosen[0], end_id, room)
+        if guided is not None and (guided.error or NOTHING in result.token_ids):
+            self._release(sequence)
+            self._fail(sequence, guided.error or "The guide and the other options together allow no token")
+            return
         sequence.new += result.token_ids
         if sequence.log_probs is not None:
-            sequence.log_probs += list(islice(logged, work.choices))[: len(result.token_ids)]
+            sequence.log_probs += own[: len(result.token_ids)]
         accepted = common_prefix(result.token_ids, draft, min(len(result.token_ids), len(draft)))
         self._hold(sequence, length + accepted)
         if result.finish_reason is not FinishReason.NOT_FINISHED:
             self._release(sequence)
+        elif guided is not None:
+            guided.go_on(result.token_ids)
         response = sequence.response(result.finish_reason)
         if response is not None:
             self._say(response)
@@ -160,6 +197,8 @@ class Runner:
     def _release(self, sequence: Sequence) -> None:
         del self._running[sequence.request_id]
         self._slots.free(sequence.slot)
+        if sequence.guided is not None:
+            self._followers.keep(sequence.guided)
 
     def _fail_step(self, error: Exception) -> None:
         """Fails the requests of a failed step, and clears the cache, which may hold anything now."""
@@ -201,4 +240,5 @@ def _choice(sequence: Sequence) -> TokenChoice:
         sequence.draft,
         sequence.bad_words,
         sequence.bias,
+        None if sequence.guided is None else sequence.guided.masks,
     )

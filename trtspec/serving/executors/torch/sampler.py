@@ -1,9 +1,10 @@
 """The sampler: it chooses tokens from logits.
 
-The order is that of TensorRT-LLM's decoding layers: embedding bias, temperature, penalties, bans, min-p,
-top-k, top-p. Random numbers are a function of (number of the draw, token id) alone: two engines that draw
-with the same number get the same noise, so that a draft proposes what its target is likely to sample (Daliri
-et al. 2024, "Coupling without communication and drafter-invariant speculative decoding", arXiv 2408.07978),
+The order is that of TensorRT-LLM: the guide (`batch_manager/guidedDecoder.cpp`), then as in its decoding
+layers embedding bias, temperature, penalties, bans, min-p, top-k, top-p. Random numbers are a function of
+(number of the draw, token id) alone: two engines that draw with the same number get the same noise, so that a
+draft proposes what its target is likely to sample (Daliri et al. 2024, "Coupling without communication and
+drafter-invariant speculative decoding", arXiv 2408.07978),
 and every token is still the target's own sample.
 """
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.executors.torch.follower import NOTHING, Masks
 
 WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15
@@ -26,7 +28,7 @@ class TokenChoice:
     """The choice of tokens for `rows` consecutive rows of logits; row j follows `history(None) + draft[:j]`.
 
     `history` takes how many of the last tokens are wanted, None for all. `number` is the number of the first
-    row's draw, and `generated` how many tokens the request already has.
+    row's draw, and `generated` how many tokens the request already has. Rows behind the `masks` are free.
     """
 
     sampling: SamplingConfig
@@ -37,6 +39,7 @@ class TokenChoice:
     draft: list[int]
     bad_words: Sequence[Sequence[int]] = ()
     bias: Mapping[int, float] = field(default_factory=dict)
+    masks: Masks | None = None
 
     @property
     def rows(self) -> int:
@@ -45,7 +48,7 @@ class TokenChoice:
     @property
     def is_plain(self) -> bool:
         """Says whether the token is the one with the largest logit."""
-        return self.sampling.is_greedy and not self.changes_logits and not self.bias
+        return self.sampling.is_greedy and not self.changes_logits and not self.bias and self.masks is None
 
     @property
     def changes_logits(self) -> bool:
@@ -64,6 +67,12 @@ class TokenChoice:
     @property
     def _forbids_end(self) -> bool:
         return (self.sampling.min_tokens or 0) > self.generated and self.end_id not in (None, -1)
+
+    def mask(self, logits: Tensor) -> None:
+        """Leaves the tokens that the guide allows in `logits` `[rows, vocab_size]`, in place."""
+        if self.masks is not None:
+            allowed = torch.from_numpy(self.masks.allowed).to(logits.device)
+            logits[: len(allowed)].masked_fill_(~allowed, float("-inf"))
 
     def add_bias(self, logits: Tensor) -> None:
         """Adds the embedding bias to `logits` `[rows, vocab_size]`, in place."""
@@ -98,18 +107,23 @@ class TokenChoice:
 
 
 def choose(logits: Tensor, choices: list[TokenChoice]) -> list[int]:
-    """Returns a token for each row of `logits` `[rows, vocab_size]`, the rows of all choices in order."""
+    """Returns a token for each row of `logits` `[rows, vocab_size]`, the rows of all choices in order.
+
+    A row of which a guide and the bans leave no token chooses `NOTHING`.
+    """
     if all(choice.is_plain for choice in choices):
         return _greedy(logits)
 
     logits = logits.to(torch.float32, copy=True)
     first = 0
     for choice in choices:
+        choice.mask(logits[first : first + choice.rows])
         if choice.bias:
             choice.add_bias(logits[first : first + choice.rows])
         first += choice.rows
     heat = [_temperature(choice.sampling) for choice in choices for _ in range(choice.rows)]
-    logits /= torch.tensor(heat, device=logits.device)[:, None]
+    if any(degree != 1 for degree in heat):
+        logits /= torch.tensor(heat, device=logits.device)[:, None]
     sampled: list[int] = []
     numbers: list[int] = []
     first = 0
@@ -126,7 +140,13 @@ def choose(logits: Tensor, choices: list[TokenChoice]) -> list[int]:
         drawn = _sample(logits[sampled], [configs[row] for row in sampled], numbers)
         for row, token in zip(sampled, drawn, strict=True):
             tokens[row] = token
-    return tokens
+    return tokens if all(choice.masks is None for choice in choices) else _without_nothing(logits, tokens)
+
+
+def _without_nothing(logits: Tensor, tokens: list[int]) -> list[int]:
+    chosen = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
+    is_nothing = chosen.flatten().isneginf().tolist()
+    return [NOTHING if nothing else token for token, nothing in zip(tokens, is_nothing, strict=True)]
 
 
 def log_probs(logits: Tensor, tokens: list[int]) -> list[float]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trtspec.serving.executor import FinishReason, Request, Response
+from trtspec.serving.executors.torch.follower import GuidedText
 from trtspec.serving.executors.validation import Valid
+from trtspec.serving.guides.compiler import Grammar
 
 
 class Sequence:
@@ -11,14 +13,20 @@ class Sequence:
 
     `log_probs` are those of the new tokens, None if nobody asks for them.
     The cache holds the first `computed` tokens of both. `seed` is the number of the random stream's first
-    token. The text may grow while the sequence runs, and is not read beyond the prompt.
+    token. The text may grow while the sequence runs, and is not read beyond the prompt. It is `guided` by
+    a grammar, or not.
     """
 
-    def __init__(self, request_id: int, request: Request, valid: Valid, seed: int) -> None:
+    def __init__(
+        self, request_id: int, request: Request, valid: Valid, seed: int, grammar: Grammar | None = None
+    ) -> None:
         self.request_id, self.sampling, self.end_id = request_id, request.sampling, request.end_id
         self.text, self.prompt_len, self.draft = valid.text, valid.prompt_len, valid.draft
         self.max_tokens, self.seed = valid.max_tokens, seed
         self.bad_words, self.bias = request.bad_words, request.embedding_bias
+        self.guided: GuidedText | None = None
+        if grammar is not None:
+            self.guided = GuidedText(request, grammar, valid.text, valid.prompt_len)
         self.new: list[int] = []
         self.log_probs: list[float] | None = [] if request.return_log_probs else None
         self.slot = -1

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from trtspec.serving.errors import Busy, GuideError
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
@@ -21,7 +24,11 @@ from trtspec.serving.executors.torch.runner import Runner
 from trtspec.serving.executors.torch.scheduler import MAX_ROWS, Scheduler
 from trtspec.serving.executors.torch.sequence import Sequence
 from trtspec.serving.executors.torch.weights import read_tensors
-from trtspec.serving.executors.validation import Refused, validate
+from trtspec.serving.executors.validation import Refused, Valid, validate
+from trtspec.serving.guides.compiler import Grammar
+from trtspec.serving.guides.guides import Guides
+
+log = logging.getLogger(__name__)
 
 
 class TorchExecutor:
@@ -30,7 +37,7 @@ class TorchExecutor:
     `engine_dir` is an engine directory of the torch backend; raises `EngineLoadError`. Engines of one
     device share its `device_thread`, and the draft engine is loaded first. The cache holds `kv_tokens` or as
     many tokens as fit beside this engine alone; those that no request uses keep the prefixes of requests
-    between two rounds.
+    between two rounds. Without `guides` requests with a guide are refused.
 
     Requests are checked and answered here, on the loop's thread; `Runner` does all that is between, on the
     thread of the device.
@@ -43,13 +50,17 @@ class TorchExecutor:
         device: str = "cpu",
         device_thread: DeviceThread | None = None,
         kv_tokens: int | None = None,
+        guides: Guides | None = None,
     ) -> None:
         config, self._device_thread = read_config(engine_dir), device_thread or DeviceThread()
-        self._limits, self._kv_tokens = config.limits, kv_tokens or kv_tokens_of([config], device)
+        self._kv_tokens = kv_tokens or kv_tokens_of([config], device)
+        guide_types = frozenset() if guides is None else guides.types
+        self._limits = replace(config.limits, guide_types=guide_types, resumes_guides=bool(guide_types))
         self._runner: Runner | None = self._device_thread.call(
             lambda: _load(engine_dir, config, torch.device(device), self._kv_tokens, self._say)
         )
         self._listeners: dict[int, Listener] = {}
+        self._guides, self._reading = guides, set[asyncio.Task[None]]()
         self._ids = itertools.count(1)
         self._device_thread.join(self._runner)
         self.stats = self._runner.stats
@@ -80,10 +91,15 @@ class TorchExecutor:
             refusal = Response(request_id, [], is_final=True, error=str(refused))
             asyncio.get_running_loop().call_soon(listener, refusal)
             return request_id
-        seed = request.sampling.seed
-        seed = secrets.randbits(63) if seed is None else seed
         self._listeners[request_id] = listener
-        self._device_thread.post(self._runner.take, Sequence(request_id, request, valid, seed))
+        if request.guide is None or self._guides is None:
+            self._take(request_id, request, valid)
+        elif (grammar := self._guides.find(request.guide)) is not None:
+            self._take(request_id, request, valid, grammar)
+        else:
+            task = asyncio.get_running_loop().create_task(self._read(request_id, request, valid))
+            self._reading.add(task)
+            task.add_done_callback(self._reading.discard)
         return request_id
 
     def cancel_request(self, request_id: int) -> None:
@@ -100,6 +116,27 @@ class TorchExecutor:
         if self._runner is not None:
             self._device_thread.leave(self._runner)
             self._runner = None
+
+    async def _read(self, request_id: int, request: Request, valid: Valid) -> None:
+        """Reads the guide of a request that nobody had before, and goes on with the request."""
+        assert request.guide is not None
+        assert self._guides is not None
+        try:
+            grammar = await self._guides.grammar(request.guide)
+        except (GuideError, Busy) as error:
+            self._hear(Response(request_id, [], is_final=True, error=f"Guide refused: {error}"))
+        except Exception as error:  # Whatever it is, nothing more will be heard of this request.
+            log.exception("a guide could not be read")
+            self._hear(Response(request_id, [], is_final=True, error=f"Guide failed: {error}"))
+        else:
+            self._take(request_id, request, valid, grammar)
+
+    def _take(self, request_id: int, request: Request, valid: Valid, grammar: Grammar | None = None) -> None:
+        if request_id not in self._listeners or self._runner is None:  # It was cancelled meanwhile.
+            return
+        seed = request.sampling.seed
+        seed = secrets.randbits(63) if seed is None else seed
+        self._device_thread.post(self._runner.take, Sequence(request_id, request, valid, seed, grammar))
 
     def _say(self, response: Response) -> None:
         self._device_thread.say(self._hear, response)

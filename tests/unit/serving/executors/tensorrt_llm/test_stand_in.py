@@ -46,11 +46,20 @@ ARGUMENTS = {
     "exclude_input_from_output=False return_encoder_output=False return_perf_metrics=False "
     "additional_model_outputs=None",
     "ExternalDraftTokensConfig": "tokens logits=None acceptance_threshold=None fast_logits=None",
+    "GuidedDecodingConfig": "backend encoded_vocab=None tokenizer_str=None stop_token_ids=None",
+    "GuidedDecodingParams": "guide_type guide=None",
 }
 RIGHT: dict[str, dict[str, Any]] = {
     "Request": {"input_token_ids": [1], "max_tokens": 1},
     "ExternalDraftTokensConfig": {"tokens": [1]},
 }
+
+
+@pytest.fixture(autouse=True)
+def right_enums(trtllm: Any) -> None:
+    RIGHT["GuidedDecodingParams"] = {"guide_type": trtllm.GuidedDecodingParams.GuideType.JSON}
+    backend = trtllm.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR
+    RIGHT["GuidedDecodingConfig"] = {"backend": backend, "encoded_vocab": ["a"]}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -101,6 +110,15 @@ def test_values_of_another_type(trtllm: Any, name: str, values: dict[str, Any]) 
 def test_values_that_make_no_sense(trtllm: Any, name: str, values: dict[str, Any]) -> None:
     with pytest.raises(RuntimeError, match="Assertion failed"):
         getattr(trtllm, name)(**values)
+
+
+def test_guides_that_make_no_sense(trtllm: Any) -> None:
+    with pytest.raises(RuntimeError, match="The guide string must be provided"):
+        trtllm.GuidedDecodingParams(trtllm.GuidedDecodingParams.GuideType.REGEX)
+    with pytest.raises(RuntimeError, match="EncodedVocab is not set"):
+        trtllm.GuidedDecodingConfig(trtllm.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR)
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        trtllm.GuidedDecodingParams("regex", "a")
 
 
 def test_attributes(trtllm: Any) -> None:

@@ -22,6 +22,7 @@ from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.pair import load_beside, load_engines
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.guides.guides import Guides
 
 
 class TestFindDevice:
@@ -74,9 +75,11 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def two_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine with a GPU, whose process may run on eight processors."""
 
-    def on_cpu(folder: Path, *, device: str, device_thread: DeviceThread) -> TorchExecutor:
+    def on_cpu(
+        folder: Path, *, device: str, device_thread: DeviceThread, guides: Guides | None
+    ) -> TorchExecutor:
         assert device in ("cuda:0", "cpu")
-        return TorchExecutor(folder, device="cpu", device_thread=device_thread)
+        return TorchExecutor(folder, device="cpu", device_thread=device_thread, guides=guides)
 
     threads = torch.get_num_threads()
     torch.set_num_threads(8)

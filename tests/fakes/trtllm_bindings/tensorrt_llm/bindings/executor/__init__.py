@@ -13,6 +13,7 @@ from tensorrt_llm.bindings.executor.config import (
     ContextChunkingPolicy,
     ExecutorConfig,
     ExtendedRuntimePerfKnobConfig,
+    GuidedDecodingConfig,
     KvCacheConfig,
     ModelType,
     OrchestratorConfig,
@@ -23,6 +24,7 @@ from tensorrt_llm.bindings.executor.config import (
 from tensorrt_llm.bindings.executor.executor import Executor
 from tensorrt_llm.bindings.executor.request import (
     ExternalDraftTokensConfig,
+    GuidedDecodingParams,
     LookaheadDecodingConfig,
     OutputConfig,
     Request,
@@ -42,6 +44,8 @@ __all__ = [
     "ExtendedRuntimePerfKnobConfig",
     "ExternalDraftTokensConfig",
     "FinishReason",
+    "GuidedDecodingConfig",
+    "GuidedDecodingParams",
     "KvCacheConfig",
     "LookaheadDecodingConfig",
     "ModelType",

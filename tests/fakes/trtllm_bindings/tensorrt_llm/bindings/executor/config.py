@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import KW_ONLY, field
-from typing import Any
+from typing import Any, ClassVar
 
 from tensorrt_llm.bindings.executor.strict import Bound, Int32, Size, UInt64, Unsupported, check
 
@@ -100,6 +100,25 @@ class SpeculativeDecodingConfig(Bound):
     fast_logits: bool = False
 
 
+class _GuidedDecodingBackend(enum.Enum):
+    XGRAMMAR = 0
+    LLGUIDANCE = 1
+
+
+class GuidedDecodingConfig(Bound):
+    GuidedDecodingBackend: ClassVar[type[_GuidedDecodingBackend]] = _GuidedDecodingBackend
+
+    backend: _GuidedDecodingBackend
+    encoded_vocab: list[str] | None = None
+    tokenizer_str: str | None = None
+    stop_token_ids: list[Int32] | None = None
+
+    def checks(self, name: str, value: Any) -> None:
+        if name == "encoded_vocab" and self.backend is _GuidedDecodingBackend.XGRAMMAR:
+            message = "Guided decoding is enabled with xgrammar, but EncodedVocab is not set"
+            check(value is not None, message, "executor/guidedDecodingConfig.cpp")
+
+
 class ExtendedRuntimePerfKnobConfig(Bound):
     multi_block_mode: bool = True
     enable_context_fmha_fp32_acc: bool = False
@@ -134,7 +153,7 @@ class ExecutorConfig(Bound):
     recv_poll_period_ms: Int32 = 0
     max_seq_idle_microseconds: UInt64 = 180000000
     spec_dec_config: SpeculativeDecodingConfig | None = None
-    guided_decoding_config: Unsupported | None = None
+    guided_decoding_config: GuidedDecodingConfig | None = None
     additional_model_outputs: Unsupported | None = None
     cache_transceiver_config: Unsupported | None = None
     gather_generation_logits: bool = False

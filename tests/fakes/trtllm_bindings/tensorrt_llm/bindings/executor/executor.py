@@ -141,6 +141,9 @@ class Executor:
             text = f"Encountered an error when fetching new request: {error}"
             self._append(Response(request_id, text))
             return
+        if (problem := self._derails(request)) is not None:
+            self._fail_all(request_id, problem)
+            return
         draft = request.external_draft_tokens_config
         ours = torch_side.Request(
             input_token_ids=request.input_token_ids,
@@ -151,6 +154,7 @@ class Executor:
             sampling=_sampling(request.sampling_config, verifies=self._plan.max_draft_len > 0),
             streaming=request.streaming,
             embedding_bias=_bias(request.embedding_bias),
+            guide=_guide(request),
         )
 
         def listen(response: torch_side.Response) -> None:
@@ -158,6 +162,30 @@ class Executor:
 
         self._active[request_id] = self._plan.runtime.enqueue_request(ours, listen)
         self._terminate_cancelled()
+
+    def _derails(self, request: Request) -> str | None:
+        """What ends all requests at work, or makes wrong texts, which nobody may ask for
+        (`guidedDecoder.cpp`)."""
+        config, sampling = self.config.guided_decoding_config, request.sampling_config
+        if request.guided_decoding_params is None or config is None:
+            return None
+        if request.guided_decoding_params.guide_type.name == "STRUCTURAL_TAG":
+            return "Segmentation fault"
+        if request.external_draft_tokens_config:
+            return "only the first row of a verification has a mask"
+        if [request.end_id] != config.stop_token_ids:
+            return "GrammarMatcher has terminated after accepting the stop token"
+        if request.bad_words or sampling.min_tokens:
+            return "a token was not accepted, and nobody looked"
+        return None
+
+    def _fail_all(self, request_id: int, problem: str) -> None:
+        """`terminateActiveRequests`."""
+        text = f"Encountered an error in forwardAsync function: {problem}"
+        for active, ours in list(self._active.items()):
+            self._append(Response(active, text))
+            self._plan.runtime.cancel_request(ours)
+        self._append(Response(request_id, text))
 
     def _validate(self, request: Request) -> None:
         """`LlmRequest::validate`: token ids are not looked at, and a prompt may leave no room for output."""
@@ -179,6 +207,11 @@ class Executor:
             shape, kind = tuple(request.embedding_bias.shape), request.embedding_bias.dtype
             source = "batch_manager/createNewDecoderRequests.cpp"
             check(shape == (loaded.vocab_size,) and kind == float32, "embedding bias", source)
+        if request.guided_decoding_params and not self.config.guided_decoding_config:
+            message = (
+                "Request is specified with GuidedDecodingParams, but GuidedDecoder is not setup. Please "
+            )
+            check(False, f"{message}provide a valid GuidedDecodingConfig to setup GuidedDecoder.", IMPL)
         output = request.output_config
         if output.return_generation_logits and not self.config.gather_generation_logits:
             message = (
@@ -192,6 +225,12 @@ class Executor:
             raise NotImplementedError("the stand-in cannot do this request")
 
     def _hear(self, request_id: int, request: Request, response: torch_side.Response) -> None:
+        if request_id not in self._active:
+            return
+        if response.error is not None and response.error.startswith("Guide refused"):
+            self._active.pop(request_id)
+            self._fail_all(request_id, response.error)
+            return
         if response.error is not None:
             # The torch executor refuses what a GPU would have stumbled over.
             text = f"Encountered an error in forwardAsync function: CUDA error: {response.error}"
@@ -241,6 +280,13 @@ class Executor:
 
 def _bias(bias: Tensor | None) -> dict[int, float]:
     return {} if bias is None else {i: value for i, value in enumerate(bias.tolist()) if value}
+
+
+def _guide(request: Request) -> torch_side.Guide | None:
+    params = request.guided_decoding_params
+    if params is None:
+        return None
+    return torch_side.Guide(torch_side.GuideType[params.guide_type.name], params.guide or "")
 
 
 def _overload(*args: Any, **kwargs: Any) -> tuple[int | list[int] | None, datetime.timedelta | None]:

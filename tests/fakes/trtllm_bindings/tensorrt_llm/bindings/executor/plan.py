@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import xgrammar
+
 from tensorrt_llm import __version__
-from tensorrt_llm.bindings.executor.config import BatchingType, CommunicationMode, ExecutorConfig
+from tensorrt_llm.bindings.executor.config import (
+    BatchingType,
+    CommunicationMode,
+    ExecutorConfig,
+    GuidedDecodingConfig,
+)
 from tensorrt_llm.bindings.executor.errors import check, thrown
 from tensorrt_llm.gpu import GPUS, Gpu
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.guides.guides import Guides
 
 EXTERNAL = 2
 UNSUPPORTED = {"max_batch_size": None, "max_num_tokens": None, "max_queue_size": None, "max_beam_width": 1}
@@ -67,7 +75,7 @@ def load(folder: Path, config: ExecutorConfig) -> Plan:
         raise NotImplementedError("the stand-in cannot make texts shorter than the engine")
     max_seq_len = build["max_seq_len"]
     return Plan(
-        runtime=_runtime(folder, document, window),
+        runtime=_runtime(folder, document, window, config.guided_decoding_config),
         max_input_len=max_seq_len - 1 if chunked else min(max_seq_len - 1, build["max_num_tokens"]),
         max_seq_len=max_seq_len,
         max_draft_len=build["max_draft_len"],
@@ -134,10 +142,34 @@ def _take(gpu: Gpu, weights: int, kv: Any, pretrained: dict[str, Any]) -> tuple[
     return weights + tokens * per_token, tokens
 
 
-def _runtime(folder: Path, document: dict[str, Any], window: int) -> TorchExecutor:
+def _runtime(
+    folder: Path, document: dict[str, Any], window: int, guided: GuidedDecodingConfig | None
+) -> TorchExecutor:
     """An engine sees the window that it is told of, whatever its model was made for."""
     pretrained = document["pretrained_config"] | {"sliding_window": window}
     with tempfile.TemporaryDirectory() as copy:
         Path(copy, "config.json").write_text(json.dumps(document | {"pretrained_config": pretrained}))
         Path(copy, "rank0.safetensors").symlink_to((folder / "rank0.engine").absolute())
-        return TorchExecutor(Path(copy))
+        return TorchExecutor(Path(copy), guides=None if guided is None else _guides(guided, pretrained))
+
+
+def _guides(config: GuidedDecodingConfig, pretrained: dict[str, Any]) -> Guides:
+    """The vocabulary as xgrammar reads it (`TokenizerInfo::FromHuggingFace`)."""
+    dtype = pretrained["logits_dtype"]
+    check(dtype in ("float32", "float16"), "Unsupported logits data type.", "batch_manager/guidedDecoder.cpp")
+    check(config.backend.name == "XGRAMMAR", "LLGuidance is not supported", "batch_manager/guidedDecoder.cpp")
+    if config.tokenizer_str is None or config.stop_token_ids is None:
+        raise NotImplementedError("GuidedDecodingConfig: the stand-in needs a tokenizer and stop tokens")
+    kind = xgrammar.TokenizerInfo._detect_metadata_from_hf(config.tokenizer_str)
+    tokens = xgrammar.TokenizerInfo(
+        config.encoded_vocab or [],
+        kind["vocab_type"],
+        vocab_size=pretrained["vocab_size"],
+        stop_token_ids=config.stop_token_ids,
+        add_prefix_space=kind["add_prefix_space"],
+    )
+    vocabulary = tokens.decoded_vocab
+    for token_id in config.stop_token_ids:
+        vocabulary[token_id] = b""
+    vocabulary += [b""] * (pretrained["vocab_size"] - len(vocabulary))
+    return Guides(lambda size: vocabulary[:size], pretrained["vocab_size"])

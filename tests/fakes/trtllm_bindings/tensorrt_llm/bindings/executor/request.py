@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import KW_ONLY, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -81,6 +81,27 @@ class ExternalDraftTokensConfig(Bound):
             check(0 < value <= 1, "mAcceptanceThreshold > 0.f && mAcceptanceThreshold <= 1.f", source)
 
 
+class _GuideType(enum.Enum):
+    JSON = 0
+    JSON_SCHEMA = 1
+    REGEX = 2
+    EBNF_GRAMMAR = 3
+    STRUCTURAL_TAG = 4
+
+
+class GuidedDecodingParams(Bound):
+    READ_ONLY = ("guide_type", "guide")
+    GuideType: ClassVar[type[_GuideType]] = _GuideType
+
+    guide_type: _GuideType
+    guide: str | None = None
+
+    def checks(self, name: str, value: Any) -> None:
+        if name == "guide" and self.guide_type is not _GuideType.JSON:
+            message = "The guide string must be provided unless using GuideType::kJSON."
+            check(value is not None, message, "executor/guidedDecodingParams.cpp")
+
+
 class LookaheadDecodingConfig(Bound):
     READ_ONLY = ("max_window_size", "max_ngram_size", "max_verification_set_size")
 
@@ -127,7 +148,7 @@ class Request(Bound):
     num_return_sequences: Int32 = 1
     eagle_config: Unsupported | None = None
     skip_cross_attn_blocks: Unsupported | None = None
-    guided_decoding_params: Unsupported | None = None
+    guided_decoding_params: GuidedDecodingParams | None = None
     language_adapter_uid: Int32 | None = None
     allotted_time_ms: Unsupported | None = None
     cache_salt_id: UInt64 | None = None

@@ -1,0 +1,114 @@
+"""Guided decoding under a real Triton: texts of a grammar, with drafts and without, and refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from jsonschema import validate
+
+from tests.e2e.conftest import BLS, IN_PROCESS, Deploy
+
+PROMPT = "settings = "
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "size": {"type": "integer", "maximum": 9999, "minimum": 0},
+        "tags": {"type": "array", "items": {"enum": ["self", "return", "path"]}, "maxItems": 4},
+    },
+    "required": ["name", "size", "tags"],
+    "additionalProperties": False,
+}
+REGEX = r"def [a-z_]{3,12}\(self(, [a-z]{2,8}){0,2}\):\n    return [a-z]{1,8}"
+GUIDED = {
+    "json_schema": {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": json.dumps(SCHEMA)},
+    "regex": {"guided_decoding_guide_type": "regex", "guided_decoding_guide": REGEX},
+}
+# A grammar of JSON allows any space between its parts, and a model this small writes nothing else.
+BLANKS = ["\n", "\n\n", "\n\n\n", "\t", "\r", *(" " * count for count in range(1, 37))]
+NO_BLANKS = {"embedding_bias_words": BLANKS, "embedding_bias_weights": [-1e5] * len(BLANKS)}
+
+
+@IN_PROCESS
+@pytest.mark.parametrize("name", GUIDED)
+def test_a_guided_text_is_of_its_grammar_and_drafts_do_not_change_it(server: Deploy, name: str) -> None:
+    body = {"text_input": PROMPT, "max_tokens": 200, "return_perf_metrics": True, **NO_BLANKS}
+    body |= GUIDED[name]
+    drafted = 0
+    for sampling in ({}, {"temperature": 0.9, "seed": 3}):
+        asked = [{**body, **sampling, "num_draft_tokens": k} for k in (0, 1, 4, 8)]
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(server.post, asked))
+        assert [status for status, _ in answers] == [200] * 4, answers
+        text = answers[0][1]["text_output"]
+        if name == "regex":
+            assert re.fullmatch(REGEX, text)
+        else:
+            validate(json.loads(text), SCHEMA)
+        for _, answer in answers:
+            assert answer["text_output"] == text
+            assert answer["finish_reason"] == "stop"
+            assert "speculation" not in answer
+            drafted += answer["total_accepted_draft_tokens"]
+    assert drafted > 0
+
+
+@IN_PROCESS
+def test_a_stream_is_the_same_text_beside_free_requests(server: Deploy) -> None:
+    body = {"max_tokens": 200, **NO_BLANKS, **GUIDED["json_schema"]}
+    with ThreadPoolExecutor(3) as pool:
+        free = pool.submit(server.generate, PROMPT, max_tokens=60)
+        stream = pool.submit(server.stream, PROMPT, **body)
+        whole = pool.submit(server.generate, PROMPT, **body)
+    assert "".join(event["text_output"] for event in stream.result()) == whole.result()
+    assert free.result() == server.generate(PROMPT, max_tokens=60)
+
+
+REFUSED = {
+    "broken JSON": ("json_schema", '{"type": ', "guided_decoding_guide is refused (it is not JSON"),
+    "unknown type of a schema": ("json_schema", '{"type": "word"}', 'Unsupported type "word"'),
+    "deep schema": ("json_schema", '{"items":' * 3000 + "{}" + "}" * 3000, "nested"),
+    "no expression": ("regex", "((((", "parenthesis"),
+    "too long": ("regex", "a" * 10**6, "1000000 characters"),
+    "unknown type": ("xml", "a", 'guided_decoding_guide_type is "xml"; it must be one of json, json_schema'),
+    "no type": ("", "a", "guided_decoding_guide is given without a type"),
+    "a guide of json": ("json", "{}", "takes no guide"),
+}
+
+
+@IN_PROCESS
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_followed_is_a_400_with_one_line(server: Deploy, name: str) -> None:
+    guide_type, guide, text = REFUSED[name]
+    body = {
+        "text_input": PROMPT,
+        "guided_decoding_guide_type": guide_type,
+        "guided_decoding_guide": guide,
+    }
+    status, answer = server.post(body)
+    assert status == 400
+    assert text in answer["error"]
+    assert "\n" not in answer["error"]
+
+
+@BLS
+def test_engines_that_are_models_of_their_own_decode_alone_and_the_answer_says_so(server: Deploy) -> None:
+    """NVIDIA's tensors do not tell where a guide began, so a guided text is one request."""
+    body = {"text_input": PROMPT, "max_tokens": 200, **GUIDED["regex"]}
+    for sampling in ({}, {"temperature": 0.9, "seed": 3}):
+        status, answer = server.post({**body, **sampling})
+        assert status == 200, answer
+        assert re.fullmatch(REGEX, answer["text_output"])
+        assert answer["speculation"] == "off: guided_decoding_guide_type"
+    for change, problem in (
+        ({"guided_decoding_guide": "("}, "parenthesis is not closed"),
+        ({"min_tokens": 3}, "min_tokens is given beside a guide"),
+        ({"guided_decoding_guide_type": "structural_tag"}, "guided_decoding_guide_type is structural_tag"),
+    ):
+        status, answer = server.post({**body, **change})
+        assert status == 400
+        assert problem in answer["error"]

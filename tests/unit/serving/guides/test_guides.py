@@ -1,0 +1,143 @@
+"""What is kept of guides, what is refused, and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.fakes.guided import GUIDES, VOCABULARY, guides
+from trtspec.serving.errors import GuideError
+from trtspec.serving.executor import Guide, GuideType
+from trtspec.serving.guides import compiler
+from trtspec.serving.guides import guides as module
+from trtspec.serving.guides.bounds import MAX_CHARACTERS, MAX_DEPTH, check
+from trtspec.serving.guides.compiler import Bitmasks, Grammar, GuideCompiler
+
+Run = Callable[[Any], Any]
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The guides that were compiled, in order."""
+    read, compile_ = list[str](), GuideCompiler.compile
+
+    def compile(self: GuideCompiler, guide: Guide) -> Grammar:
+        read.append(guide.guide)
+        return compile_(self, guide)
+
+    monkeypatch.setattr(GuideCompiler, "compile", compile)
+    return read
+
+
+def number(count: int) -> Guide:
+    return Guide(GuideType.REGEX, f"[0-9]{{{count}}}")
+
+
+def test_a_guide_is_read_once_however_many_want_it_and_whatever_ends_its_texts(
+    run: Run, compiled: list[str]
+) -> None:
+    async def main() -> None:
+        made = guides()
+        wanted = [replace(number(3), end_ids=(end,)) for end in range(20)]
+        first = asyncio.ensure_future(made.grammar(wanted[0]))
+        found = await asyncio.gather(*map(made.grammar, wanted))
+        assert set(map(id, found)) == {id(await first)}
+        assert made.find(number(3)) is found[0]
+        assert made.find(number(4)) is None
+
+    run(main())
+    assert compiled == [number(3).guide]
+
+
+def test_who_leaves_does_not_take_the_grammar_from_the_others(run: Run, compiled: list[str]) -> None:
+    async def main() -> None:
+        made = guides()
+        first, second = (asyncio.ensure_future(made.grammar(number(3))) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second is made.find(number(3))
+
+    run(main())
+    assert len(compiled) == 1
+
+
+def test_memory_is_bounded_and_what_was_not_used_goes_first(
+    run: Run, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        made = guides()
+        sizes = [(await made.grammar(number(count))).size for count in (1, 2, 3)]
+        monkeypatch.setattr(module, "MAX_BYTES", sum(sizes))
+        made.find(number(1))
+        await made.grammar(number(4))
+        assert made.find(number(2)) is None
+        assert made.find(number(1)) is not None
+        monkeypatch.setattr(module, "MAX_BYTES", 1)
+        await made.grammar(number(5))
+        assert [count for count in range(1, 6) if made.find(number(count))] == [5]
+
+    run(main())
+
+
+def test_refusals_are_remembered_up_to_a_number(
+    run: Run, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_REFUSED", 2)
+
+    async def main() -> None:
+        made = guides()
+        for expression in ("(1", "(2", "(2", "(3", "(1"):
+            with pytest.raises(GuideError, match="parenthesis"):
+                await made.grammar(Guide(GuideType.REGEX, expression))
+
+    run(main())
+    assert compiled == ["(1", "(2", "(3", "(1"]
+
+
+def test_a_guide_whose_first_token_takes_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a large vocabulary, `[^a]{0,9999}` two thousand times takes seconds; nothing takes no time."""
+    monkeypatch.setattr(compiler, "MAX_MASK_S", -1.0)
+    with pytest.raises(GuideError, match="ambiguous"):
+        GuideCompiler(VOCABULARY).compile(GUIDES["json"])
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_bits_are_what_the_matcher_accepts(name: str) -> None:
+    """Of every token, along a text that takes the first one allowed each time."""
+    size = len(VOCABULARY)
+    matcher = GuideCompiler(VOCABULARY).compile(GUIDES[name]).matcher()
+    for _ in range(12):
+        bitmasks = Bitmasks(2, size)
+        matcher.fill(bitmasks, 1)
+        row = bitmasks.unpacked(2)[1]
+        texts = [token for token in range(size) if VOCABULARY[token]]
+        for token in texts:
+            accepted = matcher.accept(token)
+            matcher.back(int(accepted))
+            assert accepted == row[token] == bitmasks.allows(1, token)
+        assert not any(row[token] for token in range(size) if not VOCABULARY[token])
+        allowed = [token for token in texts if row[token]]
+        assert allowed or bitmasks.ends(1)
+        if not allowed:
+            return
+        assert matcher.accept(allowed[0])
+
+
+def test_bounds_are_exact() -> None:
+    check(Guide(GuideType.REGEX, "a" * MAX_CHARACTERS))
+    check(Guide(GuideType.REGEX, "(" * MAX_DEPTH + "a" + ")" * MAX_DEPTH))
+    check(Guide(GuideType.REGEX, "()" * 1000 + "\\(" * 1000))
+    check(Guide(GuideType.JSON_SCHEMA, "[" * MAX_DEPTH + "]" * MAX_DEPTH))
+    for kind, text in (
+        (GuideType.REGEX, "a" * (MAX_CHARACTERS + 1)),
+        (GuideType.REGEX, "(" * (MAX_DEPTH + 1)),
+        (GuideType.EBNF_GRAMMAR, "[{(" * 22),
+        (GuideType.JSON_SCHEMA, "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)),
+        (GuideType.STRUCTURAL_TAG, "["),
+    ):
+        with pytest.raises(GuideError):
+            check(Guide(kind, text))

@@ -1,0 +1,71 @@
+"""Guided decoding in TensorRT-LLM's runtime: what its matcher is told of the vocabulary.
+
+`GuidedDecoder` (`batch_manager/guidedDecoder.cpp`, 1.0 to 1.2) checks nothing, so a request that it cannot
+follow must never reach it:
+
+* A guide that xgrammar refuses raises in a step, and `ExecutorImpl::forwardAsync` then ends every request at
+  work with the error. So guides are read here first, by the xgrammar that NVIDIA's image has.
+* Once a stop token was accepted, the next mask raises, with the same end. A request goes on behind a stop
+  token that is not its `end_id`, so there is one stop token, and every guided request has it as `end_id`.
+* Whether the matcher takes a token is not looked at. With bad words or `min_tokens` that leave no token, the
+  text would go on outside of the grammar, without a word.
+* `STRUCTURAL_TAG` has no branch in `build`, and `execute` raises for logits that are not float32 or float16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.serving.executor import Guide, GuideType, Request
+from trtspec.serving.executors.validation import Refused
+from trtspec.serving.tokenizer import Tokenizer
+
+GUIDE_TYPES = frozenset(GuideType) - {GuideType.STRUCTURAL_TAG}
+LOGITS_DTYPES = ("float32", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class GuidedVocabulary:
+    """The arguments of `GuidedDecodingConfig`: `encoded_vocab` has the tokenizer's own name of each token id.
+
+    Special tokens have none, so that no grammar allows them.
+    """
+
+    encoded_vocab: list[str]
+    tokenizer_str: str
+    stop_token_id: int
+
+
+def guided_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> GuidedVocabulary | None:
+    """Returns what an engine must know of the tokenizer; None where no token ends a text."""
+    if not tokenizer.end_ids:
+        return None
+    names = tokenizer.names(vocab_size)
+    return GuidedVocabulary(names, tokenizer.document, tokenizer.end_ids[0])
+
+
+def to_config(trtllm: Any, vocabulary: GuidedVocabulary) -> Any:
+    """Returns a `tensorrt_llm.bindings.executor.GuidedDecodingConfig`."""
+    return trtllm.GuidedDecodingConfig(
+        backend=trtllm.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,
+        encoded_vocab=vocabulary.encoded_vocab,
+        tokenizer_str=vocabulary.tokenizer_str,
+        stop_token_ids=[vocabulary.stop_token_id],
+    )
+
+
+def to_params(trtllm: Any, guide: Guide) -> Any:
+    """Returns a `tensorrt_llm.bindings.executor.GuidedDecodingParams`."""
+    kinds = trtllm.GuidedDecodingParams.GuideType
+    return trtllm.GuidedDecodingParams(getattr(kinds, guide.guide_type.name), guide.guide or None)
+
+
+def check_guided(request: Request, stop_token_id: int | None) -> None:
+    """Raises `Refused` for options beside a guide with which the runtime would leave the grammar, or fail."""
+    if request.guide is None:
+        return
+    if request.end_id != stop_token_id:
+        raise Refused(f"A guide needs EndId {stop_token_id}, at which TensorRT-LLM's matcher ends")
+    if request.bad_words or request.sampling.min_tokens:
+        raise Refused("TensorRT-LLM leaves the grammar where bad words or min_tokens forbid what it allows")

@@ -1,0 +1,161 @@
+"""Guides as the engine follows them: which tokens its rows may choose.
+
+TensorRT-LLM's `GuidedDecoder` masks one row of logits a request and starts anew with each request; here every
+row of a verification has its own mask, and a text goes on in the next request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trtspec.serving.errors import GuideError
+from trtspec.serving.executor import Request
+from trtspec.serving.guides.compiler import MAX_MASK_S, TOO_AMBIGUOUS, Bitmasks, Grammar
+from trtspec.serving.text import Text
+
+ENDED, NOTHING = -1, -2
+"""What a row chooses in place of a token: that the text ends, and that nothing may follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """What rows of a step may choose, one for each prefix of a draft up to the first forbidden token.
+
+    `allowed` is `[rows, vocab_size]`, with the end tokens where the text may end; `is_complete` says that of
+    each row.
+    """
+
+    allowed: npt.NDArray[np.bool_]
+    is_complete: list[bool]
+    end_ids: frozenset[int]
+
+    def read(self, chosen: list[int]) -> list[int]:
+        """Returns the tokens that the rows chose, with `ENDED` for what ends the text.
+
+        Rows without a mask come behind a forbidden token of a draft, so nobody reads them.
+        """
+        return [
+            ENDED if token in self.end_ids or (token == NOTHING and complete) else token
+            for token, complete in zip(chosen, self.is_complete, strict=False)
+        ] + chosen[len(self.is_complete) :]
+
+
+class Follower:
+    """A matcher that goes along with one text; `taken` of its generated tokens lie behind it."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._matcher, self._vocab_size = grammar.matcher(), grammar.vocab_size
+        self.taken = 0
+
+    def take(self, token_ids: list[int]) -> None:
+        """Goes on behind tokens of the text; raises `GuideError` where the grammar forbids one."""
+        for token_id in token_ids:
+            if not self._matcher.accept(token_id):
+                raise GuideError(f"The guide forbids token {self.taken} of what was generated before")
+            self.taken += 1
+
+    def back(self, taken: int) -> None:
+        """Goes back to the first `taken` tokens."""
+        self._matcher.back(self.taken - taken)
+        self.taken = taken
+
+    def masks(self, draft: list[int], vocab_size: int, end_ids: frozenset[int], num_endless: int) -> Masks:
+        """Returns the masks of the rows behind each prefix of the draft; `num_endless` of them have no end.
+
+        Raises `GuideError` for a grammar so ambiguous that a mask takes long.
+        """
+        bitmasks = Bitmasks(len(draft) + 1, self._vocab_size)
+        is_complete: list[bool] = []
+        start = self.taken
+        try:
+            for row, token_id in enumerate([*draft, None]):
+                begin = time.thread_time()
+                self._matcher.fill(bitmasks, row)
+                if time.thread_time() - begin > MAX_MASK_S:
+                    raise GuideError(f"The guide cannot be followed: {TOO_AMBIGUOUS}")
+                is_complete.append(bitmasks.ends(row))
+                if token_id is None or token_id in end_ids or not bitmasks.allows(row, token_id):
+                    break
+                self.take([token_id])
+        finally:
+            self.back(start)
+        allowed = bitmasks.unpacked(len(is_complete))[:, :vocab_size]
+        for end_id in end_ids:
+            if end_id < vocab_size:
+                allowed[:, end_id] = is_complete
+                allowed[: max(num_endless, 0), end_id] = False
+        return Masks(allowed, is_complete, end_ids)
+
+
+class GuidedText:
+    """The guide of one request: of the tokens of `text` from `start` to `end`, and of those that follow.
+
+    `masks` are those of the next step, and `error` says why there can be none.
+    """
+
+    def __init__(self, request: Request, grammar: Grammar, text: Text, end: int) -> None:
+        guide = request.guide
+        assert guide is not None
+        self.key, self.grammar, self.text = (guide.guide_type, guide.guide), grammar, text
+        self.start, self.end = end - request.num_guided, end
+        self.end_ids = frozenset(guide.end_ids)
+        if request.end_id not in (None, -1):
+            self.end_ids |= {request.end_id}
+        self.follower: Follower | None = None
+        self.masks: Masks | None = None
+        self.error: str | None = None
+
+    def mask(self, draft: list[int], vocab_size: int, num_endless: int) -> None:
+        """Finds out what the rows behind each prefix of the draft may choose."""
+        assert self.follower is not None
+        try:
+            self.masks = self.follower.masks(draft, vocab_size, self.end_ids, num_endless)
+        except GuideError as error:
+            self.masks, self.error = None, str(error)
+
+    def go_on(self, token_ids: list[int]) -> None:
+        """Goes on behind tokens that were chosen with the masks."""
+        assert self.follower is not None
+        self.follower.take(token_ids)
+
+
+class Followers:
+    """The followers of texts between their requests, up to `most`, the latest ones.
+
+    A follower is kept with the very `Text`, whose beginning never changes, so that a round only reads what
+    the last one added.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[int, GuidedText] = OrderedDict()
+
+    def begin(self, guided: GuidedText) -> None:
+        """Gives a text its follower, behind what was generated before.
+
+        Raises `GuideError` if the guide forbids that.
+        """
+        text, before = guided.text, self._kept.pop(id(guided.text), None)
+        follower = before.follower if before is not None and _continues(guided, before) else None
+        follower = follower or Follower(guided.grammar)
+        follower.take(text[guided.start + follower.taken : guided.end])
+        guided.follower = follower
+
+    def keep(self, guided: GuidedText) -> None:
+        """Keeps the follower for the next request of its text, behind what this one was given."""
+        if guided.follower is None or guided.error is not None:
+            return
+        guided.follower.back(guided.end - guided.start)
+        self._kept[id(guided.text)] = guided
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+
+
+def _continues(guided: GuidedText, before: GuidedText) -> bool:
+    same = guided.text is before.text and guided.start == before.start and guided.key == before.key
+    return same and guided.end >= before.end

@@ -1,0 +1,137 @@
+"""Grammars of guides, compiled by xgrammar for one vocabulary.
+
+xgrammar (https://github.com/mlc-ai/xgrammar) is what TensorRT-LLM's runtime follows guides with
+(`batch_manager/guidedDecoder.cpp`), so a guide means the same on each backend.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtspec.serving.errors import GuideError
+from trtspec.serving.executor import Guide, GuideType
+
+# Before each message: a time and a place in xgrammar's own source.
+_PLACE = re.compile(r"\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?")
+_LONGEST_MESSAGE = 300
+
+MAX_MASK_S = 0.05
+"""The longest that one mask may take of the processor, usually microseconds: all requests wait for it."""
+TOO_AMBIGUOUS = f"it is so ambiguous that a token takes over {MAX_MASK_S:g} s"
+
+
+def is_installed() -> bool:
+    """Says whether xgrammar is here, with what it imports."""
+    return all(find_spec(package) is not None for package in ("xgrammar", "transformers"))
+
+
+class Grammar:
+    """A grammar over `vocab_size` tokens that has been read; `size` is its memory in bytes.
+
+    Any thread may use it.
+    """
+
+    def __init__(self, compiled: Any, make_matcher: Callable[[Any], Any], vocab_size: int) -> None:
+        self._compiled, self._make_matcher, self.vocab_size = compiled, make_matcher, vocab_size
+        self.size: int = compiled.memory_size_bytes
+
+    def matcher(self) -> Matcher:
+        """Returns a matcher of a text that has not begun."""
+        return Matcher(self._make_matcher(self._compiled))
+
+
+class Matcher:
+    """A place in a text of a grammar; used on one thread at a time."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    def accept(self, token_id: int) -> bool:
+        """Goes on behind a token; returns False, and stays, where the grammar forbids it."""
+        return bool(self._matcher.accept_token(token_id))
+
+    def back(self, count: int) -> None:
+        """Goes back before the last `count` tokens."""
+        if count:
+            self._matcher.rollback(count)
+
+    def fill(self, bitmasks: Bitmasks, row: int) -> None:
+        """Finds out which tokens may follow."""
+        self._matcher.fill_next_token_bitmask(bitmasks.words, row)
+
+
+class Bitmasks:
+    """Which tokens may follow, in `rows` places of a text: a bit for each token, and one for the end."""
+
+    def __init__(self, rows: int, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self.words = np.full((rows, (vocab_size + 32) // 32), -1, np.int32)
+
+    def allows(self, row: int, token_id: int) -> bool:
+        return bool(self.words[row, token_id // 32] >> token_id % 32 & 1)
+
+    def ends(self, row: int) -> bool:
+        """Says whether the text may end there."""
+        return self.allows(row, self._vocab_size)
+
+    def unpacked(self, rows: int) -> npt.NDArray[np.bool_]:
+        """Returns the first rows as `[rows, vocab_size]`."""
+        numbers = self.words[:rows].view(np.uint8)
+        return np.unpackbits(numbers, axis=1, count=self._vocab_size, bitorder="little").view(np.bool_)
+
+
+class GuideCompiler:
+    """Compiles guides for a `vocabulary`: the bytes of every token id, none for those that never come.
+
+    Behind the vocabulary stands one token more, which ends a text. So a grammar is the same for every set of
+    end tokens, and special tokens, which have no text, are never part of what it allows.
+    """
+
+    def __init__(self, vocabulary: list[bytes]) -> None:
+        self._xgrammar = xgrammar = import_module("xgrammar")
+        self._size = len(vocabulary)
+        tokens = xgrammar.TokenizerInfo(
+            [*vocabulary, b""],
+            xgrammar.VocabType.RAW,
+            vocab_size=self._size + 1,
+            stop_token_ids=[self._size],
+        )
+        # One thread, so that engines keep their processors; finished grammars are kept by `Guides`.
+        self._compiler = xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
+
+    def compile(self, guide: Guide) -> Grammar:
+        """Returns the grammar; raises `GuideError` for one that xgrammar refuses, or is slow to follow."""
+        try:
+            grammar = Grammar(self._read(guide), self._xgrammar.GrammarMatcher, self._size)
+        except Exception as error:  # xgrammar raises RuntimeError, and some classes of its own
+            raise GuideError(_line(error)) from None
+        begin = time.thread_time()
+        grammar.matcher().fill(Bitmasks(1, self._size), 0)
+        if time.thread_time() - begin > MAX_MASK_S:
+            raise GuideError(TOO_AMBIGUOUS)
+        return grammar
+
+    def _read(self, guide: Guide) -> Any:
+        compiler = self._compiler
+        if guide.guide_type is GuideType.JSON:
+            return compiler.compile_builtin_json_grammar()
+        read = {
+            GuideType.JSON_SCHEMA: compiler.compile_json_schema,
+            GuideType.REGEX: compiler.compile_regex,
+            GuideType.EBNF_GRAMMAR: compiler.compile_grammar,
+            GuideType.STRUCTURAL_TAG: compiler.compile_structural_tag,
+        }[guide.guide_type]
+        return read(guide.guide)
+
+
+def _line(error: Exception) -> str:
+    line = " ".join(_PLACE.sub("", str(error)).split()) or type(error).__name__
+    return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 3] + "..."

@@ -1,0 +1,149 @@
+"""The guides of a model: grammars that are compiled beside the engines, within bounds, and kept."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from trtspec.serving.errors import Busy, EngineLoadError, GuideError
+from trtspec.serving.executor import Guide, GuideType
+from trtspec.serving.executors.bls.thread_pool import ThreadPool
+from trtspec.serving.guides.bounds import check
+from trtspec.serving.guides.compiler import Grammar, GuideCompiler, is_installed
+
+T = TypeVar("T")
+Key = tuple[GuideType, str]
+
+COMPILE_S = 10.0
+"""The longest time that a guide may take to be read."""
+MAX_BYTES = 256 * 2**20
+"""How much memory the grammars that are kept may take."""
+MAX_REFUSED = 256
+"""How many guides that were refused are remembered."""
+_THREADS = 2
+_NICENESS = 10
+
+
+class Guides:
+    """Turns guides into grammars over `vocab_size` tokens, whose bytes `vocabulary` returns.
+
+    All methods are called on the thread of one asyncio loop at a time. Guides are read on threads of their
+    own, which get the processor when nobody else wants it. One that takes longer than `COMPILE_S` is refused;
+    its thread cannot be stopped, so `2 * _THREADS` such guides at most are at work, and then others wait.
+    """
+
+    def __init__(self, vocabulary: Callable[[int], list[bytes]], vocab_size: int) -> None:
+        self._vocabulary, self._vocab_size = vocabulary, vocab_size
+        self._compiler: GuideCompiler | None = None
+        self._threads = ThreadPool(_THREADS, "guides")
+        self._grammars: OrderedDict[Key, Grammar] = OrderedDict()
+        self._refused: OrderedDict[Key, str] = OrderedDict()
+        self._size = 0
+        self._tasks: dict[Key | None, asyncio.Task[Any]] = {}
+
+    @property
+    def types(self) -> frozenset[GuideType]:
+        """The kinds of guides that can be read here: all of them where xgrammar is installed, else none."""
+        return frozenset(GuideType) if is_installed() else frozenset()
+
+    def find(self, guide: Guide) -> Grammar | None:
+        """Returns the grammar of a guide that was read before."""
+        key = _key(guide)
+        if key in self._grammars:
+            self._grammars.move_to_end(key)
+        return self._grammars.get(key)
+
+    async def grammar(self, guide: Guide) -> Grammar:
+        """Returns the grammar of a guide; raises `GuideError`, and `Busy` where it was not even begun."""
+        key = _key(guide)
+        if key in self._refused:
+            raise GuideError(self._refused[key])
+        if (found := self.find(guide)) is not None:
+            return found
+        check(guide)
+        if self._compiler is None:
+            self._compiler = await self._once(None, self._load)
+        return await self._once(key, partial(self._compile, key, guide))
+
+    def close(self) -> None:
+        """Drops the guides that wait to be read."""
+        self._threads.close()
+
+    async def _once(self, key: Key | None, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Awaits work that all who want it at the same time share; nobody's leaving ends it."""
+        if (task := self._tasks.get(key)) is None or task.done():
+            self._tasks[key] = task = asyncio.get_running_loop().create_task(work())
+            task.add_done_callback(partial(self._forget, key))
+        result: T = await asyncio.shield(task)
+        return result
+
+    def _forget(self, key: Key | None, task: asyncio.Task[Any]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+        if not task.cancelled():
+            task.exception()  # Nobody may be left to hear of it.
+
+    async def _load(self) -> GuideCompiler:
+        """Imports xgrammar, which takes seconds, when the first guide comes."""
+        try:
+            return await self._on_thread(lambda: GuideCompiler(self._vocabulary(self._vocab_size)), None)
+        except ImportError as error:
+            raise EngineLoadError("xgrammar", f"cannot be imported ({error})") from error
+
+    async def _compile(self, key: Key, guide: Guide) -> Grammar:
+        assert self._compiler is not None
+        try:
+            grammar = await self._on_thread(partial(self._compiler.compile, guide), COMPILE_S)
+        except GuideError as error:
+            self._refused[key] = str(error)
+            if len(self._refused) > MAX_REFUSED:
+                self._refused.popitem(last=False)
+            raise
+        self._grammars[key] = grammar
+        self._size += grammar.size
+        while self._size > MAX_BYTES and len(self._grammars) > 1:
+            self._size -= self._grammars.popitem(last=False)[1].size
+        return grammar
+
+    async def _on_thread(self, work: Callable[[], T], limit_s: float | None) -> T:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        call = self._threads.submit(partial(_run, work, loop, done))
+        try:
+            return await asyncio.wait_for(done, limit_s)
+        except asyncio.TimeoutError:
+            if self._threads.give_up(call):
+                raise Busy("other grammars are being read") from None
+            raise GuideError(f"xgrammar takes longer than {COMPILE_S:g} s to read it") from None
+
+
+def _key(guide: Guide) -> Key:
+    return guide.guide_type, guide.guide
+
+
+def _run(work: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
+    """Settles `done` with what `work` returns or raises; it is called on a thread of the pool."""
+    # Linux counts this by thread.
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+    settle: Callable[[], None]
+    try:
+        settle = partial(_settle, done, work(), None)
+    except Exception as error:
+        settle = partial(_settle, done, None, error)
+    with suppress(RuntimeError):  # The loop is closed.
+        loop.call_soon_threadsafe(settle)
+
+
+def _settle(done: asyncio.Future[T], result: Any, error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)
