@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from trtspec.serving.errors import Busy, EngineLoadError, GuideError
 from trtspec.serving.executor import Guide, GuideType
-from trtspec.serving.executors.bls.thread_pool import ThreadPool
 from trtspec.serving.guides.bounds import check
 from trtspec.serving.guides.compiler import Grammar, GuideCompiler, is_installed
+from trtspec.serving.thread_pool import ThreadPool
 
 T = TypeVar("T")
 Key = tuple[GuideType, str]

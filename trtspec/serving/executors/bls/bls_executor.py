@@ -23,12 +23,12 @@ from trtspec.serving.executors.bls.tensors import (
     request_arrays,
     stop_arrays,
 )
-from trtspec.serving.executors.bls.thread_pool import PooledCall, ThreadPool
 from trtspec.serving.executors.tensorrt_llm.guided import GUIDE_TYPES, check_guided
 from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import at_token
 from trtspec.serving.text import Text
+from trtspec.serving.thread_pool import PooledCall, ThreadPool
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from trtspec.serving.executors.bls.thread_pool import ThreadPool
+from trtspec.serving.thread_pool import ThreadPool
 
 SECONDS = 10
 
