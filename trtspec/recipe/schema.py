@@ -18,6 +18,11 @@ from trtspec.roles import Role
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 LookupTokens = Annotated[int, Field(ge=1, le=64)]
+KeptTokens = Annotated[int, Field(ge=1, le=10**6)]
+EARLIER_ANSWERS = (
+    "How many tokens of earlier answers are looked up too, each by the tenant that it was given to; "
+    "some 300 bytes each. None are if left out."
+)
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Device = Annotated[
@@ -124,7 +129,7 @@ class DraftMethod(Section):
 
     @property
     def options(self) -> dict[str, int]:
-        return self.model_dump(exclude={"kind"})
+        return self.model_dump(exclude={"kind"}, exclude_none=True)
 
 
 class DraftModel(DraftMethod):
@@ -144,6 +149,7 @@ class Ngram(DraftMethod):
     prompt_lookup_max: LookupTokens = Field(
         default=8, description="How many of the last tokens are looked up; the longest match counts."
     )
+    earlier_answers: KeptTokens | None = Field(default=None, description=EARLIER_ANSWERS)
 
 
 class Hybrid(DraftMethod):
@@ -157,6 +163,7 @@ class Hybrid(DraftMethod):
     prompt_lookup_max: LookupTokens = Field(
         default=8, description="How many of the last tokens are looked up; the longest match counts."
     )
+    earlier_answers: KeptTokens | None = Field(default=None, description=EARLIER_ANSWERS)
 
 
 def _named(method: object) -> object:
@@ -313,13 +320,17 @@ class Recipe(Section):
         A key that was added later is left out if its value is what was so before: old digests stay valid.
         """
         values = self.model_dump(mode="json")
-        for section, key, before in (
+        for *sections, key, before in (
+            ("speculation", "method", "earlier_answers", None),
             ("speculation", "method", DraftModel().model_dump()),
             ("speculation", "policy", None),
             ("draft", "device", None),
         ):
-            if values[section] and values[section][key] == before:
-                del values[section][key]
+            section: Any = values
+            for name in sections:
+                section = section and section.get(name)
+            if section and key in section and section[key] == before:
+                del section[key]
         return digest_of(values)
 
     def calibration(self, model: Model) -> Calibration | None:

@@ -36,6 +36,7 @@ class CompletionRequest:
     `num_return_sequences` completions of the prompt, each with a seed of its own (`of_sequence`).
     The text is one of the `guide`'s grammar,
     unless `max_tokens`, a stop string or an error ends it before; the guide's own `end_ids` do not count.
+    Only requests of the same `tenant` are drafted from its answer; from one without a name none are.
     """
 
     prompt: str | None = None
@@ -52,6 +53,7 @@ class CompletionRequest:
     return_log_probs: bool = False
     num_return_sequences: int = 1
     guide: Guide | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ class Coordinator:
             raise RequestError("guide", f"refused ({error})", ALLOWED_GUIDES[guide.guide_type]) from None
 
     def _rounds(self, wanted: CompletionRequest, state: CompletionState) -> Rounds:
-        drafter = self._source.drafter(state.text) if self._source else None
+        drafter = self._source.drafter(state.text, wanted.tenant) if self._source else None
         pace: Pace = FixedPace()
         if self._policy and wanted.num_draft_tokens is None:
             pace = self._policy.pace()

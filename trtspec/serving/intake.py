@@ -19,6 +19,7 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
 MAX_STOP_CHARACTERS = 4096
 MAX_BIAS_WORDS = 300
+MAX_TENANT_LENGTH = 256
 MAX_BIAS = 1e6
 LONG = 4096
 """The size of a request, in characters, that takes some milliseconds to read."""
@@ -40,6 +41,9 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     _check_strings("stop", request.stop)
     _check_strings("bad_words", request.bad_words)
     _check_timeout(request.timeout_s)
+    if len(request.tenant) > MAX_TENANT_LENGTH:
+        found = f"a name of {len(request.tenant)} characters"
+        raise RequestError("tenant", found, f"at most {MAX_TENANT_LENGTH} characters")
     _check_sampling(request.sampling, limits)
     if request.return_log_probs and not limits.returns_log_probs:
         allowed = "false or left out, since the target engine does not say its model's own probabilities"

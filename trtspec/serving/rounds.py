@@ -49,12 +49,17 @@ class Rounds:
             else:
                 origin, length, num_alone = self._next()
                 if length and self._drafter:
-                    yield await self._round(self._drafter, origin, length, deadline)
+                    yield self._told(await self._round(self._drafter, origin, length, deadline))
                     continue
                 alone = state.request(min(num_alone, state.num_remaining), streaming=True)
             async with aclosing(self._burst(alone, deadline)) as deltas:
                 async for delta in deltas:
-                    yield delta
+                    yield self._told(delta)
+
+    def _told(self, delta: Delta) -> Delta:
+        if delta.completion is not None and self._drafter:
+            self._drafter.end()
+        return delta
 
     def _next(self) -> tuple[str, int, int]:
         """Returns the origin and length of the next draft, and the tokens to decode alone where that is 0."""

@@ -152,6 +152,7 @@ class TestRefusedBeforeAnythingIsDownloaded:
     @pytest.fixture(autouse=True)
     def hub(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
     def refused(self, recipe: Path, machine: GpuMachine, *more: str, **variables: str) -> str:
         text = recipe.read_text().replace("model: ./", "model: nobody/")

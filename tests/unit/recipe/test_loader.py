@@ -93,7 +93,7 @@ class TestUnknownKeys:
             (
                 "{kind: ngram, zzz: 3}",
                 "zzz",
-                "known keys here: kind, prompt_lookup_min, prompt_lookup_max",
+                "known keys here: kind, prompt_lookup_min, prompt_lookup_max, earlier_answers",
             ),
             ("{kind: draft_model, zzz: 3}", "zzz", "known keys here: kind"),
         ],

@@ -108,7 +108,7 @@ def test_who_is_served_and_for_how_long() -> None:
 def test_tensors_are_nvidias() -> None:
     """Names, types and dimensions of `tensorrt_llm_bls` and of the OpenAI front end, both of 25.03.
 
-    But for `min_p` and `speculation`, which NVIDIA's models do not have, and for the
+    But for `min_p`, `tenant` and `speculation`, which NVIDIA's models do not have, and for the
     embedding bias, which NVIDIA's `ensemble` has.
     """
     config = text_format.Parse(config_text(RepositorySpec()), pb.ModelConfig())
@@ -117,8 +117,8 @@ def test_tensors_are_nvidias() -> None:
         for tensor in [*config.input, *config.output]
     }
     nvidias = {
-        "STRING [1]": "text_input guided_decoding_guide guided_decoding_guide_type text_output finish_reason "
-        "speculation",
+        "STRING [1]": "text_input guided_decoding_guide guided_decoding_guide_type tenant text_output "
+        "finish_reason speculation",
         "STRING [-1]": "stop_words bad_words embedding_bias_words",
         "FP32 [-1]": "embedding_bias_weights",
         "INT32 [1]": "max_tokens num_draft_tokens end_id pad_id top_k min_tokens beam_width "

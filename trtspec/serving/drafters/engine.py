@@ -31,7 +31,7 @@ class EngineSource:
         self._vocab_size, self._timeout_s = target_vocab_size, timeout_s
         self._breaker, self._stats = CircuitBreaker(), stats
 
-    def drafter(self, text: Text) -> EngineDrafter:
+    def drafter(self, text: Text, tenant: str = "") -> EngineDrafter:
         return EngineDrafter(self, text)
 
     def reap(self, now: float) -> None:
@@ -99,6 +99,9 @@ class EngineDrafter:
         if self._source.is_at_rest():
             return None
         return Offer(ORIGIN, room(self._source.limits, self._text))
+
+    def end(self) -> None:
+        """Keeps nothing: the engine has a cache of its own."""
 
 
 def room(draft: Limits, text: Text) -> int:

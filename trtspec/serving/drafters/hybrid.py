@@ -15,8 +15,8 @@ class HybridSource:
     def __init__(self, lookup: LookupSource, engine: EngineSource) -> None:
         self._lookup, self._engine = lookup, engine
 
-    def drafter(self, text: Text) -> HybridDrafter:
-        return HybridDrafter(self._lookup.drafter(text), self._engine.drafter(text))
+    def drafter(self, text: Text, tenant: str = "") -> HybridDrafter:
+        return HybridDrafter(self._lookup.drafter(text, tenant), self._engine.drafter(text, tenant))
 
     def reap(self, now: float) -> None:
         self._engine.reap(now)
@@ -40,3 +40,6 @@ class HybridDrafter:
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
         return await self._chosen.propose(request, deadline)
+
+    def end(self) -> None:
+        self._lookup.end()

@@ -1,18 +1,20 @@
 """Drafts from the text itself: what followed its last tokens where they stood before.
 
 Prompt lookup decoding (https://github.com/apoorvumang/prompt-lookup-decoding) pays where an answer quotes its
-prompt or repeats itself: edits of code, summaries, tables. The index is of one text, and goes with it.
+prompt or repeats itself: edits of code, summaries, tables. The index is of one text, and goes with it; what
+it does not find may be in earlier answers, where they are kept.
 """
 
 from __future__ import annotations
 
 from array import array
 
+from trtspec.serving.drafters.earlier import EarlierAnswers, Place
 from trtspec.serving.drafters.source import Offer
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 
-ORIGIN = "lookup"
+ORIGIN, EARLIER = "lookup", "earlier_answers"
 MOST_PLACES = 32
 """How many places of the last tokens are compared, the latest first."""
 MOST_READ = 4096
@@ -20,13 +22,18 @@ MOST_READ = 4096
 
 
 class LookupSource:
-    """Looks up the last `prompt_lookup_max` tokens of a text, or fewer, at least `prompt_lookup_min`."""
+    """Looks up the last `prompt_lookup_max` tokens of a text, or fewer, at least `prompt_lookup_min`.
 
-    def __init__(self, prompt_lookup_min: int, prompt_lookup_max: int) -> None:
+    So many tokens of `earlier_answers` are kept, none with 0; `prompt_lookup_max` of the last tokens must
+    stand in one.
+    """
+
+    def __init__(self, prompt_lookup_min: int, prompt_lookup_max: int, earlier_answers: int = 0) -> None:
         self._least, self._most = prompt_lookup_min, prompt_lookup_max
+        self._earlier = EarlierAnswers(prompt_lookup_max, earlier_answers)
 
-    def drafter(self, text: Text) -> LookupDrafter:
-        return LookupDrafter(TextIndex(text, self._least), self._most)
+    def drafter(self, text: Text, tenant: str = "") -> LookupDrafter:
+        return LookupDrafter(TextIndex(text, self._least), self._most, self._earlier, tenant)
 
     def reap(self, now: float) -> None:
         """Ends nothing: a lookup answers at once."""
@@ -37,16 +44,28 @@ class LookupDrafter:
 
     pause = 4
 
-    def __init__(self, index: TextIndex, most: int) -> None:
+    def __init__(self, index: TextIndex, most: int, earlier: EarlierAnswers, tenant: str) -> None:
         self._index, self._most, self._place = index, most, 0
+        self._earlier, self._tenant, self._begin = earlier, tenant, len(index.text)
+        self._in_answer: Place | None = None
 
     def offer(self) -> Offer | None:
-        self._place = self._index.find(self._most)
         text = self._index.text
+        self._place, length = self._index.find(self._most)
+        self._in_answer = self._earlier.find(self._tenant, text) if length < self._most else None
+        if self._in_answer is not None:
+            tokens, place = self._in_answer
+            return Offer(EARLIER, len(tokens) - place)
         return Offer(ORIGIN, len(text)) if self._place else None
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
-        return self._index.following(self._place, request.max_tokens)
+        if self._in_answer is None:
+            return self._index.following(self._place, request.max_tokens)
+        tokens, place = self._in_answer
+        return tokens[place : place + request.max_tokens]
+
+    def end(self) -> None:
+        self._earlier.keep(self._tenant, self._index.text[self._begin :])
 
 
 class TextIndex:
@@ -61,8 +80,8 @@ class TextIndex:
         self._last: dict[tuple[int, ...], int] = {}
         self._before = array("i", bytes(4 * size))
 
-    def find(self, most: int) -> int:
-        """Returns where the longest ending of at most `most` tokens stood before; 0 where none did.
+    def find(self, most: int) -> tuple[int, int]:
+        """Returns where the longest ending of at most `most` tokens stood before, and its length, or zeros.
 
         Among endings of the same length the latest place counts.
         """
@@ -75,7 +94,7 @@ class TextIndex:
             if (length := self._common(place, most)) > longest:
                 found, longest = place, length
             place = self._before[place]
-        return found
+        return found, longest
 
     def following(self, place: int, count: int) -> list[int]:
         """Returns `count` tokens behind a place, as if a text that repeats itself at its end went on so."""

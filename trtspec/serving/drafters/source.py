@@ -52,11 +52,17 @@ class Drafter(Protocol):
         """
         ...
 
+    def end(self) -> None:
+        """Notes that the text is complete."""
+        ...
+
 
 class DraftSource(Protocol):
     """Makes the drafters of a coordinator, one for each text; used on the thread of one asyncio loop."""
 
-    def drafter(self, text: Text) -> Drafter: ...
+    def drafter(self, text: Text, tenant: str) -> Drafter:
+        """Returns the drafter of a text; what one `tenant` was told is proposed to no other."""
+        ...
 
     def reap(self, now: float) -> None:
         """Ends the proposals whose deadline has passed; it is called periodically."""

@@ -37,12 +37,12 @@ def _draft_model(around: Surroundings) -> DraftSource:
     return around.engine()
 
 
-def _ngram(around: Surroundings, prompt_lookup_min: int, prompt_lookup_max: int) -> DraftSource:
-    return LookupSource(prompt_lookup_min, prompt_lookup_max)
+def _ngram(around: Surroundings, **lookup: int) -> DraftSource:
+    return LookupSource(**lookup)
 
 
-def _hybrid(around: Surroundings, prompt_lookup_min: int, prompt_lookup_max: int) -> DraftSource:
-    return HybridSource(LookupSource(prompt_lookup_min, prompt_lookup_max), around.engine())
+def _hybrid(around: Surroundings, **lookup: int) -> DraftSource:
+    return HybridSource(LookupSource(**lookup), around.engine())
 
 
 SOURCES: Mapping[str, Callable[..., DraftSource]] = {

@@ -70,6 +70,7 @@ INPUTS = (
     InputTensor("return_log_probs", Datatype.BOOL),
     InputTensor("guided_decoding_guide_type", Datatype.STRING),
     InputTensor("guided_decoding_guide", Datatype.STRING),
+    InputTensor("tenant", Datatype.STRING),
     InputTensor("return_perf_metrics", Datatype.BOOL),
     InputTensor("return_num_input_tokens", Datatype.BOOL),
     InputTensor("return_num_output_tokens", Datatype.BOOL),

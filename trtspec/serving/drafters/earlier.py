@@ -1,0 +1,65 @@
+"""Earlier answers, in which the last tokens of a text are looked up: what is asked again is said again.
+
+A client sees by the time that an answer takes whether its tokens were guessed. So an answer is kept for the
+tenant that it was given to, and for no other; a request that names none leaves nothing and finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+Place = tuple[list[int], int]
+"""An answer, and how many of its tokens stand before the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    tenant: str
+    tokens: list[int]
+
+
+class EarlierAnswers:
+    """The answers of all tenants, `most_tokens` in all; the oldest go first.
+
+    `size` tokens are the key, and of several places with the same ones the latest counts.
+    """
+
+    def __init__(self, size: int, most_tokens: int) -> None:
+        self._size, self._most_tokens = size, most_tokens
+        self._answers: deque[_Answer] = deque()
+        self._places: dict[str, dict[tuple[int, ...], Place]] = {}
+        self._num_tokens = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens
+
+    def keep(self, tenant: str, tokens: list[int]) -> None:
+        """Keeps an answer, or its last `most_tokens`; a tenant without a name has none."""
+        tokens = tokens[-self._most_tokens :] if self._most_tokens else []
+        if not tenant or len(tokens) <= self._size:
+            return
+        answer, places = _Answer(tenant, tokens), self._places.setdefault(tenant, {})
+        for end in range(self._size, len(tokens)):
+            places[tuple(tokens[end - self._size : end])] = tokens, end
+        self._answers.append(answer)
+        self._num_tokens += len(tokens)
+        while self._num_tokens > self._most_tokens:
+            self._drop(self._answers.popleft())
+
+    def find(self, tenant: str, text: list[int]) -> Place | None:
+        """Returns where the last tokens of a text stood in an answer of this tenant."""
+        if len(text) < self._size or (places := self._places.get(tenant)) is None:
+            return None
+        return places.get(tuple(text[-self._size :]))
+
+    def _drop(self, answer: _Answer) -> None:
+        tokens, places = answer.tokens, self._places[answer.tenant]
+        self._num_tokens -= len(tokens)
+        for end in range(self._size, len(tokens)):
+            key = tuple(tokens[end - self._size : end])
+            if key in places and places[key][0] is tokens:
+                del places[key]
+        if not places:
+            del self._places[answer.tenant]
