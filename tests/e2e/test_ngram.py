@@ -71,7 +71,13 @@ def said(server: Deploy, texts: list[str], concurrency: int, **values: Any) -> l
         return list(pool.map(lambda text: server.generate(text, max_tokens=MAX_TOKENS, **values), texts))
 
 
-def test_greedy_text_is_the_target_alone(served: Deploy) -> None:
+def counted(server: Deploy, **labels: str) -> list[float]:
+    """The tokens that were drafted, and accepted."""
+    return [server.metric(f"spec_decode_num_{kind}_tokens", **labels) for kind in ("draft", "accepted")]
+
+
+def test_greedy_text_is_the_target_alone(served: Deploy, request: pytest.FixtureRequest) -> None:
+    method, _ = request.node.callspec.params["served"]
     alone = said(served, prompts(FEW), 1, num_draft_tokens=0)
     assert len(set(alone)) > 1
     assert served.metric("spec_decode_num_draft_tokens") == 0
@@ -79,9 +85,19 @@ def test_greedy_text_is_the_target_alone(served: Deploy) -> None:
     for values in ({}, {"num_draft_tokens": 8}):
         assert said(served, prompts(FEW), 8, **values) == alone
 
-    wait_until(lambda: served.metric("spec_decode_num_accepted_tokens") > 0, "accepted tokens", 10)
-    drafted, accepted = (served.metric(f"spec_decode_num_{kind}_tokens") for kind in ("draft", "accepted"))
+    readings: list[list[float]] = []
+
+    def reading() -> list[float]:
+        readings.append(counted(served))
+        return readings[-1]
+
+    # The metrics are told 20 times a second.
+    drafted, accepted = wait_until(lambda: [reading()] * 8 == readings[-8:] and readings[-1], "counts", 10)
     assert drafted >= accepted > drafted / 10
+    engine, lookup = (counted(served, origin=origin) for origin in ("engine", "lookup"))
+    assert [engine[0] + lookup[0], engine[1] + lookup[1]] == [drafted, accepted]
+    assert lookup[0] >= lookup[1] > 0
+    assert engine[0] >= engine[1] > 0 if method == "hybrid" else engine == [0, 0]
     assert served.metric("draft_available") == 1
     assert served.metric("draft_failures") == 0
 

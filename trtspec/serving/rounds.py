@@ -94,7 +94,7 @@ class Rounds:
             self._pace.end(length)
         if counts.num_verified:
             state.speculation.record(counts.num_verified, counts.num_accepted)
-            self._stats.speculation.record(counts.num_verified, counts.num_accepted)
+            self._stats.record(origin, counts.num_verified, counts.num_accepted)
         return state.take(response.token_ids, EndReason.END_ID if ended else None, response.log_probs)
 
     async def _burst(self, alone: Request, deadline: float) -> AsyncGenerator[Delta, None]:

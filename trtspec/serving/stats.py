@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trtspec.serving.drafters.source import ORIGINS
+
 
 @dataclass(slots=True)
 class SpeculationCounts:
@@ -50,10 +52,14 @@ class Stats:
 
     `running`, `waiting`, `longest_wait_s` and `draft_available` describe the present; the others count since
     the start. `running` completions have a place at the engines, `waiting` ones do not yet, `refused` ones
-    got none, and `timed_out` ones were not complete in time.
+    got none, and `timed_out` ones were not complete in time. `speculation` is the sum of `by_origin`,
+    whose keys are `ORIGINS`.
     """
 
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
+    by_origin: dict[str, SpeculationCounts] = field(
+        default_factory=lambda: {origin: SpeculationCounts() for origin in ORIGINS}
+    )
     draft_failures: int = 0
     draft_available: bool = True
     running: int = 0
@@ -61,3 +67,8 @@ class Stats:
     longest_wait_s: float = 0.0
     refused: int = 0
     timed_out: int = 0
+
+    def record(self, origin: str, num_draft: int, num_accepted: int) -> None:
+        """Adds one verification of a draft of that origin."""
+        self.speculation.record(num_draft, num_accepted)
+        self.by_origin[origin].record(num_draft, num_accepted)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trtspec.serving.stats import SpeculationCounts
+from trtspec.serving.stats import SpeculationCounts, Stats
 
 
 def test_counts_are_vllms() -> None:
@@ -20,3 +20,14 @@ def test_nothing_drafted() -> None:
         0.0,
         0.0,
     )
+
+
+def test_what_is_counted_in_all_is_the_sum_of_the_origins() -> None:
+    stats = Stats()
+    for origin, num_draft, num_accepted in [("engine", 4, 1), ("lookup", 8, 8), ("engine", 2, 2)]:
+        stats.record(origin, num_draft, num_accepted)
+    counts = {
+        origin: (each.num_spec_steps, each.num_draft_tokens, each.num_accepted_draft_tokens)
+        for origin, each in {"all": stats.speculation, **stats.by_origin}.items()
+    }
+    assert counts == {"all": (3, 14, 11), "engine": (2, 6, 3), "lookup": (1, 8, 8)}

@@ -8,15 +8,13 @@ from dataclasses import replace
 
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.drafters.circuit_breaker import CircuitBreaker
-from trtspec.serving.drafters.source import Offer
+from trtspec.serving.drafters.source import ENGINE, Offer
 from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
 from trtspec.serving.executor import Executor, Limits, Request
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 
 log = logging.getLogger(__name__)
-
-ORIGIN = "engine"
 
 
 class EngineSource:
@@ -98,7 +96,7 @@ class EngineDrafter:
     def offer(self) -> Offer | None:
         if self._source.is_at_rest():
             return None
-        return Offer(ORIGIN, room(self._source.limits, self._text))
+        return Offer(ENGINE, room(self._source.limits, self._text))
 
     def end(self) -> None:
         """Keeps nothing: the engine has a cache of its own."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 from array import array
 
 from trtspec.serving.drafters.earlier import EarlierAnswers, Place
-from trtspec.serving.drafters.source import Offer
+from trtspec.serving.drafters.source import EARLIER, LOOKUP, Offer
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 
-ORIGIN, EARLIER = "lookup", "earlier_answers"
 MOST_PLACES = 32
 """How many places of the last tokens are compared, the latest first."""
 MOST_READ = 4096
@@ -56,7 +55,7 @@ class LookupDrafter:
         if self._in_answer is not None:
             tokens, place = self._in_answer
             return Offer(EARLIER, len(tokens) - place)
-        return Offer(ORIGIN, len(text)) if self._place else None
+        return Offer(LOOKUP, len(text)) if self._place else None
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
         if self._in_answer is None:

@@ -9,6 +9,9 @@ from typing import Protocol
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 
+ENGINE, LOOKUP, EARLIER = ORIGINS = ("engine", "lookup", "earlier_answers")
+"""What drafts come from: the draft engine, the text itself, or what the same tenant was answered before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
@@ -26,7 +29,7 @@ DRAFT_MODEL = Drafting("draft_model", {})
 class Offer:
     """What a drafter can propose now: up to `room` tokens, 0 where never again.
 
-    `origin` names what they come from, since drafts of one origin are accepted alike and take alike.
+    `origin` is one of `ORIGINS`, since drafts of one origin are accepted alike and take alike.
     """
 
     origin: str

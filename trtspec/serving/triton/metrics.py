@@ -11,7 +11,10 @@ from trtspec.serving.stats import Stats
 
 
 class Metrics:
-    """Exports `Stats` as Triton metrics; `update` sends only changes, since each costs a message."""
+    """Exports `Stats` as Triton metrics; `update` sends only changes, since each costs a message.
+
+    What is counted of drafts has the label `origin`: the sum over it is what vLLM's metric says.
+    """
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._labels = dict(labels)
@@ -32,12 +35,13 @@ class Metrics:
         self.update(Stats())
 
     def update(self, stats: Stats) -> None:
-        speculation = stats.speculation
-        self._drafts.set(speculation.num_spec_steps, self._labels)
-        self._drafted.set(speculation.num_draft_tokens, self._labels)
-        self._accepted.set(speculation.num_accepted_draft_tokens, self._labels)
-        for position, accepted in enumerate(speculation.accepted_per_position):
-            self._per_position.set(accepted, {**self._labels, "position": str(position)})
+        for origin, speculation in stats.by_origin.items():
+            labels = {**self._labels, "origin": origin}
+            self._drafts.set(speculation.num_spec_steps, labels)
+            self._drafted.set(speculation.num_draft_tokens, labels)
+            self._accepted.set(speculation.num_accepted_draft_tokens, labels)
+            for position, accepted in enumerate(speculation.accepted_per_position):
+                self._per_position.set(accepted, {**labels, "position": str(position)})
         self._failures.set(stats.draft_failures, self._labels)
         self._refused.set(stats.refused, self._labels)
         self._timed_out.set(stats.timed_out, self._labels)
