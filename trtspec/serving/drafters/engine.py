@@ -50,7 +50,7 @@ class EngineSource:
             request = replace(request, guide=None)
         until = min(deadline, loop.time() + self._timeout_s)
         try:
-            response = await self._engine.answer(replace(request, return_log_probs=False), until)
+            response = await self._engine.answer(draft_request(request, self.limits), until)
         except (EngineFailure, Cancelled) as failure:
             if isinstance(failure, Overdue) and until == deadline:
                 self._breaker.left()
@@ -100,6 +100,21 @@ class EngineDrafter:
 
     def end(self) -> None:
         """Keeps nothing: the engine has a cache of its own."""
+
+
+def draft_request(request: Request, draft: Limits) -> Request:
+    """Returns the request without the tokens that the draft does not have, for which it would refuse it.
+
+    It never says them, so that nothing changes.
+    """
+    end_id, size = request.end_id, draft.vocab_size
+    return replace(
+        request,
+        return_log_probs=False,
+        end_id=end_id if end_id is not None and end_id < size else None,
+        bad_words=[word for word in request.bad_words if max(word) < size],
+        embedding_bias={token: bias for token, bias in request.embedding_bias.items() if token < size},
+    )
 
 
 def room(draft: Limits, text: Text) -> int:
