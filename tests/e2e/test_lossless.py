@@ -6,7 +6,8 @@ import asyncio
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from transformers import AutoModelForCausalLM
 from tests.command_line import trtspec
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
@@ -32,8 +35,15 @@ class Pair:
     """A loaded pair behind a coordinator, on the loop that it belongs to."""
 
     loop: asyncio.AbstractEventLoop
+    target: TorchExecutor
+    draft: TorchExecutor
     coordinator: Coordinator
     tokenizer: Tokenizer
+
+    def drafting(self, drafting: Drafting, policy: Policy) -> Pair:
+        """The same engines behind another coordinator."""
+        coordinator = Coordinator(self.target, self.draft, self.tokenizer, drafting=drafting, policy=policy)
+        return replace(self, coordinator=coordinator)
 
     def complete(self, requests: Sequence[CompletionRequest], concurrency: int) -> list[list[int]]:
         """The token ids of each completion, in the order of the requests."""
@@ -66,7 +76,7 @@ def load(folder: Path) -> Iterator[Pair]:
     draft = TorchExecutor(folder / "draft" / "engine", device_thread=device_thread)
     target = TorchExecutor(folder / "target" / "engine", device_thread=device_thread)
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    yield Pair(loop, Coordinator(target, draft, tokenizer), tokenizer)
+    yield Pair(loop, target, draft, Coordinator(target, draft, tokenizer), tokenizer)
     target.shutdown()
     draft.shutdown()
     loop.close()
@@ -96,11 +106,13 @@ def prompts() -> list[str]:
     return cuts
 
 
-def greedy(prompt: str, num_draft_tokens: int) -> CompletionRequest:
+def greedy(prompt: str, num_draft_tokens: int | None) -> CompletionRequest:
     return CompletionRequest(prompt=prompt, max_tokens=MAX_TOKENS, num_draft_tokens=num_draft_tokens)
 
 
-def said(pair: Pair, prompts: Sequence[str], num_draft_tokens: int, concurrency: int) -> list[list[int]]:
+def said(
+    pair: Pair, prompts: Sequence[str], num_draft_tokens: int | None, concurrency: int
+) -> list[list[int]]:
     return pair.complete([greedy(prompt, num_draft_tokens) for prompt in prompts], concurrency)
 
 
@@ -137,6 +149,33 @@ def test_greedy_text_is_the_target_alone_in_200_places(
     concurrency: int,
 ) -> None:
     assert said(float32_pair, prompts, num_draft_tokens, concurrency) == much_plain_text
+
+
+LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 8}
+METHODS = {
+    "draft_model": DRAFT_MODEL,
+    "ngram": Drafting("ngram", LOOKUP),
+    "hybrid": Drafting("hybrid", LOOKUP),
+}
+POLICIES: tuple[Policy, ...] = ("fixed", "adaptive")
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("concurrency", [1, 16])
+@pytest.mark.parametrize(("method", "policy"), list(product(METHODS, POLICIES))[1:])
+def test_greedy_text_is_the_target_alone_with_any_drafter_and_policy(
+    float32_pair: Pair,
+    prompts: list[str],
+    much_plain_text: list[list[int]],
+    method: str,
+    policy: Policy,
+    concurrency: int,
+) -> None:
+    pair = float32_pair.drafting(METHODS[method], policy)
+    assert said(pair, prompts, None, concurrency) == much_plain_text
+    counts = pair.coordinator.stats.by_origin
+    drafted = {origin for origin in counts if counts[origin].num_accepted_draft_tokens}
+    assert drafted == {"draft_model": {"engine"}, "ngram": {"lookup"}, "hybrid": {"engine", "lookup"}}[method]
 
 
 def test_greedy_text_is_what_transformers_generates(
