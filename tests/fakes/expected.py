@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import tokenizers
 
-from tests.fakes.languages import chatter
-from tests.fakes.scripted_executor import NextToken
+from tests.fakes.languages import TARGET, chatter
+from tests.fakes.scripted_executor import NextToken, choose
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -27,23 +27,31 @@ class Expected:
 
 
 def expect(
-    request: CompletionRequest, language: NextToken, tokenizer: Tokenizer, decode: Callable[..., str]
+    request: CompletionRequest,
+    language: NextToken,
+    tokenizer: Tokenizer,
+    decode: Callable[..., str],
+    vocab_size: int = TARGET.vocab_size,
 ) -> Expected:
     end_ids = tokenizer.end_ids if request.end_id is None else (request.end_id,)
+    bad_words = [tokenizer.encode(word, add_special_tokens=False) for word in request.bad_words]
+    ends, seed = [[end_id] for end_id in end_ids], request.sampling.seed
     sequence = list(request.prompt_token_ids or ())
     said: list[int] = []
     reason = EndReason.LENGTH
     while len(said) < request.max_tokens:
-        token_id = language(sequence + said)
+        banned = bad_words + (ends if len(said) < (request.sampling.min_tokens or 0) else [])
+        number = None if request.sampling.is_greedy or seed is None else (seed + len(said)) % 2**64
+        token_id = choose(language, sequence + said, vocab_size, banned, number)
         if token_id in end_ids:
             reason = EndReason.END_ID
             break
         said.append(token_id)
     for length in range(1, len(said) + 1):
         text = decode(said[:length])
-        ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in request.stop if stop in text]
-        if ends:
-            return Expected(text[: min(ends)[1]], said[:length], EndReason.STOP)
+        found = [(text.find(stop) + len(stop), text.find(stop)) for stop in request.stop if stop in text]
+        if found:
+            return Expected(text[: min(found)[1]], said[:length], EndReason.STOP)
     return Expected(decode(said), said, reason)
 
 

@@ -1,15 +1,18 @@
-"""An executor without a model: it honours the contract, and what it says is a function of the text so far."""
+"""An executor without a model: it honours the contract, and what it says is a function of the text so far.
+
+A request that samples draws token i of what it generates with number `seed + i`."""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
 from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.validation import Refused, Valid, validate
+from trtspec.serving.seeds import NUM_SEEDS
 
 NextToken = Callable[[Sequence[int]], int]
 
@@ -42,6 +45,26 @@ def agreeing(language: NextToken, vocab_size: int, agreement: float) -> NextToke
         return token if dice < agreement else (token + 1) % vocab_size
 
     return next_token
+
+
+def choose(
+    language: NextToken,
+    sequence: Sequence[int],
+    vocab_size: int,
+    bad_words: Iterable[Sequence[int]] = (),
+    number: int | None = None,
+) -> int:
+    """What a scripted executor says next: other things with another random number, and no bad word.
+
+    The next token that is not banned takes the place of one that is.
+    """
+    token = language(sequence if number is None else [*sequence, number])
+    banned = {
+        word[-1] for word in bad_words if list(sequence[len(sequence) - len(word) + 1 :]) == [*word[:-1]]
+    }
+    while token in banned:
+        token = (token + 1) % vocab_size
+    return token
 
 
 def scripted_log_prob(sequence: Sequence[int], token_id: int) -> float:
@@ -120,7 +143,7 @@ class ScriptedExecutor:
             self._wake()
 
     def _advance(self, request_id: int, flight: _Flight) -> None:
-        reason = flight.step(self.next_token)
+        reason = flight.step(self.next_token, self.limits.vocab_size)
         final = reason is not FinishReason.NOT_FINISHED
         if final:
             del self._flight[request_id]
@@ -137,9 +160,12 @@ class _Flight:
         self.generated: list[int] = []
         self.sent = 0
 
-    def step(self, next_token: NextToken) -> FinishReason:
+    def step(self, language: NextToken, vocab_size: int) -> FinishReason:
         text, draft = self.valid.text[: self.valid.prompt_len] + self.generated, self.valid.draft
-        chosen = [next_token(text + draft[:n]) for n in range(len(draft) + 1)]
+        chosen = [
+            choose(language, text + draft[:n], vocab_size, self.request.bad_words, self.number(n))
+            for n in range(len(draft) + 1)
+        ]
         room = self.valid.max_tokens - len(self.generated)
         if draft:
             outcome = verify(draft, chosen, self.request.end_id, room)
@@ -147,6 +173,13 @@ class _Flight:
             outcome = decode(chosen[0], self.request.end_id, room)
         self.generated += outcome.token_ids
         return outcome.finish_reason
+
+    def number(self, ahead: int) -> int | None:
+        """The random number of the token that is `ahead` of the next one; None for a greedy request."""
+        sampling = self.request.sampling
+        if sampling.is_greedy or sampling.seed is None:
+            return None
+        return (sampling.seed + len(self.generated) + ahead) % NUM_SEEDS
 
     def unsent(self) -> tuple[list[int], list[float] | None]:
         first, tokens = self.sent, self.generated[self.sent :]
