@@ -115,8 +115,9 @@ def limits(draw: st.DrawFn) -> tuple[Limits, Limits]:
 def draftings(draw: st.DrawFn) -> Drafting:
     kind = draw(st.sampled_from(["draft_model", "ngram", "hybrid"]))
     least = draw(st.integers(1, 6))
-    bounds = {"prompt_lookup_min": least, "prompt_lookup_max": least + draw(st.integers(0, 6))}
-    return Drafting(kind, {} if kind == "draft_model" else bounds)
+    options = {"prompt_lookup_min": least, "prompt_lookup_max": least + draw(st.integers(0, 6))}
+    options["earlier_answers"] = draw(st.sampled_from([0, 30, 400]))
+    return Drafting(kind, {} if kind == "draft_model" else options)
 
 
 seeds = st.integers(0, 5) | st.just(2**64 - 3)
@@ -142,6 +143,7 @@ def visits(draw: st.DrawFn, index: int, longest: int, places: int, is_calm: bool
         bad_words=draw(st.lists(st.sampled_from(["a", "ab", "lo", "é"]), max_size=1).map(tuple)),
         sampling=draw(st.just(SamplingConfig()) | samplings),
         end_id=draw(st.sampled_from([None, None, NO_END, LETTERS[0]])),
+        tenant=draw(st.sampled_from(["", "one", "one", "other"])),
         num_return_sequences=draw(st.sampled_from([1, 1, 1, 2]) if places > 1 else st.just(1)),
     )
     visit = Visit(draw(st.integers(0, 40)) / 100, request, language, draw(st.booleans()))
