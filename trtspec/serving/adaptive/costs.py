@@ -80,6 +80,8 @@ class Costs:
         return [math.sqrt(self._seen.get(key, unknown).variance) for key in keys]
 
     def _record(self, key: tuple[str, int], seconds: float, is_in_use: bool) -> None:
+        if seconds <= 0:  # The clock is too coarse.
+            return
         if not is_in_use:
             self._trial.setdefault(key, []).append(seconds)
             return
