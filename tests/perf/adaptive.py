@@ -119,7 +119,7 @@ DRAFTS: Mapping[str, Callable[[TorchExecutor], Executor]] = {
 class Way:
     """A coordinator with engines of its own, and clients that keep it busy; `tokens` counts what it said."""
 
-    def __init__(self, build: Path, length: int | None, draft: str) -> None:
+    def __init__(self, build: Path, length: int | None, altered: Callable[[TorchExecutor], Executor]) -> None:
         self.tokens, self._length = 0, length
         self._loop, self._device_thread, self._resume = Clock(), DeviceThread(), threading.Event()
         self._phase, self._clients = Phase("none", 0), list[asyncio.Task[None]]()
@@ -129,8 +129,8 @@ class Way:
             TorchExecutor(build / role / "engine", device_thread=self._device_thread)
             for role in ("draft", "target")
         )
-        self._coordinator = Coordinator(
-            target, DRAFTS[draft](engine), self._tokenizer, policy="adaptive" if length is None else "fixed"
+        self.coordinator = Coordinator(
+            target, altered(engine), self._tokenizer, policy="adaptive" if length is None else "fixed"
         )
 
     def enter(self, phase: Phase) -> None:
@@ -167,7 +167,7 @@ class Way:
                 end_id=NO_END,
                 sampling=SamplingConfig(temperature=self._phase.temperature),
             )
-            async with aclosing(self._coordinator.stream(request)) as deltas:
+            async with aclosing(self.coordinator.stream(request)) as deltas:
                 async for delta in deltas:
                     self.tokens += len(delta.token_ids)
 
@@ -178,7 +178,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         build = built(Path(folder), "float32", max_batch_size=64)
         lengths = {"plain": 0, **{f"K = {length}": length for length in LENGTHS}, "adaptive": None}
-        ways = {name: Way(build, length, options.draft) for name, length in lengths.items()}
+        ways = {name: Way(build, length, DRAFTS[options.draft]) for name, length in lengths.items()}
         phases = {phase.name: measure(ways, phase, options) for phase in PHASES[options.first :]}
     result = {"machine": machine(), "draft": options.draft, "seconds": options.seconds, "phases": phases}
     json.dump(result, sys.stdout, indent=2)
