@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from huggingface_hub.utils._http import reset_sessions
 
 from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
@@ -152,7 +153,7 @@ class TestRefusedBeforeAnythingIsDownloaded:
     @pytest.fixture(autouse=True)
     def hub(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        reset_sessions()  # One that an offline test has made would stay offline.
 
     def refused(self, recipe: Path, machine: GpuMachine, *more: str, **variables: str) -> str:
         text = recipe.read_text().replace("model: ./", "model: nobody/")
