@@ -15,7 +15,7 @@ from dataclasses import dataclass
 ALONE = ("", 0)
 """The key of a token of the target alone, whatever the drafts come from."""
 WINDOW = 3
-"""How many rounds of each completion before and after a trial tell the speed during it."""
+"""How many rounds before and after a trial tell the speed during it, and at least one of each completion."""
 STEADY = 1.25
 """A trial counts if the speed after it is at most so many times that before, and the reverse."""
 NOISE, LINE, LEAST = 0.2**2, 0.15**2, 0.04**2
@@ -44,7 +44,7 @@ class Costs:
     """
 
     def __init__(self, longest: int, load: int) -> None:
-        self._longest, self._window = longest, WINDOW * load
+        self._longest, self._window = longest, max(WINDOW, load)
         self._seen: dict[tuple[str, int], Estimate] = {}
         self._in_use: dict[str, int] = {}
         self._before: deque[float] = deque(maxlen=self._window)

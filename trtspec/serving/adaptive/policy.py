@@ -132,24 +132,30 @@ class AdaptivePace:
     ) -> None:
         """Notes a round, before its `end`.
 
-        Its time counts if the one before had the same K: after a burst the draft has more to read, and what
-        is new to an engine takes longer at first.
+        Its time counts if the one before had the same K, since after a burst the draft has more to read, and
+        if so have those that run beside it, which share the engines' steps.
         """
         known = self._policy.origin(origin)
         if counts.num_verified:
             self._acceptance(origin).record(counts.num_verified, counts.num_accepted)
             known.record(counts, now)
-        if self._length == self._before and (length := round(self._policy.mean_length)):
-            self._policy.costs(load).record(origin, length, seconds)
+        if self._length == self._before and self._is_shared:
+            self._policy.costs(load).record(origin, self._length, seconds)
         self._is_first = False
 
     def decoded(self, num_tokens: int, load: int, seconds: float) -> None:
         """Notes a burst of the target alone, before its `end`; its time counts if others are alone too."""
-        if not self._is_first and num_tokens and self._policy.mean_length < 0.5:
+        self._length = 0
+        if not self._is_first and num_tokens and self._is_shared:
             self._policy.costs(load).record_alone(seconds / num_tokens)
         for acceptance in self._own.values():
             acceptance.fade(OWN_KEEP ** (num_tokens / 4))
         self._is_first = False
+
+    @property
+    def _is_shared(self) -> bool:
+        """Says whether what runs has this K on the average."""
+        return abs(self._policy.mean_length - self._length) < 0.5
 
     def _acceptance(self, origin: str) -> Acceptance:
         if origin not in self._own:

@@ -13,11 +13,13 @@ BURST = 12
 SHARE = 0.01
 """The share of the time that probes may lose."""
 GAP = 6
-"""How many rounds of each completion with the K in use are between two probes, which are measured by them."""
+"""How many rounds with the K in use are between two probes, and at least two of each completion."""
 HOPE = 2.0
 """How much more goodput is hoped for of a K for each standard deviation of doubt."""
 DOUBT = 7.0
 """How much more probes may lose for each standard deviation of doubt about what they try."""
+MOST_OF_ALL = 0.1
+"""The share of the time that probes may take: where many run, they disturb one another when K changes."""
 LEAST_S, MOST_S = 0.5, 30.0
 """The seconds between two probes, at least and at most."""
 
@@ -58,7 +60,7 @@ class Probes:
                 return None
             self._length = self._untried.pop(0)
             self._left = load * (_rounds(load) if self._length else 1)
-            self._gap = load * GAP
+            self._gap = max(GAP, 2 * load)
         self._left -= 1
         return self._length
 
@@ -105,10 +107,11 @@ class Probes:
 def _pause(
     length: int, best: int, tokens: Sequence[float], seconds: Sequence[float], doubt: Sequence[float]
 ) -> float:
-    """Returns the seconds from this probe to the next, by what it is expected to lose."""
+    """Returns the seconds from this probe to the next, by what it takes and is expected to lose."""
+    number = ROUNDS if length else BURST
     lost = seconds[length] - tokens[length] * seconds[best] / tokens[best]
     share = SHARE * (1 + DOUBT * doubt[length])
-    return min(max((ROUNDS if length else BURST) * lost / share, LEAST_S), MOST_S)
+    return min(max(number * lost / share, number * seconds[length] / MOST_OF_ALL, LEAST_S), MOST_S)
 
 
 def _rounds(load: int) -> int:
