@@ -17,13 +17,14 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from tests.fakes.around import Around
 from tests.fakes.bindings import change_config, stand_in, write_trtllm_engine
 from tests.fakes.clock import Clock, until
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.adaptive.probes import ROUNDS
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest, Delta
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executor import Executor, Limits, Listener, Request, Response, SamplingConfig
+from trtspec.serving.executor import Executor, Listener, Request, Response, SamplingConfig
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.pace import Policy
@@ -262,26 +263,16 @@ async def _nothing(pair: Pair) -> None:
     pytest.fail("it was loaded")
 
 
-class Timed:
+class Timed(Around):
     """An engine whose every token takes so long on the clock."""
 
     def __init__(self, engine: Executor | None, clock: Clock, step_s: float) -> None:
         assert engine is not None
-        self._engine, self._clock, self._step_s = engine, clock, step_s
-        self.limits: Limits = engine.limits
-        self.kv_tokens = engine.kv_tokens
-        self.cancel_request, self.shutdown = engine.cancel_request, engine.shutdown
-
-    @property
-    def progress(self) -> int:
-        return self._engine.progress
-
-    @property
-    def failure(self) -> str | None:
-        return self._engine.failure
+        super().__init__(engine)
+        self._clock, self._step_s = clock, step_s
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
-        return self._engine.enqueue_request(request, partial(self._hear, request, listener))
+        return super().enqueue_request(request, partial(self._hear, request, listener))
 
     def _hear(self, request: Request, listener: Listener, response: Response) -> None:
         steps = 1 if request.draft_token_ids else len(response.token_ids)

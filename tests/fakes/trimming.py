@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from tests.fakes.around import Around
 from trtspec.serving.executor import Executor, Listener, Request
 
 Keep = Callable[[int], int]
@@ -22,23 +23,14 @@ def sometimes(seed: int, share: float = 0.3) -> Keep:
     return lambda length: dice.randrange(length) if dice.random() < share else length
 
 
-class Trimming:
-    """Honours the contract with another executor, which gets what is left of each draft."""
+class Trimming(Around):
+    """Gives another executor what is left of each draft."""
 
     def __init__(self, executor: Executor, keep: Keep) -> None:
-        self._executor, self._keep = executor, keep
-        self.limits, self.kv_tokens = executor.limits, executor.kv_tokens
-        self.cancel_request, self.shutdown = executor.cancel_request, executor.shutdown
-
-    @property
-    def progress(self) -> int:
-        return self._executor.progress
-
-    @property
-    def failure(self) -> str | None:
-        return self._executor.failure
+        super().__init__(executor)
+        self._keep = keep
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         if draft := request.draft_token_ids:
             request = replace(request, draft_token_ids=draft[: self._keep(len(draft))])
-        return self._executor.enqueue_request(request, listener)
+        return super().enqueue_request(request, listener)

@@ -31,6 +31,7 @@ from pathlib import Path
 
 import torch
 
+from tests.fakes.around import Around
 from tests.perf.pair import built, heldout, machine
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
@@ -76,21 +77,12 @@ class Clock(asyncio.SelectorEventLoop):
         self._since = time.monotonic()
 
 
-class Altered:
+class Altered(Around):
     """The draft engine, with answers that are mostly wrong or late; `step_s` is added for each token."""
 
     def __init__(self, engine: TorchExecutor, right: float = 1.0, step_s: float = 0.0) -> None:
-        self._engine, self._right, self._step_s, self._dice = engine, right, step_s, random.Random(0)
-        self.limits, self.kv_tokens = engine.limits, engine.kv_tokens
-        self.cancel_request, self.shutdown = engine.cancel_request, engine.shutdown
-
-    @property
-    def progress(self) -> int:
-        return self._engine.progress
-
-    @property
-    def failure(self) -> str | None:
-        return self._engine.failure
+        super().__init__(engine)
+        self._right, self._step_s, self._dice = right, step_s, random.Random(0)
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         loop, vocab_size = asyncio.get_running_loop(), self.limits.vocab_size
@@ -106,7 +98,7 @@ class Altered:
             else:
                 listener(altered)
 
-        return self._engine.enqueue_request(request, listen)
+        return super().enqueue_request(request, listen)
 
 
 DRAFTS: Mapping[str, Callable[[TorchExecutor], Executor]] = {

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import torch
 
+from tests.fakes.around import Around
 from tests.perf.adaptive import Phase, Way
 from tests.perf.pair import built, machine
 from tests.perf.traces import Round, StepCosts, step_costs, traces
@@ -185,28 +186,19 @@ def estimates(rounds: Sequence[Round], least: float) -> dict[str, float]:
     }
 
 
-class Cut:
+class Cut(Around):
     """The draft engine, whose proposals end before a product under `least`."""
 
     def __init__(self, engine: TorchExecutor, least: float) -> None:
-        self._engine, self._least = engine, least
-        self.limits, self.kv_tokens = engine.limits, engine.kv_tokens
-        self.cancel_request, self.shutdown = engine.cancel_request, engine.shutdown
-
-    @property
-    def progress(self) -> int:
-        return self._engine.progress
-
-    @property
-    def failure(self) -> str | None:
-        return self._engine.failure
+        super().__init__(engine)
+        self._least = least
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         def listen(response: Response) -> None:
             width = kept(response.log_probs or (), self._least)
             listener(replace(response, token_ids=response.token_ids[:width], log_probs=None))
 
-        return self._engine.enqueue_request(replace(request, return_log_probs=True), listen)
+        return super().enqueue_request(replace(request, return_log_probs=True), listen)
 
 
 class CutPace(AdaptivePace):
