@@ -33,7 +33,7 @@ $(BIN)/python:
 demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one completion, stop
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/tiny/demo.sh
 
-test: .venv/.dev ## The test suite; no GPU, under 6 minutes on 2 cores
+test: .venv/.dev ## The test suite; no GPU, under 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n $(PROCESSES)
 
 test-sweep: .venv/.dev ## Every case of what the suite tries in a few: layouts, draft lengths, releases
