@@ -16,7 +16,7 @@ import tritonclient.grpc as grpc
 from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, Until, wait_until
 
 RUNNING, WAITING, REFUSED = 16, 4, 44
-PROMPT, TOKENS = "def insort(items, item):\n", 300
+PROMPT, TOKENS = "def insort(items, item):\n", 500
 SAID = "16 completions are at work and 4 wait already; try again later"
 
 
