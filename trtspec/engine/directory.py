@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import EngineError
-from trtspec.serving.executors.limits import TORCH_VERSION
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, TORCH_VERSION
 
-NO_DRAFTS, DRAFT_TOKENS_EXTERNAL = 1, 2  # `SpeculativeDecodingMode` of TensorRT-LLM, written as an integer
+NO_DRAFTS = 1  # `SpeculativeDecodingMode` of TensorRT-LLM, as `DRAFT_TOKENS_EXTERNAL`
 _REBUILD = "build the engine again"
 
 

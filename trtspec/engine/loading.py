@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.engine.compatibility import fits_sm, fits_tensorrt
-from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, EngineConfig, check_engine, read_engine
+from trtspec.engine.directory import EngineConfig, check_engine, read_engine
 from trtspec.errors import EngineError
 from trtspec.recipe.releases import RELEASES
 from trtspec.roles import Role
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL
 
 
 @dataclass(frozen=True, slots=True)

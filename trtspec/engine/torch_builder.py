@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.engine.directory import (
-    DRAFT_TOKENS_EXTERNAL,
     NO_DRAFTS,
     check_engine,
     write_config,
@@ -28,7 +27,7 @@ from trtspec.engine.engine_options import BuildOptions
 from trtspec.errors import EngineError
 from trtspec.models.families import FAMILIES
 from trtspec.recipe.build_options import is_on
-from trtspec.serving.executors.limits import TORCH_VERSION
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, TORCH_VERSION
 
 FORMAT = 1  # version of what is written: raised when the same checkpoint and options give other bytes
 PLUGINS: dict[str, Any] = {

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.engine.directory import DRAFT_TOKENS_EXTERNAL, read_engine
+from trtspec.engine.directory import read_engine
 from trtspec.errors import EngineError
 from trtspec.findings import Finding, Severity
 from trtspec.inspection import pretrained
 from trtspec.inspection.model import mapping_of, section
 from trtspec.inspection.ranks import compare, read_ranks
 from trtspec.inspection.report import Report, finding, stored
-from trtspec.serving.executors.limits import TORCH_VERSION
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, TORCH_VERSION
 
 _KEYS = (
     "max_batch_size",

@@ -97,8 +97,8 @@ class Costs:
             self._end_trial(seen)
 
     def _end_trial(self, in_use: Estimate) -> None:
-        after = middle(self._after)
-        before = middle(self._before) if self._before else math.inf
+        after = _middle(self._after)
+        before = _middle(self._before) if self._before else math.inf
         if 1 / STEADY < after / before < STEADY:
             for key, seconds in self._trial.items():
                 self._learn(key, math.log(2 * sum(seconds) / len(seconds) / (before + after)), in_use)
@@ -141,6 +141,6 @@ class Costs:
         return fitted
 
 
-def middle(values: Iterable[float]) -> float:
+def _middle(values: Iterable[float]) -> float:
     ordered = sorted(values)
     return ordered[len(ordered) // 2]

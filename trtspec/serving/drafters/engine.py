@@ -46,16 +46,15 @@ class EngineSource:
         loop = asyncio.get_running_loop()
         if not self._breaker.may_try(loop.time()):
             return []
-        if request.guide is not None and request.guide.guide_type not in self.limits.guide_types:
-            request = replace(request, guide=None)
+        asked = draft_request(request, self.limits)
         until = min(deadline, loop.time() + self._timeout_s)
         try:
-            response = await self._engine.answer(draft_request(request, self.limits), until)
+            response = await self._engine.answer(asked, until)
         except (EngineFailure, Cancelled) as failure:
             if isinstance(failure, Overdue) and until == deadline:
                 self._breaker.left()
                 raise
-            if request.guide is not None and not isinstance(failure, Overdue):
+            if asked.guide is not None and not isinstance(failure, Overdue):
                 # A guide that leaves no token fails its own request; others must keep their drafts.
                 self._breaker.left()
                 return []
@@ -105,12 +104,13 @@ class EngineDrafter:
 def draft_request(request: Request, draft: Limits) -> Request:
     """Returns the request without the tokens that the draft does not have, for which it would refuse it.
 
-    It never says them, so that nothing changes.
+    It never says them, so that nothing changes. A guide that the draft cannot follow is left out too.
     """
-    end_id, size = request.end_id, draft.vocab_size
+    end_id, size, guide = request.end_id, draft.vocab_size, request.guide
     return replace(
         request,
         return_log_probs=False,
+        guide=guide if guide is not None and guide.guide_type in draft.guide_types else None,
         end_id=end_id if end_id is not None and end_id < size else None,
         bad_words=[word for word in request.bad_words if max(word) < size],
         embedding_bias={token: bias for token, bias in request.embedding_bias.items() if token < size},

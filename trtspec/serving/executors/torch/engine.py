@@ -16,9 +16,9 @@ import torch
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DRAFT_TOKENS_EXTERNAL = 2
 
 # What the model may say where TensorRT-LLM knows more than one way: the key, its default, the ones that run
 # here.
