@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 ALONE = ("", 0)
@@ -97,8 +97,8 @@ class Costs:
             self._end_trial(seen)
 
     def _end_trial(self, in_use: Estimate) -> None:
-        after = _middle(self._after)
-        before = _middle(self._before) if self._before else math.inf
+        after = _mean(self._after)
+        before = _mean(self._before) if self._before else math.inf
         if 1 / STEADY < after / before < STEADY:
             for key, seconds in self._trial.items():
                 self._learn(key, math.log(2 * sum(seconds) / len(seconds) / (before + after)), in_use)
@@ -141,6 +141,10 @@ class Costs:
         return fitted
 
 
-def _middle(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
+def _mean(values: Collection[float]) -> float:
+    """Returns the mean without the largest and the smallest: one may be an accident, many are not.
+
+    Where many run, some rounds are long since another completion's prompt is read, and that is paid too.
+    """
+    kept = sorted(values)[1:-1] if len(values) > 2 else values
+    return sum(kept) / len(kept)

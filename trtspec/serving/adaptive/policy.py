@@ -62,6 +62,7 @@ class AdaptivePolicy:
         self._costs: dict[int, Costs] = {}
         self._origins: dict[str, Origin] = {}
         self._running, self._drafted = 0, 0
+        self._burst_ends = 0.0
 
     def pace(self) -> AdaptivePace:
         """Returns what chooses for one completion."""
@@ -88,6 +89,15 @@ class AdaptivePolicy:
         """Notes that it has ended, in whatever way."""
         self._running -= 1
         self._drafted -= length
+
+    def burst(self, number: int, now: float, token_s: float) -> int:
+        """Returns how many tokens, about `number`, a burst that begins now is to have.
+
+        Bursts of all end together, where K may change: rounds beside bursts take longer than either.
+        """
+        if not self._running or self._burst_ends - now < token_s * number / 4:
+            self._burst_ends = now + token_s * number
+        return min(max(round((self._burst_ends - now) / token_s), 1), number)
 
     @property
     def mean_length(self) -> float:
@@ -118,6 +128,8 @@ class AdaptivePace:
             probe = known.probes(size).take(load, now, length, tokens, seconds, partial(costs.doubt, origin))
             if probe is not None:
                 self.burst, length = probes.BURST, probe
+        if not length and seconds:
+            self.burst = policy.burst(self.burst, now, seconds[0])
         self._length, self._before = min(length, longest), self._length
         return self._length
 

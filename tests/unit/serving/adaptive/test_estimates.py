@@ -103,3 +103,18 @@ def test_what_is_in_use_is_measured_by_the_others_too() -> None:
     tried(costs, 20, k0=0.004, k2=0.008)
     alone, _, two, _, four = costs.seconds("engine")
     assert (alone / four, two / four) == pytest.approx((0.4, 0.8), rel=0.05)
+
+
+def test_long_rounds_that_come_again_and_again_are_paid() -> None:
+    """Where many run, prompts of others are read in some of the rounds, and in a few tokens of a burst."""
+    costs = Costs(4, load=16)
+    costs.use("engine", 4)
+    for _ in range(40):
+        for index in range(16):
+            costs.record("engine", 4, 0.010 if index % 4 else 0.030)
+        for _ in range(16):
+            costs.record_alone(0.005)
+        for index in range(16):
+            costs.record("engine", 4, 0.010 if index % 4 else 0.030)
+    alone, _, _, _, four = costs.seconds("engine")
+    assert alone / four == pytest.approx(0.005 / 0.015, rel=0.1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from trtspec.serving.adaptive.costs import WINDOW, Costs
-from trtspec.serving.adaptive.policy import AdaptivePolicy
+from trtspec.serving.adaptive.policy import BURST, AdaptivePolicy
 from trtspec.serving.verification import VerificationCounts
 
 LONGEST, TOKENS, PREFILL_S, NOISE = 8, 128, 0.02, 0.1
@@ -187,6 +187,26 @@ def test_what_runs_while_others_draft_says_nothing_of_the_target_alone() -> None
     for _ in range(2 * WINDOW):
         costs.record_alone(1.0 / 8)
     assert costs.seconds("engine")[0] == pytest.approx(1.0 / 8)
+
+
+def test_bursts_of_all_end_together() -> None:
+    """So that K changes for all at the same token, and rounds are seldom beside bursts."""
+    policy = AdaptivePolicy(LONGEST)
+    costs = policy.costs(3)
+    for _ in range(2 * WINDOW):
+        costs.use("engine", 0)
+        costs.record_alone(0.010)
+        costs.record("engine", 4, 1.0)
+    ends = set()
+    for now in 0.0, 0.080, 0.200:
+        pace = policy.pace()
+        assert pace.choose("engine", LONGEST, 3, now) == 0
+        pace.begin(0)
+        ends.add(round(now + 0.010 * pace.burst, 3))
+    assert ends == {0.010 * BURST}
+    late = policy.pace()
+    assert late.choose("engine", LONGEST, 3, 0.010 * BURST - 0.020) == 0
+    assert late.burst == BURST
 
 
 def try_all(costs: Costs) -> None:
