@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import Delta, EndReason
@@ -80,12 +79,10 @@ class Rounds:
         Without a proposal (a draft expects the end, or failed) the target decodes one token.
         """
         state, begin = self._state, self._clock()
-        request = state.request(length)
         self._pace.begin(length)
         try:
-            draft = await drafter.propose(request, deadline)
-            verification = replace(request, max_tokens=len(draft) + 1, draft_token_ids=draft)
-            response = await self._target.answer(verification, deadline)
+            draft = await drafter.propose(state.request(length), deadline)
+            response = await self._target.answer(state.request(len(draft) + 1, draft), deadline)
             ended = not response.token_ids or response.finish_reason is FinishReason.END_ID
             counts = read_verification(draft, response.token_ids, ended)
             now = self._clock()

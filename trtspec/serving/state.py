@@ -62,11 +62,14 @@ class CompletionState:
             return 0
         return min(self.min_tokens, self.max_tokens) - self.num_output_tokens
 
-    def request(self, max_tokens: int, streaming: bool = False) -> Request:
-        """Returns the request that continues the text."""
+    def request(
+        self, max_tokens: int, draft_token_ids: Sequence[int] = (), streaming: bool = False
+    ) -> Request:
+        """Returns the request that continues the text, or that verifies the draft."""
         return Request(
             input_token_ids=self.text,
             max_tokens=max_tokens,
+            draft_token_ids=draft_token_ids,
             end_id=self.end_ids[0] if self.end_ids else None,
             sampling=at_token(self.sampling, self.num_output_tokens),
             streaming=streaming,
