@@ -71,7 +71,7 @@ class Rounds:
         if not longest:
             return "", 0, state.num_remaining
         length = self._pace.choose(offer.origin, longest, self._load(), self._clock())
-        return offer.origin, length, self._pace.burst
+        return offer.origin, length, min(self._pace.burst, drafter.pause)
 
     async def _round(self, drafter: Drafter, origin: str, length: int, deadline: float) -> Delta:
         """Asks the drafter for a proposal, and lets the target verify it.

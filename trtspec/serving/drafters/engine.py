@@ -87,7 +87,7 @@ class EngineSource:
 class EngineDrafter:
     """Proposes with the draft engine what follows one text; offers nothing while the engine rests."""
 
-    pause = 16
+    pause = 32
 
     def __init__(self, source: EngineSource, text: Text) -> None:
         self._source, self._text, self.propose = source, text, source.propose

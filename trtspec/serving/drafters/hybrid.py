@@ -28,7 +28,11 @@ class HybridDrafter:
     def __init__(self, lookup: LookupDrafter, engine: EngineDrafter) -> None:
         self._lookup, self._engine = lookup, engine
         self._chosen: Drafter = engine
-        self.pause = engine.pause
+
+    @property
+    def pause(self) -> int:
+        """Returns that of `lookup`: the text may repeat itself soon, whatever the engine is worth."""
+        return self._lookup.pause
 
     def offer(self) -> Offer | None:
         """Returns None also where the engine has no room ever again: the text may repeat itself later."""

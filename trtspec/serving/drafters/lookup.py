@@ -19,6 +19,9 @@ MOST_PLACES = 32
 MOST_READ = 4096
 """How many tokens are read into the index at once, so that a long prompt holds up nobody."""
 
+SHORTEST_PAUSE, LONGEST_PAUSE = 4, 32
+"""Tokens that the target decodes alone before the next look: each new request costs a little."""
+
 
 class LookupSource:
     """Looks up the last `prompt_lookup_max` tokens of a text, or fewer, at least `prompt_lookup_min`.
@@ -41,17 +44,25 @@ class LookupSource:
 class LookupDrafter:
     """Proposes what followed the longest of the text's endings that stood there before."""
 
-    pause = 4
-
     def __init__(self, index: TextIndex, most: int, earlier: EarlierAnswers, tenant: str) -> None:
         self._index, self._most, self._place = index, most, 0
         self._earlier, self._tenant, self._begin = earlier, tenant, len(index.text)
         self._in_answer: Place | None = None
+        self._since = len(index.text)
+
+    @property
+    def pause(self) -> int:
+        """Returns more, the longer nothing was found, since new text goes on; the most behind an offer."""
+        if self._found:
+            return LONGEST_PAUSE
+        return min(max(SHORTEST_PAUSE, (len(self._index.text) - self._since) // 2), LONGEST_PAUSE)
 
     def offer(self) -> Offer | None:
         text = self._index.text
         self._place, length = self._index.find(self._most)
         self._in_answer = self._earlier.find(self._tenant, text) if length < self._most else None
+        if self._found:
+            self._since = len(text)
         if self._in_answer is not None:
             tokens, place = self._in_answer
             return Offer(EARLIER, len(tokens) - place)
@@ -62,6 +73,10 @@ class LookupDrafter:
             return self._index.following(self._place, request.max_tokens)
         tokens, place = self._in_answer
         return tokens[place : place + request.max_tokens]
+
+    @property
+    def _found(self) -> bool:
+        return bool(self._place) or self._in_answer is not None
 
     def end(self) -> None:
         self._earlier.keep(self._tenant, self._index.text[self._begin :])

@@ -41,7 +41,7 @@ class Drafter(Protocol):
 
     @property
     def pause(self) -> int:
-        """Says how many tokens the target decodes alone before it is worth asking again, after no offer."""
+        """Says after how many tokens of the target alone to ask again, after no offer or one not taken."""
         ...
 
     def offer(self) -> Offer | None:

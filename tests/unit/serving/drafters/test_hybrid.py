@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +12,7 @@ from tests.fakes.clock import Clock
 from tests.fakes.scripted_executor import ScriptedExecutor
 from trtspec.serving.drafters.circuit_breaker import FIRST_REST_S, MAX_FAILURES
 from trtspec.serving.drafters.hybrid import HybridDrafter, HybridSource
+from trtspec.serving.drafters.lookup import LONGEST_PAUSE
 from trtspec.serving.drafters.source import Drafting, Offer
 from trtspec.serving.drafters.sources import Surroundings, make_source
 from trtspec.serving.executor import Limits, Request
@@ -127,8 +127,32 @@ def test_a_text_that_the_engine_cannot_take_is_still_quoted(run: RunMain, draft:
     run(main())
 
 
-def test_each_waits_as_long_as_an_engine_at_rest_is_worth(draft: Draft) -> None:
-    async def main() -> None:
-        assert draft.drafter(Text(FRESH)).pause == 16
+def test_an_engine_that_is_not_worth_it_does_not_keep_the_text_from_being_looked_at(
+    run: RunMain, draft: Draft
+) -> None:
+    """Behind an offer of the engine the next look comes soon, and later, the longer the text is new."""
 
-    asyncio.run(main())
+    async def main() -> None:
+        text = Text(FRESH)
+        drafter = draft.drafter(text)
+        pauses = []
+        for _ in range(6):
+            assert drafter.offer() == Offer("engine", 64 - len(text))
+            pauses.append(drafter.pause)
+            text.extend(range(len(text) + 1, len(text) + 1 + drafter.pause))
+        assert pauses[:3] == [4, 4, 4]
+        assert pauses == sorted(pauses)
+        assert pauses[-1] > 8
+
+    run(main())
+
+
+def test_an_offer_of_the_text_that_is_not_taken_is_not_made_again_at_once(run: RunMain, draft: Draft) -> None:
+    async def main() -> None:
+        drafter = draft.drafter(Text(QUOTING))
+        offer = drafter.offer()
+        assert offer is not None
+        assert offer.origin == "lookup"
+        assert drafter.pause == LONGEST_PAUSE
+
+    run(main())
