@@ -13,30 +13,32 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.perf.chats import OTHERS, QUOTING
-from tests.perf.quoting import LONGEST, Way, built, encoded
-from trtspec.serving.executors.torch.device_thread import DeviceThread
+from tests.perf.methods import LONGEST, LOOKUP, Way, built_of
+from tests.perf.workloads import Question, of_chat
+from trtspec.serving.drafters.source import LOOKUP as FOUND
 
 MODEL = Path(os.environ.get("TRTSPEC_SMOLLM", ""))
 TOKENS = 48
-NAMES = ("rename", "JSON", "table", "correction", "capital", "letters")
+NAMES = ("rename", "JSON", "table", "correction", "capital", "explanation")
 
 pytestmark = pytest.mark.skipif("TRTSPEC_SMOLLM" not in os.environ, reason="TRTSPEC_SMOLLM names no model")
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("real"), MODEL)
+    return built_of(tmp_path_factory.mktemp("real"), MODEL)
 
 
 @pytest.fixture(scope="module")
-def prompts() -> list[list[int]]:
-    return encoded(MODEL, [(QUOTING | OTHERS)[name] for name in NAMES])
+def questions() -> list[Question]:
+    asked = [question for questions in of_chat(MODEL, 8, TOKENS).values() for question in questions]
+    return [next(question for question in asked if question.name == name) for name in NAMES]
 
 
 @pytest.fixture(scope="module")
-def expected(prompts: list[list[int]]) -> list[list[int]]:
+def expected(questions: list[Question]) -> list[list[int]]:
     """What transformers says, without the end token."""
+    prompts = [list(question.request.prompt_token_ids or ()) for question in questions]
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     said = [
         model.generate(torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False)[0, len(prompt) :]
@@ -49,16 +51,18 @@ def expected(prompts: list[list[int]]) -> list[list[int]]:
 
 @pytest.fixture(params=[0, LONGEST, None], ids=["alone", "fixed", "adaptive"])
 def way(request: pytest.FixtureRequest, build: Path) -> Iterator[Way]:
-    way = Way(build, DeviceThread(), request.param, TOKENS)
+    way = Way(build, LOOKUP, request.param)
     yield way
     way.close()
 
 
 def test_greedy_text_is_that_of_transformers(
-    way: Way, prompts: list[list[int]], expected: list[list[int]]
+    way: Way, questions: list[Question], expected: list[list[int]]
 ) -> None:
-    said = [way(prompt) for prompt in prompts]
+    said, accepted = [], 0
+    for question in questions:
+        said.append(way.answer(question))
+        accepted += way.drafts[FOUND][2]
     assert said == expected
     assert len(set(map(tuple, said))) == len(said)
-    accepted = sum(completion.speculation.num_accepted_draft_tokens for _, completion in way.answers)
     assert (accepted > 0) == (way.length != 0)

@@ -21,8 +21,6 @@ import os
 import random
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -33,10 +31,10 @@ import torch
 
 from tests.fakes.around import Around
 from tests.perf.pair import built, heldout, machine
+from tests.perf.turns import Turns
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Executor, Listener, Request, Response, SamplingConfig
-from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -58,23 +56,6 @@ PHASES = (
     Phase("easy, 64 at once", 64),
     Phase("easy again", 1),
 )
-
-
-class Clock(asyncio.SelectorEventLoop):
-    """An event loop whose time stands still while it does not run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._stood, self._since = 0.0, time.monotonic()
-
-    def time(self) -> float:
-        return time.monotonic() - self._stood
-
-    def resume(self) -> None:
-        self._stood += time.monotonic() - self._since
-
-    def pause(self) -> None:
-        self._since = time.monotonic()
 
 
 class Altered(Around):
@@ -113,12 +94,12 @@ class Way:
 
     def __init__(self, build: Path, length: int | None, altered: Callable[[TorchExecutor], Executor]) -> None:
         self.tokens, self._length = 0, length
-        self._loop, self._device_thread, self._resume = Clock(), DeviceThread(), threading.Event()
+        self._turns = Turns()
         self._phase, self._clients = Phase("none", 0), list[asyncio.Task[None]]()
         self._tokenizer = Tokenizer.load(build / "tokenizer")
         self._prompts = itertools.cycle(heldout(200))
         engine, target = (
-            TorchExecutor(build / role / "engine", device_thread=self._device_thread)
+            TorchExecutor(build / role / "engine", device_thread=self._turns.device_thread)
             for role in ("draft", "target")
         )
         self.coordinator = Coordinator(
@@ -129,26 +110,12 @@ class Way:
         """Starts the clients that are missing; those that are too many finish what they began."""
         self._phase, self.tokens = phase, 0
         for index in range(len(self._clients), phase.clients):
-            self._clients.append(self._loop.create_task(self._client(index)))
+            self._clients.append(self._turns.loop.create_task(self._client(index)))
         del self._clients[phase.clients :]
 
     def run_for(self, seconds: float) -> None:
         """Goes on for so long, and stops between two steps of the engines."""
-        self._resume.set()
-        self._loop.resume()
-        self._loop.run_until_complete(asyncio.sleep(seconds))
-        stopped, self._resume = threading.Event(), threading.Event()
-        self._loop.run_until_complete(self._stop(stopped, self._resume))
-        stopped.wait()
-        self._loop.pause()
-
-    async def _stop(self, stopped: threading.Event, resume: threading.Event) -> None:
-        def stop() -> None:
-            stopped.set()
-            resume.wait()
-
-        self._device_thread.post(stop)
-        await asyncio.sleep(0)
+        self._turns.turn(asyncio.sleep(seconds))
 
     async def _client(self, index: int) -> None:
         while index < self._phase.clients:

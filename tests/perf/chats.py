@@ -68,35 +68,62 @@ We will send you a message as soon as the chairs leaves our warehouse. Best rega
 QUOTING = {
     "rename": f"Rename the variable result to area in this function and show the whole function:\n\n{AREA}",
     "type hints": f"Repeat this function with type hints:\n\n{WORDS}",
-    "JSON": f"Write this JSON again with each object on its own line and nothing else:\n\n{ROWS}",
     "summary": f"Summarize this paragraph in two sentences:\n\n{LIGHTHOUSE}",
     "docstrings": f"Add a docstring to each method of this class and show the whole class:\n\n{STACK}",
-    "table": f"Write this table as comma separated values:\n\n{TABLE}",
     "correction": f"Correct the grammar of this letter and change nothing else:\n\n{LETTER}",
     "question": f"Which sentence says how the bees show the direction? Quote the text.\n\n{BEES}",
+    "rename class": f"Rename the class to Pile and show the whole class:\n\n{STACK}",
+    "summary of bees": f"Summarize this paragraph in two sentences:\n\n{BEES}",
 }
-"""Edits of code, other forms of the same data, and answers from a text."""
+"""Edits of code, corrections, summaries and answers from a text."""
+
+STRUCTURED = {
+    "JSON": f"Write this JSON again with each object on its own line and nothing else:\n\n{ROWS}",
+    "table": f"Write this table as comma separated values:\n\n{TABLE}",
+    "JSON of people": "Write a JSON array of five people with the keys name, age and city.",
+    "table of planets": "Make a Markdown table of the planets with the columns name, diameter and moons.",
+    "JSON of a table": f"Write this table as a JSON array of objects:\n\n{TABLE}",
+    "CSV": "Write ten lines of comma separated values with the columns date, product and price.",
+}
+"""JSON and tables, of given data and of none."""
+
+SHORT = {
+    "capital": "What is the capital of France?",
+    "arithmetic": "What is 17 plus 25?",
+    "colour": "What colour is the sky? Answer in one word.",
+    "yes": "Is water wet? Answer yes or no.",
+    "opposite": "What is the opposite of hot? Answer in one word.",
+    "legs": "How many legs does a spider have? Answer with a number.",
+}
 
 
-def letters() -> str:
+def letters(seed: int = 0) -> str:
     """Returns 60 words of random letters."""
-    dice = random.Random(0)
+    dice = random.Random(seed)
     return " ".join("".join(dice.choices(string.ascii_lowercase, k=dice.randrange(2, 9))) for _ in range(60))
 
 
-OTHERS = {
-    "capital": "What is the capital of France?",
-    "story": "Write a short story about a dragon who is afraid of the dark.",
+RANDOM = {
     "letters": letters(),
-    "explanation": "Explain why the sky is blue.",
+    "story": "Write a short story about a dragon who is afraid of the dark.",
+    "more letters": letters(1),
     "poem": "Write a poem about autumn in the mountains.",
-    "arithmetic": "What is 17 plus 25?",
+    "other letters": letters(2),
+    "words": "Write down whatever words come to your mind.",
+}
+"""Random letters, and what is asked for at a high temperature."""
+
+OTHER = {
+    "explanation": "Explain why the sky is blue.",
+    "story": "Write a short story about a dragon who is afraid of the dark.",
+    "poem": "Write a poem about autumn in the mountains.",
     "advice": "How can I sleep better at night?",
     "history": "Tell me something about the life of Marie Curie.",
+    "sums": "Explain step by step how to compute 17 times 25.",
 }
-"""Short answers, random letters, and free writing."""
+"""Free writing."""
 
 WARM_UP = (
-    f"Rename the class to Pile and show the whole class:\n\n{STACK}",
+    f"Show this function again with shorter names:\n\n{AREA}",
     "Write a letter to a friend who lives far away.",
 )
