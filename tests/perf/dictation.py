@@ -19,11 +19,12 @@ class Dictated(Decoder):
     """A decoder that computes all that `inner` does, and then says `text`, for one sequence at a time.
 
     At each place it says the text's token with the probability `right`, which is decided by the place alone,
-    and its own opinion otherwise; and behind the text.
+    and its own opinion otherwise; and behind the text. It computes with the weights of `like`: where they
+    lie in memory makes one engine a tenth faster than another of the same model.
     """
 
-    def __init__(self, inner: Decoder) -> None:
-        self.__dict__.update(inner.__dict__)
+    def __init__(self, inner: Decoder, like: Decoder) -> None:
+        self.__dict__.update({**like.__dict__, "_cache": inner._cache})
         self.text: Sequence[int] = ()
         self.right = 1.0
 
@@ -36,8 +37,9 @@ class Dictated(Decoder):
         return logits
 
 
-def dictate(engine: TorchExecutor) -> Dictated:
-    """Returns what dictates to the engine from now on."""
+def dictate(engine: TorchExecutor, like: Dictated | None = None) -> Dictated:
+    """Returns what dictates to the engine from now on; it takes the weights of `like`, if given."""
     assert engine._runner is not None
-    engine._runner._model = dictated = Dictated(engine._runner._model)
+    inner = engine._runner._model
+    engine._runner._model = dictated = Dictated(inner, like or inner)
     return dictated

@@ -7,12 +7,13 @@ The first measures the tiny pair; `workloads.py` says what it is asked. The seco
 Hugging Face's form with its draft: `smollm.py` makes a model, and `layers.py` a poor draft of some of its
 layers. With `--told` the draft is right as often as a good one, since it is told the greedy answers.
 
-Every request is a block. All ways answer it at the same time, in turns of a fraction of a second, each with
-engines, an event loop and a clock of its own, which stand still while the others run. The seconds of an
-answer are those of its own clock, the reading of the prompt included. Kinds follow one another in turn, and
-what a policy knows it keeps. All ways must say the same. A ratio is of tokens per second over all blocks of a
-kind; `low` and `high` are the 5th and the 95th percentile of its bootstrap over blocks. Engines use one
-thread. JSON on stdout, the bars on stderr; the exit status is 1 when a bar is missed or a text differs.
+Every question is a block. All ways answer it at the same time, in turns of a fraction of a second, each with
+caches, an event loop and a clock of its own, which stand still while the others run; the weights are the
+same memory. The seconds of an answer are those of its own clock, the reading of the prompt included. Kinds
+follow one another, and what a policy knows it keeps. All ways must say the same. A ratio is of tokens per
+second over all blocks of a kind; `low` and `high` are the 5th and the 95th percentile of its bootstrap over
+blocks. Engines use one thread. JSON on stdout, the bars on stderr; the exit status is 1 when a bar is missed
+or a text differs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any
 import torch
 
 from tests.perf.bar import Bar
-from tests.perf.dictation import dictate
+from tests.perf.dictation import Dictated, dictate
 from tests.perf.pair import built, machine
 from tests.perf.traces import step_costs
 from tests.perf.turns import Turns
@@ -61,12 +62,14 @@ RIGHT = 0.73
 
 
 class Way:
-    """A coordinator with engines of its own.
+    """A coordinator with engines of its own, which use the weights of those of `like`.
 
     `said` and `seconds` are of the last answer, and `drafts` counts by origin what was verified for it.
     """
 
-    def __init__(self, build: Path, drafting: Drafting | None, length: int | None) -> None:
+    def __init__(
+        self, build: Path, drafting: Drafting | None, length: int | None, like: Way | None = None
+    ) -> None:
         self.said, self.seconds, self.drafts = list[int](), 0.0, dict[str, tuple[int, int, int]]()
         self.length, self._turns = length, Turns()
         tokenizer = Tokenizer.load(build / "tokenizer")
@@ -75,8 +78,10 @@ class Way:
         if drafting in (DRAFT_MODEL, HYBRID):
             self._draft = TorchExecutor(build / "draft" / "engine", device_thread=thread)
         self._target = TorchExecutor(build / "target" / "engine", device_thread=thread)
-        self.to_target = dictate(self._target)
-        self.to_draft = dictate(self._draft) if self._draft else None
+        self.to_target: Dictated = dictate(self._target, like.to_target if like else None)
+        self.to_draft: Dictated | None = None
+        if self._draft:
+            self.to_draft = dictate(self._draft, like.to_draft if like else None)
         self._coordinator = Coordinator(
             self._target,
             self._draft,
@@ -146,18 +151,16 @@ def main() -> int:
         else:
             build = built(Path(folder), "float32")
             asked = of_tiny(build, options.number, options.tokens)
-        blocks: list[dict[str, Any]] = []
-        for turn in range(options.rounds):
-            # Where its weights lie in memory makes an engine faster or slower: all are made anew.
-            order = list(WAYS)[turn % len(WAYS) :] + list(WAYS)[: turn % len(WAYS)]
-            ways = {name: Way(build, *WAYS[name]) for name in order}
-            teller = Way(build, None, 0) if options.told else None
-            share = {kind: asked[kind][turn :: options.rounds] for kind in options.kinds}
-            blocks += measured(ways, share, options.slice, teller)
-            for way in (*ways.values(), teller):
-                if way:
-                    way.close()
-            print(f"{turn + 1} of {options.rounds} rounds", file=sys.stderr)
+        first = Way(build, DRAFT_MODEL, 0)
+        ways = {name: Way(build, *made, like=first) for name, made in WAYS.items()}
+        blocks = measured(
+            ways,
+            {kind: asked[kind] for kind in options.kinds},
+            options.slice,
+            first if options.told else None,
+        )
+        for way in (*ways.values(), first):
+            way.close()
         costs = step_costs(build, 1)
     result = {
         "machine": machine(),
@@ -184,7 +187,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="a chat model; without it the tiny pair")
     parser.add_argument("--draft", type=Path, help="its draft")
     parser.add_argument("--told", action="store_true", help="the draft is told what the model says")
-    parser.add_argument("--rounds", type=int, default=3, help="how often all engines are made anew")
     parser.add_argument("--number", type=int, default=15, help="the most questions of each kind")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)

@@ -12,6 +12,7 @@ import tokenizers
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import TARGET, Run, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor
+from trtspec.serving.adaptive.policy import AdaptivePace
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
@@ -68,5 +69,31 @@ def test_a_text_that_repeats_itself_is_drafted_from_itself(run: Run, tokenizer: 
         speculation = delta.completion.speculation
         assert speculation.draft_acceptance_rate == 1
         assert speculation.mean_acceptance_length > 8
+
+    run(main())
+
+
+def test_a_draft_that_is_not_worth_it_keeps_no_text_from_being_quoted(
+    run: Run, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target alone goes on in steps that are short at first, since the text may repeat itself soon."""
+
+    def choose(pace: AdaptivePace, origin: str, longest: int, load: int, now: float) -> int:
+        return 0 if origin == "engine" else longest
+
+    monkeypatch.setattr(AdaptivePace, "choose", choose)
+
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, lambda sequence: 60 + len(sequence) % 12)
+        method = Drafting("hybrid", {"prompt_lookup_min": 4, "prompt_lookup_max": 8})
+        coordinator = Coordinator(
+            target, drafting_for(target, 1.0), tokenizer, drafting=method, policy="adaptive"
+        )
+        request = CompletionRequest(prompt_token_ids=[1], max_tokens=120, end_id=NO_END)
+        delta = await coordinator.complete(request)
+        assert delta.token_ids == [60 + (1 + index) % 12 for index in range(120)]
+        drafted = next(request for request in target.requests if request.draft_token_ids)
+        assert len(drafted.input_token_ids) < 24
+        assert coordinator.stats.by_origin["engine"].num_spec_steps == 0
 
     run(main())

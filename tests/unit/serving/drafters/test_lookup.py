@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.serving.drafters import lookup
-from trtspec.serving.drafters.lookup import MOST_PLACES, MOST_READ, LookupDrafter, LookupSource, TextIndex
+from trtspec.serving.drafters.lookup import (
+    LONGEST_PAUSE,
+    MOST_PLACES,
+    MOST_READ,
+    SHORTEST_PAUSE,
+    LookupDrafter,
+    LookupSource,
+    TextIndex,
+)
 from trtspec.serving.drafters.source import Offer
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
@@ -149,3 +157,19 @@ class TestOffers:
         one, other = Text([1, 2, 3, 1, 2]), Text([4, 5, 1, 2])
         assert source.drafter(one).offer() is not None
         assert source.drafter(other).offer() is None
+
+    def test_the_longer_the_text_is_new_the_later_is_the_next_look(self) -> None:
+        drafter, text = drafter_of([1, 2, 3, 4])
+        pauses = []
+        for _ in range(12):
+            assert drafter.offer() is None
+            pauses.append(drafter.pause)
+            text.extend(range(text.largest + 1, text.largest + 1 + drafter.pause))
+        assert pauses[0] == SHORTEST_PAUSE
+        assert pauses == sorted(pauses)
+        assert pauses[-1] == LONGEST_PAUSE
+        text.extend([1, 2])
+        assert drafter.offer()
+        text.append(10**6)
+        assert drafter.offer() is None
+        assert drafter.pause == SHORTEST_PAUSE
