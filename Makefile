@@ -57,7 +57,7 @@ format: .venv/.dev ## Let ruff repair what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/.dev ## Measure the pair and the coordinator; JSON on stdout
+bench: .venv/.dev ## Measure everything and hold it to its bars; about an hour; JSON on stdout
 	$(BIN)/python tests/perf/bench.py
 
 clean: ## Remove the environment and every build

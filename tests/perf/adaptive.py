@@ -1,6 +1,6 @@
 """The adaptive draft length beside every fixed one, on a workload that drifts.
 
-    python tests/perf/adaptive.py [--seconds 60] [--slice 1] [--first 0] [--draft good|wrong|slow]
+    python tests/perf/adaptive.py [--seconds 60] [--slice 1] [--phases 1-4] [--draft good|wrong|slow]
 
 Phases follow one another without a pause: code that the draft knows, text that it cannot guess, then 64
 completions at once, then one again. Every way (the target alone, fixed lengths, adaptive) goes through all of
@@ -138,11 +138,16 @@ def main() -> None:
         build = built(Path(folder), "float32", max_batch_size=64)
         lengths = {"plain": 0, **{f"K = {length}": length for length in LENGTHS}, "adaptive": None}
         ways = {name: Way(build, length, DRAFTS[options.draft]) for name, length in lengths.items()}
-        phases = {phase.name: measure(ways, phase, options) for phase in PHASES[options.first :]}
+        phases = {phase.name: measure(ways, phase, options) for phase in options.phases}
     result = {"machine": machine(), "draft": options.draft, "seconds": options.seconds, "phases": phases}
     json.dump(result, sys.stdout, indent=2)
     print(flush=True)
     os._exit(0)  # The clients are in the middle of something.
+
+
+def some(phases: str) -> tuple[Phase, ...]:
+    first, _, last = phases.partition("-")
+    return PHASES[int(first) - 1 : int(last or first)]
 
 
 def parse() -> argparse.Namespace:
@@ -150,7 +155,7 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--first", type=int, default=0, help="the phase to begin with, from 0")
+    parser.add_argument("--phases", type=some, default=PHASES, help="from which to which, from 1: 2-3")
     parser.add_argument("--slice", type=float, default=1)
     parser.add_argument("--draft", default="good", choices=list(DRAFTS))
     return parser.parse_args()
