@@ -58,7 +58,7 @@ format: .venv/.dev ## Let ruff repair what it can
 	$(BIN)/ruff format .
 
 bench: .venv/.dev ## Measure everything and hold it to its bars; about an hour; JSON on stdout
-	$(BIN)/python tests/perf/bench.py
+	$(BIN)/python -m tests.perf.bench
 
 clean: ## Remove the environment and every build
 	rm -rf .venv build

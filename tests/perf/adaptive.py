@@ -1,6 +1,6 @@
 """The adaptive draft length beside every fixed one, on a workload that drifts.
 
-    python tests/perf/adaptive.py [--seconds 60] [--slice 1] [--phases 1-4] [--draft good|wrong|slow]
+    python -m tests.perf.adaptive [--seconds 60] [--slice 1] [--phases 1-4] [--draft good|wrong|slow]
 
 Phases follow one another without a pause: code that the draft knows, text that it cannot guess, then 64
 completions at once, then one again. Every way (the target alone, fixed lengths, adaptive) goes through all of

@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.perf.bar import Bar
 
-HERE = Path(__file__).parent
-TINY = HERE.parents[1] / "recipes" / "tiny" / "recipe.yaml"
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "recipes" / "tiny" / "recipe.yaml"
 RATIOS = {
     "speculative / plain": 1.4,
     "plain / transformers": 2.5,
@@ -51,7 +51,8 @@ def main() -> int:
     for name, (script, *options) in SCRIPTS.items():
         print(f"{name} ...", file=sys.stderr)
         # A script that has bars of its own exits with 1 where it misses one; without JSON it has failed.
-        done = subprocess.run([sys.executable, HERE / f"{script}.py", *options], stdout=subprocess.PIPE)
+        command = [sys.executable, "-m", f"tests.perf.{script}", *options]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE)
         results[name] = json.loads(done.stdout)
     bars = list(promised(results))
     results["bars"] = [{**asdict(bar), "is_met": bar.is_met} for bar in bars]

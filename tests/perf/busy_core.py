@@ -1,6 +1,6 @@
 """The tiny pair alone on the machine, and beside one program that is busy on one of its processors.
 
-    python tests/perf/busy_core.py [--rounds 3] [--seconds 4]
+    python -m tests.perf.busy_core [--rounds 3] [--seconds 4]
 
 Tokens/s of one stream with drafts and without, in one process, quiet and busy by turns. JSON on stdout.
 """
@@ -18,8 +18,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.perf.pair import built, heldout
 from trtspec.serving.completion import NO_END, CompletionRequest

@@ -1,6 +1,6 @@
 """What drafts under sampling would gain from rejection sampling, which needs the draft's logits.
 
-    python tests/perf/coupling.py [--prompts 40] [--tokens 128]
+    python -m tests.perf.coupling [--prompts 40] [--tokens 128]
 
 The engines sample texts; transformers says what target and draft make of each of their places. Where the
 target chose x, the draft has the same token, independently from place to place, with the probability

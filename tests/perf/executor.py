@@ -1,4 +1,4 @@
-"""Times steps of the torch executor on random models, JSON out: `python tests/perf/executor.py [--profile]`.
+"""Times steps of the torch executor on random models, JSON out: `python -m tests.perf.executor [--profile]`.
 
 Times are microseconds, the 10th percentile of many runs, since a shared machine only ever adds to them.
 """
@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.executors.torch.cache import Span

@@ -1,6 +1,6 @@
 """Streams through the front of `trtspec deploy` beside streams straight at Triton; JSON on stdout.
 
-    python tests/perf/front.py [BUILD]
+    python -m tests.perf.front [BUILD]
 
 Short runs alternate, in both orders, so that other work on the machine is in both; the median of the ratios
 of pairs counts.
@@ -19,8 +19,6 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.e2e.conftest import RECIPE, TRTSPEC, Deploy, Deployer, wait_until
 from tests.processes import command_line

@@ -1,6 +1,6 @@
 """The tiny pair, measured: speculation against the target alone, and both against transformers.
 
-    python tests/perf/pair.py [--prompts 12] [--tokens 128] [--draft-tokens 4] [--dtype float32]
+    python -m tests.perf.pair [--prompts 12] [--tokens 128] [--draft-tokens 4] [--dtype float32]
 
 Everything runs in one process on the same threads. Every prompt is a block: it goes through all four ways
 before the next one does, forwards and backwards in turn, so that what another program takes of the machine

@@ -1,7 +1,7 @@
 """What the draft's own probabilities say of its tokens, and what cutting an unlikely tail would bring.
 
-    python tests/perf/tail.py [--prompts 48]
-    python tests/perf/tail.py --ways 0 4 4:0.05 adaptive adaptive:0.05 [--clients 16] [--temperature 1]
+    python -m tests.perf.tail [--prompts 48]
+    python -m tests.perf.tail --ways 0 4 4:0.05 adaptive adaptive:0.05 [--clients 16] [--temperature 1]
 
 A proposal is cut before the first token whose probability of being reached and accepted is under `least`:
 the product of the draft's probabilities so far (`product`), or of how often tokens with such probabilities

@@ -13,7 +13,6 @@ import argparse
 import json
 import shutil
 import socket
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +20,6 @@ from contextlib import closing
 from pathlib import Path
 from statistics import mean
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.perf.coordinator import DRAFT_TOKEN_S, NUM_DRAFT_TOKENS, PROMPT, VERIFICATION_S
 from trtspec.deploy.client import GrpcClient
