@@ -50,6 +50,9 @@ class FaultyDraft:
     def kv_tokens(self) -> int | None:
         return self._executor.kv_tokens
 
+    def take_kv_use(self) -> float | None:
+        return self._executor.take_kv_use()
+
     @property
     def progress(self) -> int:
         return self._executor.progress

@@ -91,7 +91,7 @@ def test_a_full_queue_refuses_at_once(
         return busy_server.metric("num_requests_running"), busy_server.metric("num_requests_waiting")
 
     expected = busy_server.generate(PROMPT, max_tokens=TOKENS, end_id=-1, num_draft_tokens=0)
-    refused_before = busy_server.metric("num_requests_refused")
+    refused_before = busy_server.metric("request_errors", kind="refused")
     with ThreadPoolExecutor(RUNNING + WAITING + REFUSED) as pool:
         taken_in = [pool.submit(ask, busy_server) for _ in range(RUNNING + WAITING)]
         until(lambda: at_work() == (RUNNING, WAITING), "every place taken")
@@ -101,5 +101,7 @@ def test_a_full_queue_refuses_at_once(
 
     assert refused == [(False, SAID)] * REFUSED
     assert served == [(True, expected)] * (RUNNING + WAITING)
-    until(lambda: busy_server.metric("num_requests_refused") - refused_before == REFUSED, "the metric")
+    until(
+        lambda: busy_server.metric("request_errors", kind="refused") - refused_before == REFUSED, "the metric"
+    )
     until(lambda: at_work() == (0, 0), "no request at work")

@@ -19,6 +19,9 @@ class Around:
     def kv_tokens(self) -> int | None:
         return self._inner.kv_tokens
 
+    def take_kv_use(self) -> float | None:
+        return self._inner.take_kv_use()
+
     @property
     def progress(self) -> int:
         return self._inner.progress

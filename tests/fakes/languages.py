@@ -48,6 +48,9 @@ class OneShot:
     def say(self, request: Request) -> tuple[list[int], FinishReason]:
         raise NotImplementedError
 
+    def take_kv_use(self) -> float | None:
+        return None
+
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         self.requests.append(replace(request, input_token_ids=tuple(request.input_token_ids)))
         token_ids, reason = self.say(request)

@@ -100,6 +100,9 @@ class ScriptedExecutor:
     def in_flight(self) -> int:
         return len(self._flight)
 
+    def take_kv_use(self) -> float | None:
+        return None
+
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         # The text may grow.
         self.requests.append(replace(request, input_token_ids=tuple(request.input_token_ids)))

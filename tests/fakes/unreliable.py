@@ -45,6 +45,9 @@ class Unreliable:
     def in_flight(self) -> int:
         return self._inner.in_flight + len(self._held)
 
+    def take_kv_use(self) -> float | None:
+        return self._executor.take_kv_use()
+
     @property
     def progress(self) -> int:
         return self._executor.progress

@@ -99,6 +99,9 @@ class TimedEngine:
         self._random = random.Random(0)
         self._ids = itertools.count()
 
+    def take_kv_use(self) -> float | None:
+        return None
+
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         request_id = next(self._ids)
         self.progress += 1

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trtspec.errors import ServerError
 
 _INTERRUPTED = 130
+LogFormat = Literal["text", "json"]
 
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
@@ -49,6 +50,13 @@ def deploy(
         bool, typer.Option("--restart", help="Serve again when the server has ended by itself.")
     ] = False,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that requests in flight have to end in.")] = 10,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="With json: a line of JSON for each message and each request.")
+    ] = "text",
+    trace_config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="An option of Triton's tracing; may be given often."),
+    ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -90,6 +98,8 @@ def deploy(
         start_s=timeout or patience(build.folder),
         grace_s=grace,
         loads_one_by_one=build.shares_a_server,
+        json_logs=log_format == "json",
+        trace_config=tuple(trace_config or ()),
     )
     if not build.is_current:
         out.warning(f"{recipe} has changed since {build.folder} was built from it, which is served as it is")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtspec.deploy.ports import Ports
+from trtspec.serving.triton.logs import LOG_FORMAT
 
 _RUNNING = re.compile(r"^trtspec:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
 
@@ -39,7 +40,8 @@ class Deployment:
     `ranks` is how many ranks the engine with the most of them has. Loading the engines may take `start_s`
     seconds, and requests in flight have `grace_s` seconds to end in. With `loads_one_by_one` no two engines
     are loaded at once: two of one rank in NVIDIA's C++ backend would make MPI groups with the same tag.
-    `http_host` is where HTTP is, if not on `host`; `key` opens the APIs that change the server.
+    `http_host` is where HTTP is, if not on `host`; `key` opens the APIs that change the server. With
+    `json_logs` what the models log is lines of JSON; each of `trace_config` is an option of Triton's.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Deployment:
     start_s: float = _START_S
     grace_s: float = GRACE_S
     loads_one_by_one: bool = False
+    json_logs: bool = False
+    trace_config: tuple[str, ...] = ()
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
@@ -67,6 +71,11 @@ class Deployment:
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.1"))
         self.log.touch()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which the models are told of the deployment."""
+        return {LOG_FORMAT: "json"} if self.json_logs else {}
 
     @property
     def is_public(self) -> bool:

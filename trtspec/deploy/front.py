@@ -31,6 +31,7 @@ from yarl import URL
 from trtspec.deploy.answers import corrected, error, error_json, without_status
 from trtspec.deploy.bodies import Bodies, BodyError, is_deep, with_field
 from trtspec.serving.triton.departures import LEFT, REQUEST
+from trtspec.serving.triton.request_id import HEADER, ID
 
 _CLOSED = re.compile(r"/v2/(\w*sharedmemory|repository|logging|trace)\b|/v2/models/.*/trace/")
 _READY = re.compile(r"/v2/health/ready|/v2/models/[^/]+(/versions/\d+)?/ready")
@@ -161,7 +162,7 @@ class Front:
             async with self._session.request(
                 request.method,
                 triton.join(URL(request.raw_path, encoded=True)),
-                data=with_field(body, REQUEST, name) if generate else body or None,
+                data=_named(request, body, name) if generate else body or None,
                 headers=_forwarded(request.headers),
                 skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
                 allow_redirects=False,
@@ -186,6 +187,13 @@ class Front:
         with suppress(ClientError):
             async with self._session.post(url, json={"text_input": "", LEFT: name}):
                 pass
+
+
+def _named(request: web.BaseRequest, body: bytes, name: str) -> bytes:
+    """Returns the body with the name of the request, and with its id where a header has one alone."""
+    body = with_field(body, REQUEST, name)
+    given = request.headers.get(HEADER)
+    return with_field(body, ID, given) if given and f'"{ID}"'.encode() not in body else body
 
 
 async def _streamed(request: web.BaseRequest, answer: ClientResponse) -> web.StreamResponse:

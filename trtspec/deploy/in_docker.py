@@ -49,7 +49,12 @@ def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: s
         mounts=(Mount(deployment.build, read_only=True),),
         gpus=gpus,
         user=user,
-        environment={"PYTHONDONTWRITEBYTECODE": "1", STOPPING: _stopping(name), **started.environment},
+        environment={
+            "PYTHONDONTWRITEBYTECODE": "1",
+            STOPPING: _stopping(name),
+            **started.environment,
+            **deployment.environment,
+        },
         labels={
             LABEL: deployment.name,
             f"{LABEL}.build": str(deployment.build),

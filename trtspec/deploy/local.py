@@ -52,7 +52,7 @@ def line(deployment: Deployment, triton: TritonInstall, gpus: int, memory: str =
     if triton.backends:
         server.append(f"--backend-directory={triton.backends}")
     started = launch(server, deployment.ranks, gpus)
-    return Launch(started.argv, {**triton.variables, **started.environment})
+    return Launch(started.argv, {**triton.variables, **started.environment, **deployment.environment})
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtspec.deploy.deployment import KEY_HEADER, Deployment
+from trtspec.serving.triton.request_id import HEADER_PATTERN
 
 MAX_BODY = 16 << 20
 """The most bytes of one HTTP body, which is more text than any model reads."""
@@ -35,9 +36,12 @@ def server_options(
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
+        f"--http-header-forward-pattern={HEADER_PATTERN}",
+        f"--grpc-header-forward-pattern={HEADER_PATTERN}",
         f"--http-restricted-api={_CLOSED}:{KEY_HEADER}={deployment.key}",
         f"--grpc-restricted-protocol={_CLOSED}:{KEY_HEADER}={deployment.key}",
     ]
+    options += [f"--trace-config={option}" for option in deployment.trace_config]
     if deployment.loads_one_by_one:
         options.append("--model-load-thread-count=1")
     return options if has_gpus else [*options, "--allow-gpu-metrics=false"]

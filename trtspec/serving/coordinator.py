@@ -16,7 +16,6 @@ from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
 from trtspec.serving.drafters.sources import Surroundings, make_source
 from trtspec.serving.errors import (
-    Busy,
     Cancelled,
     EngineFailure,
     GuideError,
@@ -34,6 +33,7 @@ from trtspec.serving.seeds import of_sequence
 from trtspec.serving.sequences import interleave
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
+from trtspec.serving.timeline import Timeline
 from trtspec.serving.tokenizer import Tokenizer
 
 MAX_FAILURES = 8
@@ -71,9 +71,10 @@ class Coordinator:
         policy: Policy = "fixed",
         guides: Guides | None = None,
     ) -> None:
-        self.stats = Stats()
         self._bounds = bounds or Bounds(target.limits.max_batch_size)
+        self.stats = Stats(self._bounds.max_places, self._bounds.max_queue_size)
         self._queue = AdmissionQueue(self._bounds)
+        self._engines = {"target": target, **({"draft": draft} if draft else {})}
         self._target, self._liveness = AsyncExecutor(target), Liveness(target, self._bounds.target_timeout_s)
         self._source: DraftSource | None = None
         if draft is not None or drafting is not None:
@@ -86,6 +87,7 @@ class Coordinator:
         self._num_present = 0
         self._check: asyncio.Handle | None = None
         self._probe: asyncio.Task[None] | None = None
+        self._note_kv_use()
 
     @property
     def failure(self) -> str | None:
@@ -106,10 +108,10 @@ class Coordinator:
         if request.num_draft_tokens is None:
             request = replace(request, num_draft_tokens=self._num_draft_tokens)
         limit_s = self._bounds.default_timeout_s if request.timeout_s is None else request.timeout_s
-        deadline = asyncio.get_running_loop().time() + limit_s
+        arrived = asyncio.get_running_loop().time()
         if request.num_return_sequences != 1:
-            return self._sequences(request, deadline)
-        return self._run(request, deadline)
+            return self._sequences(request, arrived, arrived + limit_s)
+        return self._run(request, arrived, arrived + limit_s)
 
     async def complete(self, request: CompletionRequest) -> Delta:
         """Returns the whole of one completion as one `Delta`; raises as `stream` does."""
@@ -120,7 +122,9 @@ class Coordinator:
         log_probs = [value for delta in deltas for value in delta.log_probs or ()]
         return Delta(text, token_ids, deltas[-1].completion, log_probs if request.return_log_probs else None)
 
-    async def _sequences(self, wanted: CompletionRequest, deadline: float) -> AsyncGenerator[Delta, None]:
+    async def _sequences(
+        self, wanted: CompletionRequest, arrived: float, deadline: float
+    ) -> AsyncGenerator[Delta, None]:
         """Runs several completions of one prompt, which is read once; each needs a place of its own.
 
         The first begins alone: the others wait, in their places, until the engines have its prompt in their
@@ -138,7 +142,7 @@ class Coordinator:
         is_cached = asyncio.Event()
 
         def start(index: int) -> AsyncGenerator[Delta, None]:
-            return self._run(wanted, deadline, states[index], is_cached if index else None)
+            return self._run(wanted, arrived, deadline, states[index], is_cached if index else None)
 
         async with aclosing(interleave(count, start)) as deltas:
             async for delta in deltas:
@@ -148,6 +152,7 @@ class Coordinator:
     async def _run(
         self,
         wanted: CompletionRequest,
+        arrived: float,
         deadline: float,
         ready: CompletionState | None = None,
         after: asyncio.Event | None = None,
@@ -160,22 +165,18 @@ class Coordinator:
             if state.guide is not None and self._guides is not None:
                 await self._read(self._guides, state.guide, deadline)
             needed = state.num_input_tokens + state.max_tokens + self._target.limits.max_draft_len
+            timeline = Timeline(self.stats, arrived, asyncio.get_running_loop().time)
             async with self._queue.place(needed, deadline):
                 self._count()
+                timeline.begin(state.num_input_tokens)
                 if after is not None:
                     await after.wait()
                 async with aclosing(self._rounds(wanted, state).run(deadline)) as deltas:
                     async for delta in deltas:
+                        timeline.told(delta)
                         yield delta
-        except Busy:
-            self.stats.refused += 1
-            raise
         except Overdue:
-            self.stats.timed_out += 1
             raise TimedOut(f"at token {state.num_output_tokens} of {state.max_tokens}") from None
-        except TimedOut:
-            self.stats.timed_out += 1
-            raise
         finally:
             self._leave()
 
@@ -223,6 +224,11 @@ class Coordinator:
         self.stats.running = self._queue.working
         self.stats.waiting = self._num_present - self._queue.working
 
+    def _note_kv_use(self) -> None:
+        for name, engine in self._engines.items():
+            if (use := engine.take_kv_use()) is not None:
+                self.stats.kv_use[name] = use if self._num_present else 0.0
+
     def _look_around(self) -> None:
         """Ends what takes too long, since a silent engine would hold its completions for ever."""
         loop = asyncio.get_running_loop()
@@ -238,5 +244,6 @@ class Coordinator:
             self._source.reap(now)
         self._queue.reap(now)
         self.stats.longest_wait_s = self._queue.longest_wait(now)
+        self._note_kv_use()
         if self._num_present or self._probe:
             self._check = loop.call_later(CHECK_S, self._look_around)

@@ -191,6 +191,14 @@ class Executor(Protocol):
         """Says how many tokens of text the KV cache holds; None where the engine does not say."""
         ...
 
+    def take_kv_use(self) -> float | None:
+        """Returns the largest share of the KV cache, 0 to 1, that requests held since the last call.
+
+        None where the engine does not say. What is kept of ended requests, for texts that begin alike, does
+        not count: it makes room.
+        """
+        ...
+
     @property
     def progress(self) -> int:
         """Counts the steps or responses of the engine, so that it rises while the engine works.

@@ -43,13 +43,16 @@ class Rounds:
         """
         state = self._state
         while state.end_reason is None:
+            why, length, num_alone = self._next()
+            self._stats.rounds[length] += 1
+            if length and self._drafter:
+                yield self._told(await self._round(self._drafter, why, length, deadline))
+                continue
+            if self._drafter:
+                self._stats.fallbacks[why] += 1
             if (endless := state.num_endless) > 0:
                 alone = state.endless_request(endless)
             else:
-                origin, length, num_alone = self._next()
-                if length and self._drafter:
-                    yield self._told(await self._round(self._drafter, origin, length, deadline))
-                    continue
                 alone = state.request(min(num_alone, state.num_remaining), streaming=True)
             async with aclosing(self._burst(alone, deadline)) as deltas:
                 async for delta in deltas:
@@ -61,17 +64,22 @@ class Rounds:
         return delta
 
     def _next(self) -> tuple[str, int, int]:
-        """Returns the origin and length of the next draft, and the tokens to decode alone where that is 0."""
+        """Returns the origin and length of the next draft, and the tokens to decode alone where that is 0.
+
+        In place of an origin there is then the reason, one of `FALLBACKS`.
+        """
         state, drafter = self._state, self._drafter
+        if state.num_endless > 0:
+            return "min_tokens", 0, 0
         if drafter is None or not state.num_draft_tokens:
-            return "", 0, state.num_remaining
+            return (*state.undrafted_for, "num_draft_tokens")[0], 0, state.num_remaining
         if (offer := drafter.offer()) is None:
-            return "", 0, drafter.pause
+            return drafter.silence, 0, drafter.pause
         longest = draft_length(state, self._target.limits, offer.room)
         if not longest:
-            return "", 0, state.num_remaining
+            return "no_room" if state.num_remaining > 1 else "last_token", 0, state.num_remaining
         length = self._pace.choose(offer.origin, longest, self._load(), self._clock())
-        return offer.origin, length, min(self._pace.burst, drafter.pause)
+        return offer.origin if length else "policy", length, min(self._pace.burst, drafter.pause)
 
     async def _round(self, drafter: Drafter, origin: str, length: int, deadline: float) -> Delta:
         """Asks the drafter for a proposal, and lets the target verify it.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from trtspec.serving.drafters.source import ORIGINS
+from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram
+from trtspec.serving.reasons import FAILURES, FALLBACKS
 
 
 @dataclass(slots=True)
@@ -50,23 +53,41 @@ class SpeculationCounts:
 class Stats:
     """The coordinator's counters.
 
-    `running`, `waiting`, `longest_wait_s` and `draft_available` describe the present; the others count since
-    the start. `running` completions have a place at the engines, `waiting` ones do not yet, `refused` ones
-    got none, and `timed_out` ones were not complete in time. `speculation` is the sum of `by_origin`,
-    whose keys are `ORIGINS`.
+    `places` and `queue_size` are how many completions may run and wait. `running`, `waiting`,
+    `longest_wait_s`, `draft_available` and `kv_use`, the share of each engine's KV cache that requests hold
+    where the engine says it, describe the present; the others count since the start. `running` completions
+    have a place at the engines, `waiting` ones do not yet. `speculation` is the sum of `by_origin`, whose
+    keys are `ORIGINS`. `rounds` counts rounds by the K that was chosen, and bursts of the target alone as
+    K = 0; `fallbacks` those without a draft, by why. `ended` counts completions by `stop` or `length`,
+    `failures` requests. Times are in seconds.
     """
 
+    places: int = 0
+    queue_size: int = 0
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     by_origin: dict[str, SpeculationCounts] = field(
         default_factory=lambda: {origin: SpeculationCounts() for origin in ORIGINS}
     )
-    draft_failures: int = 0
     draft_available: bool = True
     running: int = 0
     waiting: int = 0
     longest_wait_s: float = 0.0
-    refused: int = 0
-    timed_out: int = 0
+    kv_use: dict[str, float] = field(default_factory=dict)
+    rounds: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FALLBACKS, 0))
+    ended: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0})
+    failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURES, 0))
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    queue_time: Histogram = field(default_factory=lambda: Histogram(REQUEST_S))
+    time_to_first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_S))
+    inter_token_latency: Histogram = field(default_factory=lambda: Histogram(BETWEEN_TOKENS_S))
+    e2e_latency: Histogram = field(default_factory=lambda: Histogram(REQUEST_S))
+
+    @property
+    def draft_failures(self) -> int:
+        """Counts the drafts that failed or took too long."""
+        return self.fallbacks["draft_failed"] + self.fallbacks["draft_timed_out"]
 
     def record(self, origin: str, num_draft: int, num_accepted: int) -> None:
         """Adds one verification of a draft of that origin."""

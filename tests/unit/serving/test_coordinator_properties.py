@@ -22,7 +22,7 @@ from trtspec.serving.completion import Completion, CompletionRequest, Delta, End
 from trtspec.serving.coordinator import CHECK_S, Coordinator
 from trtspec.serving.errors import Busy, EngineFailure, ServingError, TimedOut
 from trtspec.serving.executor import Request
-from trtspec.serving.stats import SpeculationCounts
+from trtspec.serving.stats import SpeculationCounts, Stats
 from trtspec.serving.tokenizer import Tokenizer
 
 LIMIT_S, DRAFT_LIMIT_S, ROUNDING_S = 100.0, 0.1, 1e-9
@@ -172,13 +172,6 @@ def check_ends(deployment: Deployment, told: list[Told]) -> None:
             assert end.error is None or isinstance(end.error, Busy)
         assert not (end.is_whole and (fails or hangs))
         assert not end.has_left or visit.leaves_after_s is not None
-    stats = deployment.coordinator.stats
-    refused, timed_out = (sum(isinstance(end.error, kind) for end in told) for kind in (Busy, TimedOut))
-    assert stats.refused >= refused
-    assert stats.timed_out >= timed_out
-    are_single = all(visit.request.num_return_sequences == 1 for visit in deployment.world.visits)
-    if are_single and not any(end.has_left for end in told):
-        assert (stats.refused, stats.timed_out) == (refused, timed_out)
 
 
 def check_counts(deployment: Deployment, told: list[Told]) -> None:
@@ -201,6 +194,8 @@ def check_counts(deployment: Deployment, told: list[Told]) -> None:
     for origin, kind in (("engine", "ngram"), ("lookup", "draft_model")):
         assert stats.by_origin[origin].num_spec_steps == 0 or world.drafting.kind != kind
 
+    check_times(stats, completions(told), are_all=all(end.is_whole for end in told))
+
     failed = sum(fault in (Fault.FAILS, Fault.HANGS) for _, fault in deployment.draft.struck)
     assert stats.draft_failures <= failed
     if all(end.is_whole for end in told):
@@ -208,6 +203,25 @@ def check_counts(deployment: Deployment, told: list[Told]) -> None:
     for request in deployment.verifying.requests:
         visit = world.visits[request.input_token_ids[0]]
         assert len(request.draft_token_ids) <= world.longest_draft(visit)
+
+
+def check_times(stats: Stats, told: list[Completion], *, are_all: bool) -> None:
+    """Each output of a completion is in one histogram, and each round or burst has its K."""
+    firsts, between, ends = (
+        histogram.cumulative()[-1]
+        for histogram in (stats.time_to_first_token, stats.inter_token_latency, stats.e2e_latency)
+    )
+    assert stats.queue_time.cumulative()[-1] >= max(firsts, ends)
+    assert ends == sum(stats.ended.values()) >= len(told)
+    assert firsts + between <= stats.generation_tokens
+    assert stats.generation_tokens >= sum(each.num_output_tokens for each in told)
+    rounds = stats.rounds.items()
+    assert stats.speculation.num_spec_steps <= sum(number for length, number in rounds if length)
+    assert stats.speculation.num_draft_tokens <= sum(length * number for length, number in rounds)
+    if are_all:
+        assert ends == len(told)
+        assert stats.generation_tokens == sum(each.num_output_tokens for each in told)
+        assert firsts == sum(each.num_output_tokens > 0 for each in told)
 
 
 def total(counts: list[SpeculationCounts]) -> tuple[int, int, int]:

@@ -45,7 +45,7 @@ class EngineSource:
         """
         loop = asyncio.get_running_loop()
         if not self._breaker.may_try(loop.time()):
-            return []
+            return self._nothing("draft_at_rest")
         asked = draft_request(request, self.limits)
         until = min(deadline, loop.time() + self._timeout_s)
         try:
@@ -57,9 +57,9 @@ class EngineSource:
             if asked.guide is not None and not isinstance(failure, Overdue):
                 # A guide that leaves no token fails its own request; others must keep their drafts.
                 self._breaker.left()
-                return []
+                return self._nothing("draft_ended")
             self._fail(failure, loop.time())
-            return []
+            return self._nothing("draft_timed_out" if isinstance(failure, Overdue) else "draft_failed")
         except asyncio.CancelledError:
             self._breaker.left()
             raise
@@ -67,8 +67,13 @@ class EngineSource:
         proposal = response.token_ids[: request.max_tokens]
         for position, token_id in enumerate(proposal):
             if not 0 <= token_id < self._vocab_size:
-                return proposal[:position]
-        return proposal
+                proposal = proposal[:position]
+                break
+        return proposal or self._nothing("draft_ended")
+
+    def _nothing(self, why: str) -> list[int]:
+        self._stats.fallbacks[why] += 1
+        return []
 
     def _succeed(self) -> None:
         if not self._stats.draft_available:
@@ -78,7 +83,6 @@ class EngineSource:
 
     def _fail(self, failure: Exception, now: float) -> None:
         self._breaker.failed(now)
-        self._stats.draft_failures += 1
         self._stats.draft_available = self._breaker.is_closed()
         consequence = "" if self._stats.draft_available else ", so the target goes on alone for a while"
         log.warning("the draft failed%s: %s", consequence, failure)
@@ -88,6 +92,7 @@ class EngineDrafter:
     """Proposes with the draft engine what follows one text; offers nothing while the engine rests."""
 
     pause = 32
+    silence = "draft_at_rest"
 
     def __init__(self, source: EngineSource, text: Text) -> None:
         self._source, self._text, self.propose = source, text, source.propose

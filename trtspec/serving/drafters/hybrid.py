@@ -28,6 +28,7 @@ class HybridDrafter:
     def __init__(self, lookup: LookupDrafter, engine: EngineDrafter) -> None:
         self._lookup, self._engine = lookup, engine
         self._chosen: Drafter = engine
+        self.silence = engine.silence
 
     @property
     def pause(self) -> int:
@@ -40,6 +41,7 @@ class HybridDrafter:
             self._chosen = drafter
             if (offer := drafter.offer()) and offer.room:
                 return offer
+        self.silence = "no_room" if offer else self._engine.silence
         return None
 
     async def propose(self, request: Request, deadline: float) -> list[int]:

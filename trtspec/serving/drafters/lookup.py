@@ -44,6 +44,8 @@ class LookupSource:
 class LookupDrafter:
     """Proposes what followed the longest of the text's endings that stood there before."""
 
+    silence = "nothing_found"
+
     def __init__(self, index: TextIndex, most: int, earlier: EarlierAnswers, tenant: str) -> None:
         self._index, self._most, self._place = index, most, 0
         self._earlier, self._tenant, self._begin = earlier, tenant, len(index.text)

@@ -44,6 +44,11 @@ class Drafter(Protocol):
         """Says after how many tokens of the target alone to ask again, after no offer or one not taken."""
         ...
 
+    @property
+    def silence(self) -> str:
+        """Says why there was no offer, by a name of `trtspec.serving.reasons.FALLBACKS`."""
+        ...
+
     def offer(self) -> Offer | None:
         """Returns what it can propose behind the text as it is; None for nothing at present."""
         ...

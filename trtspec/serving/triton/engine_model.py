@@ -14,6 +14,7 @@ from trtspec.serving.executor import Executor
 from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.triton import logs
 from trtspec.serving.triton.engine_requests import Arrays
 from trtspec.serving.triton.engine_service import EngineService
 from trtspec.serving.triton.watchdog import Watchdog
@@ -30,6 +31,7 @@ class TritonPythonModel:
         self._is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         excludes_input = parameters["exclude_input_in_output"].lower() in ("true", "1")
         check_s = int(parameters["cancellation_check_period_ms"]) / 1000
+        logs.set_up(args["model_name"])
         self._watchdog = Watchdog(args["model_name"])
         try:
             self._service = EngineService(

@@ -10,9 +10,10 @@ from typing import Any
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 from trtspec.serving.errors import RequestError, ServingError
-from trtspec.serving.triton import engines
+from trtspec.serving.triton import engines, logs
 from trtspec.serving.triton.departures import Departures
 from trtspec.serving.triton.metrics import Metrics
+from trtspec.serving.triton.request_id import take_request_id
 from trtspec.serving.triton.requests import Wanted, explain, read
 from trtspec.serving.triton.responses import Code, Failure, TextChunk, arrays
 from trtspec.serving.triton.service import Service
@@ -28,6 +29,7 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         config, folder = json.loads(args["model_config"]), Path(args["model_repository"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
+        logs.set_up(args["model_name"])
         metrics = Metrics({"model": args["model_name"], "version": args["model_version"]})
         self._watchdog, self._departures = Watchdog(args["model_name"]), Departures()
         try:
@@ -43,6 +45,8 @@ class TritonPythonModel:
         """Hands the requests on and returns, so that Triton need not wait before it takes the next ones."""
         for request in requests:
             parameters = json.loads(request.parameters() or "{}")
+            given = take_request_id(parameters)
+            request_id = request.request_id() or given
             client = TritonClient(request.get_response_sender())
             if self._departures.leave(parameters):
                 client.end()
@@ -53,9 +57,9 @@ class TritonPythonModel:
                 completion, client.wanted = read(tensors, parameters, request.timeout())
             except ServingError as error:
                 message = explain(error) if isinstance(error, RequestError) else str(error)
-                self._service.refuse(client, Failure(message, Code.INVALID_ARG))
+                self._service.refuse(client, Failure(message, Code.INVALID_ARG), request_id)
             else:
-                self._service.submit(completion, client.wanted, client)
+                self._service.submit(completion, client.wanted, client, request_id)
 
     def finalize(self) -> None:
         self._service.close()

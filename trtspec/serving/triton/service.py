@@ -17,6 +17,7 @@ from trtspec.serving.stats import Stats
 from trtspec.serving.triton.engines import Pair
 from trtspec.serving.triton.loop import LoopThread
 from trtspec.serving.triton.outbox import Client, Outbox, Sender
+from trtspec.serving.triton.request_log import RequestLog, kind_of
 from trtspec.serving.triton.requests import Wanted, explain
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
 from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
@@ -61,13 +62,19 @@ class Service:
         if watchdog:
             self._loop.every(BEAT_S, watchdog.beat)
 
-    def submit(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
-        """Starts a request and returns immediately; `client` gets the responses."""
-        self._loop.post(self._begin, request, wanted, client)
+    def submit(
+        self, request: CompletionRequest, wanted: Wanted, client: Client, request_id: str = ""
+    ) -> None:
+        """Starts a request and returns immediately; `client` gets the responses.
 
-    def refuse(self, client: Client, failure: Failure) -> None:
-        """Sends the failure as the only response."""
+        `request_id` is the client's own name for it, for the log.
+        """
+        self._loop.post(self._begin, request, wanted, client, RequestLog(request_id))
+
+    def refuse(self, client: Client, failure: Failure, request_id: str = "") -> None:
+        """Sends the failure, which is the request's own fault, as the only response."""
         self._sender.open(client, lambda: None).put(TextChunk(failure=failure))
+        self._loop.post(self._note, RequestLog(request_id, failure="invalid_request"))
 
     def every(self, seconds: float, work: Callable[[], object]) -> None:
         """Has `work` called on the loop every so many seconds."""
@@ -90,25 +97,36 @@ class Service:
 
     # On the loop.
 
-    def _begin(self, request: CompletionRequest, wanted: Wanted, client: Client) -> None:
+    def _begin(self, request: CompletionRequest, wanted: Wanted, client: Client, course: RequestLog) -> None:
         # The client may have left already, which the sending thread may notice before there is a task.
         outbox = self._sender.open(client, lambda: self._loop.post(lambda: task.cancel()))
-        task = asyncio.get_running_loop().create_task(self._answer(request, wanted, outbox))
+        task = asyncio.get_running_loop().create_task(self._answer(request, wanted, outbox, course))
         self._tasks[task] = _CANCELLED
-        task.add_done_callback(lambda _: self._end(task, outbox))
+        task.add_done_callback(lambda _: self._end(task, outbox, course))
 
-    def _end(self, task: asyncio.Task[None], outbox: Outbox) -> None:
+    def _end(self, task: asyncio.Task[None], outbox: Outbox, course: RequestLog) -> None:
         failure = self._tasks.pop(task)
         # `_answer` cannot do this: a task that is cancelled before it starts runs none of it.
         if task.cancelled():
             outbox.put(TextChunk(failure=failure))
+            course.failure = "cancelled"
+        self._note(course)
 
-    async def _answer(self, request: CompletionRequest, wanted: Wanted, outbox: Outbox) -> None:
+    def _note(self, course: RequestLog) -> None:
+        """Counts and logs a request that is over."""
+        if course.failure:
+            self._coordinator.stats.failures[course.failure] += 1
+        course.write()
+
+    async def _answer(
+        self, request: CompletionRequest, wanted: Wanted, outbox: Outbox, course: RequestLog
+    ) -> None:
         try:
             said: dict[int, TextChunk] = {}
             left, first = request.num_return_sequences, TextChunk(wanted.prefix)
             async with aclosing(self._coordinator.stream(request)) as deltas:
                 async for delta in deltas:
+                    course.heard(delta)
                     index = delta.sequence_index
                     left -= delta.completion is not None
                     new = TextChunk(delta.text, delta.completion, None, delta.log_probs or [], index, left)
@@ -117,9 +135,11 @@ class Service:
                         outbox.put(said[index])
                         said[index] = TextChunk()
         except ServingError as error:
+            course.failure = kind_of(error)
             outbox.put(TextChunk(failure=_failure(error)))
         except Exception:
-            log.exception("a request failed")
+            course.failure = "internal"
+            log.exception("a request failed", extra={"fields": {"request_id": course.request_id}})
             outbox.put(TextChunk(failure=_DEFECT))
 
     def _cancel_all(self) -> None:

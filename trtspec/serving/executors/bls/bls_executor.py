@@ -99,6 +99,10 @@ class BlsExecutor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_shut_down = False
 
+    def take_kv_use(self) -> float | None:
+        """Returns None: no tensor says it. NVIDIA's C++ backend exports a metric of its own."""
+        return None
+
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         self._loop, request_id = asyncio.get_running_loop(), next(self._ids)
         try:

@@ -28,6 +28,8 @@ from trtspec.serving.executors.validation import Refused, validate
 
 log = logging.getLogger(__name__)
 
+_ITERATIONS = 64
+
 
 class TrtLlmExecutor:
     """Implements `trtspec.serving.executor.Executor` with `tensorrt_llm.bindings.executor.Executor`.
@@ -65,7 +67,7 @@ class TrtLlmExecutor:
         self._refused_ids = itertools.count(-1, -1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: str | None = None
-        self._kv_tokens, self._progress = kv_budget.max_tokens, 0
+        self._kv_tokens, self._progress, self._kv_use = kv_budget.max_tokens, 0, 0.0
         self._responses = ResponseThread(runtime, self._heard, self._failed)
 
     @property
@@ -75,6 +77,25 @@ class TrtLlmExecutor:
     @property
     def kv_tokens(self) -> int | None:
         return self._kv_tokens
+
+    def take_kv_use(self) -> float | None:
+        """Returns the most blocks that an iteration had in use, as a share of all.
+
+        An iteration may take longer than the time between two calls; then what was said last holds.
+        """
+        if self._ended is not None:
+            return None
+        try:
+            iterations = self._runtime.get_latest_iteration_stats()
+        except Exception as error:  # It has ended meanwhile, of which the responses tell.
+            log.warning("the engine has no statistics: %s", one_line(error))
+            return None
+        found = [each.kv_cache_stats for each in iterations if each.kv_cache_stats is not None]
+        if found:
+            self._kv_use = max(each.used_num_blocks / each.max_num_blocks for each in found)
+        elif not self._waiting:
+            self._kv_use = 0.0
+        return self._kv_use
 
     @property
     def progress(self) -> int:
@@ -171,7 +192,7 @@ def _config(trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudg
 
     Block reuse makes rounds cheap. Chunked context allows texts longer than an iteration but may cut drafts
     (`fitDraftTokens` of `microBatchScheduler.cpp`), so the plan decides on it; 1.0 has it off by default.
-    Nobody reads statistics of iterations, so none are kept.
+    Statistics of iterations are read every 50 ms (`take_kv_use`), so few are kept.
     """
     window = engine.max_attention_window
     config = trtllm.ExecutorConfig(
@@ -182,7 +203,7 @@ def _config(trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudg
             free_gpu_memory_fraction=kv_budget.free_gpu_memory_fraction,
         ),
         enable_chunked_context=engine.enable_chunked_context,
-        iter_stats_max_iterations=0,
+        iter_stats_max_iterations=_ITERATIONS,
         parallel_config=trtllm.ParallelConfig(device_ids=[device_id]),
     )
     # A cache too small for one text would otherwise make texts shorter, with a warning in the log. It is set

@@ -79,12 +79,17 @@ class CacheSlots:
         self.budget = budget
         self._slots: dict[int, Slot] = {}
         self._of_text: dict[int, Slot] = {}  # by the identity of the text, which the slot keeps alive
-        self._held = self._clock = self._last = 0
+        self._held = self._busy = self._clock = self._last = 0
 
     @property
     def tokens(self) -> int:
         """Returns the tokens that are held or reserved."""
         return self._held
+
+    @property
+    def busy(self) -> int:
+        """Returns the tokens that running sequences reserve."""
+        return self._busy
 
     def take(self, text: Text, prompt_len: int, new: list[int], longest: int) -> Lease | None:
         """Returns a slot for a sequence of `text[:prompt_len] + new` that may grow to `longest` tokens.
@@ -114,6 +119,7 @@ class CacheSlots:
         best.length, best.reserved = reused, longest
         self._of_text[id(text)] = best
         self._held += best.held
+        self._busy += best.held
         return Lease(best.number, reused, source.number if source else None, dropped)
 
     def grow(self, number: int, length: int) -> None:
@@ -125,6 +131,7 @@ class CacheSlots:
         slot = self._slots[number]
         self._clock += 1
         self._held -= slot.held
+        self._busy -= slot.held
         slot.reserved, slot.used = 0, self._clock
         self._held += slot.held
 

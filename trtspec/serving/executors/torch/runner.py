@@ -33,11 +33,16 @@ _DEVICE_ERROR = getattr(torch, "AcceleratorError", ())
 
 @dataclass(slots=True)
 class RunnerStats:
-    """The counts since the engine was loaded; `reused_tokens` of prompts were already in the cache."""
+    """The counts since the engine was loaded; `reused_tokens` of prompts were already in the cache.
+
+    `kv_held` is how many tokens of the cache running requests reserve, `kv_most` the most since it was read.
+    """
 
     steps: int = 0
     rows: int = 0
     reused_tokens: int = 0
+    kv_held: int = 0
+    kv_most: int = 0
 
 
 class Runner:
@@ -115,6 +120,8 @@ class Runner:
             if lease.copy_from is not None:
                 self._cache.copy(lease.copy_from, lease.slot, lease.reused)
             self.stats.reused_tokens += lease.reused
+            self.stats.kv_held = self._slots.busy
+            self.stats.kv_most = max(self.stats.kv_most, self._slots.busy)
 
     @torch.inference_mode()
     def _run(self, works: list[Work]) -> tuple[list[int], Iterator[float]]:
@@ -197,6 +204,7 @@ class Runner:
     def _release(self, sequence: Sequence) -> None:
         del self._running[sequence.request_id]
         self._slots.free(sequence.slot)
+        self.stats.kv_held = self._slots.busy
         if sequence.guided is not None:
             self._followers.keep(sequence.guided)
 

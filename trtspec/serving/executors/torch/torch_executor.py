@@ -73,6 +73,10 @@ class TorchExecutor:
     def kv_tokens(self) -> int | None:
         return self._kv_tokens
 
+    def take_kv_use(self) -> float | None:
+        most, self.stats.kv_most = self.stats.kv_most, self.stats.kv_held
+        return most / self._kv_tokens
+
     @property
     def progress(self) -> int:
         return self.stats.steps

@@ -32,6 +32,7 @@ from tensorrt_llm.bindings.executor.request import (
     SamplingConfig,
 )
 from tensorrt_llm.bindings.executor.response import FinishReason, Response, Result
+from tensorrt_llm.bindings.executor.statistics import IterationStats, KvCacheStats
 
 __all__ = [
     "BatchingType",
@@ -46,7 +47,9 @@ __all__ = [
     "FinishReason",
     "GuidedDecodingConfig",
     "GuidedDecodingParams",
+    "IterationStats",
     "KvCacheConfig",
+    "KvCacheStats",
     "LookaheadDecodingConfig",
     "ModelType",
     "OrchestratorConfig",

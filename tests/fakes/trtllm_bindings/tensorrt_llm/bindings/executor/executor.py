@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import itertools
+import math
 import os
 import threading
 from pathlib import Path
@@ -17,10 +18,12 @@ from tensorrt_llm.bindings.executor.config import ExecutorConfig, ModelType
 from tensorrt_llm.bindings.executor.errors import check, thrown
 from tensorrt_llm.bindings.executor.request import Request, RequestType, SamplingConfig
 from tensorrt_llm.bindings.executor.response import FinishReason, Response, Result
+from tensorrt_llm.bindings.executor.statistics import IterationStats, KvCacheStats
 from tensorrt_llm.bindings.executor.strict import UInt64, convert
 from trtspec.serving import executor as torch_side
 
 IMPL = "executor/executorImpl.cpp"
+BLOCK = 32
 REASONS = {
     torch_side.FinishReason.NOT_FINISHED: FinishReason.NOT_FINISHED,
     torch_side.FinishReason.END_ID: FinishReason.END_ID,
@@ -55,6 +58,7 @@ class Executor:
         self._active: dict[int, int] = {}
         self._cancelled: set[int] = set()
         self._shutdown_called = self._is_shutdown = False
+        self._steps = 0
         self._failure: str | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="executionLoop", daemon=True)
@@ -107,6 +111,20 @@ class Executor:
                 return
         self._cancelled.add(id)
         self._loop.call_soon_threadsafe(self._terminate_cancelled)
+
+    def get_latest_iteration_stats(self) -> list[IterationStats]:
+        """Those since the last call, `iter_stats_max_iterations` at most; here one for all of them."""
+        check(not self._shutdown_called, "Shutdown called", IMPL)
+        runtime = self._plan.runtime
+        steps, self._steps = self._steps, runtime.progress
+        if not self.config.iter_stats_max_iterations or steps == runtime.progress:
+            return []
+        stats, cache = IterationStats(), KvCacheStats()
+        cache.tokens_per_block, cache.max_num_blocks = BLOCK, -(-(runtime.kv_tokens or 0) // BLOCK)
+        cache.used_num_blocks = math.ceil((runtime.take_kv_use() or 0) * cache.max_num_blocks)
+        cache.free_num_blocks = cache.max_num_blocks - cache.used_num_blocks
+        stats.iter, stats.kv_cache_stats = runtime.progress, cache
+        return [stats]
 
     def can_enqueue_requests(self) -> bool:
         return not self._shutdown_called

@@ -1,0 +1,25 @@
+"""An executor says how much of its KV cache requests hold, or that it does not know."""
+
+from __future__ import annotations
+
+from tests.contract.conftest import Answers, Subject
+from trtspec.serving.executor import Request
+
+PROMPT = [3, 9, 27]
+
+
+def test_it_is_what_requests_held_since_the_last_look(subject: Subject, answers: Answers) -> None:
+    executor = subject.load()
+    if executor.take_kv_use() is None:
+        answers(executor, Request(PROMPT, 8))
+        assert executor.take_kv_use() is None
+        return
+    assert executor.take_kv_use() == 0
+    answers(executor, Request(PROMPT, 8))
+    one = executor.take_kv_use()
+    answers(executor, *(Request([token, *PROMPT], 100) for token in range(4)))
+    four = executor.take_kv_use()
+    assert one is not None
+    assert four is not None
+    assert 0 < one < four <= 1
+    assert executor.take_kv_use() == 0

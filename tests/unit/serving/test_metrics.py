@@ -1,0 +1,117 @@
+"""What is counted of rounds, requests and times, and how it is exported."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes.languages import TARGET, Run, drafting_for
+from tests.fakes.scripted_executor import ScriptedExecutor, echo
+from trtspec.serving.completion import NO_END, CompletionRequest
+from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.executor import Guide, GuideType, SamplingConfig
+from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram
+from trtspec.serving.metrics import FAMILIES, Kind, counters, gauges
+from trtspec.serving.policy import unsplittable_options
+from trtspec.serving.reasons import FALLBACKS
+from trtspec.serving.stats import Stats
+from trtspec.serving.tokenizer import Tokenizer
+
+ALONE = CompletionRequest(prompt_token_ids=[1], max_tokens=8, end_id=NO_END)
+
+
+@given(st.lists(st.one_of(st.floats(0, 4000), st.sampled_from(FIRST_TOKEN_S))))
+def test_a_bucket_has_what_is_at_most_its_bound(values: list[float]) -> None:
+    histogram, ordered = Histogram(FIRST_TOKEN_S), list[float]()
+    for value in values:
+        histogram.observe(value)
+        insort(ordered, value)
+    assert histogram.cumulative() == [
+        *(sum(value <= bound for value in ordered) for bound in FIRST_TOKEN_S),
+        len(ordered),
+    ]
+    assert histogram.sum == pytest.approx(sum(values))
+
+
+def test_buckets_are_vllms() -> None:
+    """There are 22, 19 and 21 of them in vLLM 0.25 to 0.33."""
+    assert (len(FIRST_TOKEN_S), len(REQUEST_S)) == (22, 21)
+    assert len([bound for bound in BETWEEN_TOKENS_S if bound >= 0.01]) == 19
+    for bounds in (FIRST_TOKEN_S, BETWEEN_TOKENS_S, REQUEST_S):
+        assert list(bounds) == sorted(set(bounds))
+
+
+def test_every_value_is_of_a_family_and_no_two_are_the_same() -> None:
+    stats = Stats(kv_use={"target": 0.5, "draft": 0.25})
+    stats.record("engine", 4, 2)
+    stats.rounds[4] += 1
+    for samples, kind in ((list(counters(stats)), Kind.COUNTER), (list(gauges(stats)), Kind.GAUGE)):
+        known = {(sample.name, *sample.labels.items()) for sample in samples}
+        assert len(known) == len(samples)
+        assert {sample.name for sample in samples} == {
+            name for name, family in FAMILIES.items() if family.kind is kind
+        }
+
+
+def test_an_engine_that_does_not_say_its_kv_use_has_no_gauge() -> None:
+    names = {sample.name for sample in gauges(Stats())}
+    assert not {name for name in names if "kv_cache" in name or name.startswith("nv_")}
+    assert "trtspec:num_requests_waiting" in names
+
+
+def test_every_option_that_forbids_drafts_is_a_reason() -> None:
+    sampling = SamplingConfig(repetition_penalty=2.0, presence_penalty=1.0, frequency_penalty=1.0)
+    options = unsplittable_options(sampling, Guide(GuideType.JSON), resumes_guides=False)
+    assert len(options) == 4
+    assert set(options) < set(FALLBACKS)
+
+
+@pytest.mark.parametrize(
+    ("reason", "asked"),
+    [
+        ("num_draft_tokens", {"num_draft_tokens": 0}),
+        ("presence_penalty", {"sampling": SamplingConfig(presence_penalty=1.0)}),
+        ("min_tokens", {"sampling": SamplingConfig(min_tokens=3), "end_id": 299}),
+        ("last_token", {"max_tokens": 1}),
+    ],
+)
+def test_a_request_that_gets_no_drafts_says_why(
+    run: Run, tokenizer: Tokenizer, reason: str, asked: dict[str, Any]
+) -> None:
+    async def main() -> dict[str, int]:
+        target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
+        coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer)
+        await coordinator.complete(CompletionRequest(**{"prompt_token_ids": [1], "max_tokens": 8, **asked}))
+        return coordinator.stats.fallbacks
+
+    found = {name: number for name, number in run(main()).items() if number}
+    assert found.pop(reason) == 1
+    assert set(found) <= {"last_token", "draft_ended"}
+
+
+def test_a_text_that_does_not_repeat_itself_has_nothing_to_look_up(run: Run, tokenizer: Tokenizer) -> None:
+    async def main() -> Stats:
+        target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
+        lookup = Drafting("ngram", {"prompt_lookup_min": 2, "prompt_lookup_max": 4})
+        coordinator = Coordinator(target, None, tokenizer, drafting=lookup)
+        await coordinator.complete(ALONE)
+        return coordinator.stats
+
+    stats = run(main())
+    assert stats.fallbacks["nothing_found"] == stats.rounds[0] > 0
+
+
+def test_without_a_drafter_nothing_falls_back(run: Run, tokenizer: Tokenizer) -> None:
+    async def main() -> Stats:
+        coordinator = Coordinator(ScriptedExecutor(TARGET, echo(range(50, 90), 5)), None, tokenizer)
+        await coordinator.complete(ALONE)
+        return coordinator.stats
+
+    stats = run(main())
+    assert (sum(stats.fallbacks.values()), dict(stats.rounds)) == (0, {0: 1})
+    assert (stats.prompt_tokens, stats.generation_tokens) == (1, 8)

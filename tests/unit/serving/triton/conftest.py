@@ -1,0 +1,101 @@
+"""A service over scripted engines, and clients that listen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble
+from trtspec.serving.bounds import Bounds
+from trtspec.serving.completion import NO_END, CompletionRequest
+from trtspec.serving.executor import Limits, Request
+from trtspec.serving.stats import Stats
+from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.triton.engines import Pair
+from trtspec.serving.triton.requests import Wanted
+from trtspec.serving.triton.responses import Failure, TextChunk
+from trtspec.serving.triton.service import Service
+from trtspec.serving.triton.watchdog import Watchdog
+
+LIMITS = Limits(max_batch_size=8, max_input_len=256, max_seq_len=600, max_draft_len=4, vocab_size=300)
+ENDLESS = CompletionRequest("hello", max_tokens=400, end_id=NO_END)
+SECONDS = 20
+
+
+class ListeningClient:
+    def __init__(self) -> None:
+        self.heard: list[TextChunk] = []
+        self.is_streaming, self.is_over = threading.Event(), threading.Event()
+        self.left = False
+
+    def send(self, chunk: TextChunk) -> None:
+        self.heard.append(chunk)
+        self.is_streaming.set()
+        if chunk.is_last:
+            self.is_over.set()
+
+    def has_left(self) -> bool:
+        return self.left
+
+    def text(self) -> str:
+        assert self.is_over.wait(SECONDS)
+        return "".join(chunk.text for chunk in self.heard)
+
+    def failure(self) -> Failure | None:
+        assert self.is_over.wait(SECONDS)
+        return self.heard[-1].failure
+
+
+class Dog(Watchdog):
+    """Hears what a watchdog hears, without a process that watches."""
+
+    def __init__(self) -> None:
+        self.has_beaten, self.has_given_up = threading.Event(), threading.Event()
+        self.reason = ""
+
+    def beat(self) -> None:
+        self.has_beaten.set()
+
+    def give_up(self, reason: str) -> None:
+        self.reason = reason
+        self.has_given_up.set()
+
+
+class Serve:
+    """Starts services over scripted engines, `delay` seconds a step."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self.watchdog = tokenizer, Dog()
+        self.started: list[Service] = []
+
+    def __call__(
+        self,
+        delay: float = 0.0,
+        tick: Callable[[Stats], None] = lambda stats: None,
+        fails: Callable[[Request], str | None] = lambda request: None,
+        bounds: Bounds | None = None,
+    ) -> tuple[Service, ScriptedExecutor]:
+        language = babble(LIMITS.vocab_size)
+        target = ScriptedExecutor(LIMITS, language, delay, fails)
+        draft = ScriptedExecutor(LIMITS, agreeing(language, LIMITS.vocab_size, 0.7), delay)
+        pair = Pair(target, draft, self._tokenizer, bounds=bounds)
+        service = Service(lambda: pair, tick, self.watchdog, 0.01)
+        self.started.append(service)
+        return service, target
+
+
+@pytest.fixture
+def serve(tokenizer: Tokenizer) -> Iterator[Serve]:
+    """Closes what it has started."""
+    serve = Serve(tokenizer)
+    yield serve
+    for service in serve.started:
+        service.close()
+
+
+def ask(service: Service, request: CompletionRequest, wanted: Wanted | None = None) -> ListeningClient:
+    client = ListeningClient()
+    service.submit(request, wanted or Wanted(), client)
+    return client

@@ -1,0 +1,151 @@
+"""The metrics of a coordinator: their names, types and meanings, and their values in its `Stats`.
+
+Names are vLLM's with the prefix `trtspec:` where vLLM has the metric. A histogram is a counter for each of
+its buckets, with the label `le`, one of the sum and one of the number of values: what Prometheus keeps of any
+histogram. Triton's own type of it takes every value in a message of its own (20 us), which no round can pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from trtspec.serving.histogram import Histogram
+from trtspec.serving.stats import Stats
+
+PREFIX = "trtspec:"
+
+
+class Kind(Enum):
+    """The type of a metric, by Prometheus's name of it."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric, which has a value for each set of its labels."""
+
+    name: str
+    meaning: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The value of a metric for one set of labels."""
+
+    name: str
+    value: float
+    labels: dict[str, str]
+
+
+def gauges(stats: Stats) -> Iterator[Sample]:
+    """Yields what describes the present.
+
+    The three gauges that the endpoint picker of the Gateway API Inference Extension reads of a server of the
+    type `triton-tensorrt-llm` are among them where the target says its KV use. NVIDIA's C++ backend has these
+    names too, for models of its own, and where it runs the engines they are only its.
+    """
+    yield Sample("trtspec:num_requests_running", stats.running, {})
+    yield Sample("trtspec:num_requests_waiting", stats.waiting, {})
+    yield Sample("trtspec:max_num_requests_running", stats.places, {})
+    yield Sample("trtspec:max_num_requests_waiting", stats.queue_size, {})
+    yield Sample("trtspec:longest_wait_seconds", stats.longest_wait_s, {})
+    yield Sample("trtspec:draft_available", int(stats.draft_available), {})
+    for engine, use in list(stats.kv_use.items()):
+        yield Sample("trtspec:kv_cache_usage_perc", use, {"engine": engine})
+    if "target" in stats.kv_use:
+        yield Sample("nv_trt_llm_request_metrics", stats.waiting, {"request_type": "waiting"})
+        yield Sample("nv_trt_llm_request_metrics", stats.running, {"request_type": "scheduled"})
+        fraction = {"kv_cache_block_type": "fraction"}
+        yield Sample("nv_trt_llm_kv_cache_block_metrics", stats.kv_use["target"], fraction)
+
+
+def counters(stats: Stats) -> Iterator[Sample]:
+    """Yields what counts since the start."""
+    for origin, counts in stats.by_origin.items():
+        labels = {"origin": origin}
+        yield Sample("trtspec:spec_decode_num_drafts", counts.num_spec_steps, labels)
+        yield Sample("trtspec:spec_decode_num_draft_tokens", counts.num_draft_tokens, labels)
+        yield Sample("trtspec:spec_decode_num_accepted_tokens", counts.num_accepted_draft_tokens, labels)
+        for position, accepted in enumerate(counts.accepted_per_position[:]):
+            at = {**labels, "position": str(position)}
+            yield Sample("trtspec:spec_decode_num_accepted_tokens_per_pos", accepted, at)
+    rounds = list(stats.rounds.items())
+    for length, number in rounds:
+        yield Sample("trtspec:rounds", number, {"num_draft_tokens": str(length)})
+    yield Sample("trtspec:num_draft_tokens_chosen", sum(length * number for length, number in rounds), {})
+    for reason, number in stats.fallbacks.items():
+        yield Sample("trtspec:fallbacks", number, {"reason": reason})
+    for kind, number in stats.failures.items():
+        yield Sample("trtspec:request_errors", number, {"kind": kind})
+    for reason, number in stats.ended.items():
+        yield Sample("trtspec:request_success", number, {"finished_reason": reason})
+    yield Sample("trtspec:prompt_tokens", stats.prompt_tokens, {})
+    yield Sample("trtspec:generation_tokens", stats.generation_tokens, {})
+    yield from _histogram("trtspec:time_to_first_token_seconds", stats.time_to_first_token)
+    yield from _histogram("trtspec:inter_token_latency_seconds", stats.inter_token_latency)
+    yield from _histogram("trtspec:e2e_request_latency_seconds", stats.e2e_latency)
+    yield from _histogram("trtspec:request_queue_time_seconds", stats.queue_time)
+
+
+def _histogram(name: str, histogram: Histogram) -> Iterator[Sample]:
+    cumulative = histogram.cumulative()
+    for bound, number in zip(histogram.bounds, cumulative, strict=False):
+        yield Sample(f"{name}_bucket", number, {"le": str(bound)})
+    yield Sample(f"{name}_bucket", cumulative[-1], {"le": "+Inf"})
+    yield Sample(f"{name}_sum", histogram.sum, {})
+    yield Sample(f"{name}_count", cumulative[-1], {})
+
+
+_MEANINGS = {
+    Kind.GAUGE: {
+        "num_requests_running": "Completions at work",
+        "num_requests_waiting": "Completions that wait for a place",
+        "max_num_requests_running": "Places: how many completions may be at work at once",
+        "max_num_requests_waiting": "How many completions may wait",
+        "longest_wait_seconds": "How long the one that waits longest has waited",
+        "draft_available": "1 while the draft engine is in use, 0 at rest",
+        "kv_cache_usage_perc": "Largest share of the KV cache that requests held lately, 0 to 1",
+    },
+    Kind.COUNTER: {
+        "spec_decode_num_drafts": "Drafts verified",
+        "spec_decode_num_draft_tokens": "Tokens drafted",
+        "spec_decode_num_accepted_tokens": "Draft tokens accepted",
+        "spec_decode_num_accepted_tokens_per_pos": "Draft tokens accepted, by their place from 0",
+        "rounds": "Rounds by the K that was chosen; with 0 bursts of the target alone",
+        "num_draft_tokens_chosen": "The sum of the K of all rounds",
+        "fallbacks": "Rounds and bursts without a draft, by why",
+        "request_errors": "Requests without an answer, by why",
+        "request_success": "Completions by what ended them",
+        "prompt_tokens": "Tokens of prompts",
+        "generation_tokens": "Tokens generated",
+    },
+}
+_HISTOGRAMS = {
+    "time_to_first_token_seconds": "Time from the request to its first tokens",
+    "inter_token_latency_seconds": "Time between one output of a completion and the next",
+    "e2e_request_latency_seconds": "Time from the request to its end",
+    "request_queue_time_seconds": "Time from the request to its place",
+}
+_PARTS = {"bucket": "values up to le", "sum": "sum of values", "count": "number of values"}
+_NVIDIAS = (
+    Family("nv_trt_llm_request_metrics", "TRT LLM request metrics", Kind.GAUGE),
+    Family("nv_trt_llm_kv_cache_block_metrics", "TRT LLM KV cache block metrics", Kind.GAUGE),
+)
+FAMILIES = {
+    family.name: family
+    for family in (
+        *(Family(PREFIX + name, text, kind) for kind, of in _MEANINGS.items() for name, text in of.items()),
+        *(
+            Family(f"{PREFIX}{name}_{part}", f"{meaning}: {what}", Kind.COUNTER)
+            for name, meaning in _HISTOGRAMS.items()
+            for part, what in _PARTS.items()
+        ),
+        *_NVIDIAS,
+    )
+}
+"""All metrics by their names."""

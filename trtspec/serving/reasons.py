@@ -1,0 +1,33 @@
+"""The reasons for which rounds go without drafts and requests without answers, as the metrics name them."""
+
+from __future__ import annotations
+
+FALLBACKS = (
+    "draft_at_rest",
+    "draft_failed",
+    "draft_timed_out",
+    "draft_ended",
+    "nothing_found",
+    "policy",
+    "num_draft_tokens",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "guided_decoding_guide_type",
+    "min_tokens",
+    "no_room",
+    "last_token",
+)
+"""The reasons why the target goes on alone for a round or burst, where drafts could come from somewhere.
+
+The draft engine rests after failures, failed, took too long or expects the end of the text; the text has
+nothing to look up; the policy chose K = 0; the request or the recipe asks for K = 0; an option of the request
+forbids drafts (`unsplittable_options`), by its name; nothing may end the text yet (`min_tokens`); an engine
+has no room for a draft; one token is left, which is the target's own.
+"""
+FAILURES = ("invalid_request", "refused", "timed_out", "cancelled", "engine_failure", "internal")
+"""The reasons why a request has no answer.
+
+It is wrong; there is no place for it; its time limit passed; the client left or the server stops; an engine
+failed; this program has a defect.
+"""

@@ -1,0 +1,74 @@
+"""What is known of a request when it is over: a line of the log, without a word of its text."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtspec.serving.completion import Delta
+from trtspec.serving.errors import Busy, Cancelled, EngineFailure, RequestError, TimedOut
+from trtspec.serving.stats import SpeculationCounts
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RequestLog:
+    """The course of one request; `request_id` is the client's name for it, empty where it has none.
+
+    `failure` is one of `trtspec.serving.reasons.FAILURES`, or empty.
+    """
+
+    request_id: str = ""
+    began: float = field(default_factory=time.monotonic)
+    first_s: float | None = None
+    failure: str = ""
+    endings: list[str] = field(default_factory=list)
+    num_input_tokens: int = 0
+    num_output_tokens: int = 0
+    counts: SpeculationCounts = field(default_factory=SpeculationCounts)
+
+    def heard(self, delta: Delta) -> None:
+        """Notes what the coordinator said."""
+        if self.first_s is None and delta.token_ids:
+            self.first_s = time.monotonic() - self.began
+        if (completion := delta.completion) is not None:
+            self.endings.append(completion.end_reason.value)
+            self.num_input_tokens = completion.num_input_tokens
+            self.num_output_tokens += completion.num_output_tokens
+            self.counts.num_spec_steps += completion.speculation.num_spec_steps
+            self.counts.num_draft_tokens += completion.speculation.num_draft_tokens
+            self.counts.num_accepted_draft_tokens += completion.speculation.num_accepted_draft_tokens
+
+    def write(self) -> None:
+        """Writes the line, at a level that is shown only where logs are JSON."""
+        if log.isEnabledFor(logging.INFO):
+            log.info("a request is over", extra={"fields": self.fields()})
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the line's fields; counts are of all completions of the request, times in seconds."""
+        return {
+            "request_id": self.request_id,
+            "outcome": self.failure or ",".join(self.endings),
+            "seconds": round(time.monotonic() - self.began, 6),
+            "time_to_first_token_seconds": None if self.first_s is None else round(self.first_s, 6),
+            "num_input_tokens": self.num_input_tokens,
+            "num_output_tokens": self.num_output_tokens,
+            "num_drafts": self.counts.num_spec_steps,
+            "num_draft_tokens": self.counts.num_draft_tokens,
+            "num_accepted_tokens": self.counts.num_accepted_draft_tokens,
+        }
+
+
+def kind_of(error: Exception) -> str:
+    """Returns which of `FAILURES` an error is."""
+    kinds: dict[type[Exception], str] = {
+        RequestError: "invalid_request",
+        Busy: "refused",
+        TimedOut: "timed_out",
+        Cancelled: "cancelled",
+        EngineFailure: "engine_failure",
+    }
+    return next((name for kind, name in kinds.items() if isinstance(error, kind)), "internal")
