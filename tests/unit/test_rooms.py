@@ -19,7 +19,7 @@ FLOORS = (
     {"engine"},
     {"store"},
     {"machine", "inspection"},
-    {"plan", "run", "deploy"},
+    {"plan", "run", "deploy", "monitoring"},
     {"steps"},
     {"build"},
     {"ci"},

@@ -29,9 +29,11 @@ from trtspec.cli import (
     generate,
     init,
     inspect,
+    monitoring,
     plan,
     schema,
     store,
+    top,
 )
 from trtspec.explanation import explain
 from trtspec.terminal.output import out
@@ -47,6 +49,8 @@ _COMMANDS = (
     deploy_status,
     deploy_stop,
     generate,
+    top,
+    monitoring,
     inspect,
     store,
     ci,

@@ -15,6 +15,7 @@ from trtspec.serving.histogram import Histogram
 from trtspec.serving.stats import Stats
 
 PREFIX = "trtspec:"
+COUNTED = f"{PREFIX}counted_seconds"
 
 
 class Kind(Enum):
@@ -64,8 +65,9 @@ def gauges(stats: Stats) -> Iterator[Sample]:
         yield Sample("nv_trt_llm_kv_cache_block_metrics", stats.kv_use["target"], fraction)
 
 
-def counters(stats: Stats) -> Iterator[Sample]:
-    """Yields what counts since the start."""
+def counters(stats: Stats, seconds: float) -> Iterator[Sample]:
+    """Yields what counts since the start, `seconds` ago."""
+    yield Sample(COUNTED, seconds, {})
     for origin, counts in stats.by_origin.items():
         labels = {"origin": origin}
         yield Sample("trtspec:spec_decode_num_drafts", counts.num_spec_steps, labels)
@@ -121,6 +123,7 @@ _MEANINGS = {
         "fallbacks": "Rounds and bursts without a draft, by why",
         "request_errors": "Requests without an answer, by why",
         "request_success": "Completions by what ended them",
+        "counted_seconds": "Seconds since the start when counters were last told, which is once a second",
         "prompt_tokens": "Tokens of prompts",
         "generation_tokens": "Tokens generated",
     },

@@ -50,7 +50,7 @@ def test_every_value_is_of_a_family_and_no_two_are_the_same() -> None:
     stats = Stats(kv_use={"target": 0.5, "draft": 0.25})
     stats.record("engine", 4, 2)
     stats.rounds[4] += 1
-    for samples, kind in ((list(counters(stats)), Kind.COUNTER), (list(gauges(stats)), Kind.GAUGE)):
+    for samples, kind in ((list(counters(stats, 1.0)), Kind.COUNTER), (list(gauges(stats)), Kind.GAUGE)):
         known = {(sample.name, *sample.labels.items()) for sample in samples}
         assert len(known) == len(samples)
         assert {sample.name for sample in samples} == {

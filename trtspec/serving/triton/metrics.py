@@ -23,15 +23,18 @@ class Metrics:
     """
 
     def __init__(self, labels: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._labels, self._clock, self._due = dict(labels), clock, 0.0
+        self._labels, self._clock = dict(labels), clock
+        self._began = self._due = clock()
+        self._over = 0
         self._series: dict[str, Series] = {}
         self.update(Stats())
 
     def update(self, stats: Stats) -> None:
-        now, is_idle = self._clock(), not (stats.running or stats.waiting)
-        if is_idle or now >= self._due:
-            self._due = now + PERIOD_S
-            for sample in counters(stats):
+        now, over = self._clock(), sum(stats.ended.values()) + sum(stats.failures.values())
+        is_idle = not (stats.running or stats.waiting)
+        if now >= self._due or (is_idle and over != self._over):
+            self._due, self._over = now + PERIOD_S, over
+            for sample in counters(stats, now - self._began):
                 self._send(sample)
         # Behind the counters, so that who sees that nothing runs any more finds all that ran counted.
         for sample in gauges(stats):

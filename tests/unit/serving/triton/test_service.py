@@ -265,7 +265,7 @@ def test_the_warm_up_counts_nowhere(serve: Serve) -> None:
     serve(tick=hear)
 
     assert told.wait(SECONDS)
-    assert list(counters(first[0])) == list(counters(Stats()))
+    assert list(counters(first[0], 0)) == list(counters(Stats(), 0))
 
 
 def test_engines_that_do_not_load_or_run_are_the_callers_error(tokenizer: Tokenizer) -> None:

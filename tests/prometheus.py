@@ -1,0 +1,77 @@
+"""Prometheus and its promtool, which judge what is exported and the rules on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def tool(name: str) -> str:
+    """The path of `prometheus` or `promtool`; the test is skipped where there is none, but not in CI."""
+    if found := shutil.which(name):
+        return found
+    if os.environ.get("CI"):
+        pytest.fail(f"{name} is not on PATH; CI must install it (Debian's package prometheus)")
+    pytest.skip(f"{name} is not on PATH; Debian's package prometheus has it")
+
+
+class Prometheus:
+    """A Prometheus that scrapes one server every half second, with rules of these texts."""
+
+    def __init__(self, folder: Path, target: str, port: int, rules: str) -> None:
+        (folder / "rules.yaml").write_text(rules)
+        scrape = {"job_name": "trtspec", "static_configs": [{"targets": [target]}]}
+        config = {
+            "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
+            "rule_files": [str(folder / "rules.yaml")],
+            "scrape_configs": [scrape],
+        }
+        (folder / "prometheus.yaml").write_text(json.dumps(config))
+        self._url = f"http://127.0.0.1:{port}/api/v1"
+        self._log = (folder / "prometheus.log").open("wb")
+        self._process = subprocess.Popen(
+            [
+                tool("prometheus"),
+                f"--config.file={folder / 'prometheus.yaml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+
+    def get(self, path: str, **query: str) -> Any:
+        """The `data` of an answer; None while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"{self._url}/{path}?{urllib.parse.urlencode(query)}") as answer:
+                return json.load(answer)["data"]
+        except OSError:
+            return None
+
+    def value(self, expression: str) -> float | None:
+        """The one value of an expression; None where there is none yet."""
+        found = (self.get("query", query=expression) or {"result": []})["result"]
+        assert len(found) <= 1, found
+        return float(found[0]["value"][1]) if found else None
+
+    def firing(self) -> set[str]:
+        alerts = (self.get("alerts") or {"alerts": []})["alerts"]
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+    def end(self) -> None:
+        self._process.terminate()
+        deadline = time.monotonic() + 10
+        while self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._process.kill()
+        self._process.wait()
+        self._log.close()

@@ -1,0 +1,136 @@
+"""The alert rules, judged by promtool: each fires for what it is about, and none for a healthy server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.prometheus import tool
+from tests.promql import names
+from trtspec.monitoring.files import alerts
+from trtspec.serving.metrics import FAMILIES
+
+WHERE = 'instance="a:8002",job="trtspec",model="pair",version="1"'
+# By what a minute adds.
+HEALTHY = {
+    f'trtspec:spec_decode_num_draft_tokens{{{WHERE},origin="engine"}}': "0+900x200",
+    f'trtspec:spec_decode_num_draft_tokens{{{WHERE},origin="lookup"}}': "0+100x200",
+    f'trtspec:spec_decode_num_accepted_tokens{{{WHERE},origin="engine"}}': "0+700x200",
+    f'trtspec:spec_decode_num_accepted_tokens{{{WHERE},origin="lookup"}}': "0+10x200",
+    f"trtspec:draft_available{{{WHERE}}}": "1x200",
+    f'trtspec:rounds{{{WHERE},num_draft_tokens="0"}}': "0+20x200",
+    f'trtspec:rounds{{{WHERE},num_draft_tokens="4"}}': "0+250x200",
+    f'trtspec:fallbacks{{{WHERE},reason="draft_failed"}}': "0+1x200",
+    f'trtspec:fallbacks{{{WHERE},reason="draft_at_rest"}}': "0x200",
+    f'trtspec:fallbacks{{{WHERE},reason="policy"}}': "0+20x200",
+    f"trtspec:num_requests_running{{{WHERE}}}": "4x200",
+    f"trtspec:num_requests_waiting{{{WHERE}}}": "10x200",
+    f"trtspec:max_num_requests_waiting{{{WHERE}}}": "256x200",
+    f'trtspec:request_errors{{{WHERE},kind="refused"}}': "0x200",
+    f'trtspec:request_errors{{{WHERE},kind="engine_failure"}}': "0x200",
+    f'trtspec:request_errors{{{WHERE},kind="timed_out"}}': "0x200",
+    f'trtspec:request_errors{{{WHERE},kind="cancelled"}}': "0+50x200",
+    f'trtspec:request_success{{{WHERE},finished_reason="stop"}}': "0+100x200",
+    f'trtspec:kv_cache_usage_perc{{{WHERE},engine="target"}}': "0.8x200",
+    f"trtspec:generation_tokens{{{WHERE}}}": "0+1000x200",
+    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="2.5"}}': "0+99x200",
+    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="5.0"}}': "0+100x200",
+    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="10.0"}}': "0+100x200",
+    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="+Inf"}}': "0+100x200",
+    'nv_gpu_utilization{gpu_uuid="GPU-1",instance="a:8002",job="trtspec"}': "0.6+0x200",
+    'up{instance="a:8002",job="trtspec"}': "1x200",
+}
+TROUBLES: dict[str, dict[str, str]] = {
+    "TrtspecAcceptanceLow": {'num_accepted_tokens{%s,origin="engine"}': "0+350x200"},
+    "TrtspecDraftAtRest": {"draft_available{%s}": "0x200"},
+    "TrtspecDraftFails": {'fallbacks{%s,reason="draft_at_rest"}': "0+30x200"},
+    "TrtspecDraftsDoNotPay": {
+        'rounds{%s,num_draft_tokens="4"}': "0+1x200",
+        'fallbacks{%s,reason="draft_failed"}': "0x200",
+    },
+    "TrtspecQueueFillsUp": {"trtspec:num_requests_waiting{%s}": "200x200"},
+    "TrtspecRefuses": {'request_errors{%s,kind="refused"}': "0+60x200"},
+    "TrtspecKvCacheFull": {'kv_cache_usage_perc{%s,engine="target"}': "0.99x200"},
+    "TrtspecFirstTokenSlow": {
+        'bucket{%s,le="2.5"}': "0+80x200",
+        'bucket{%s,le="5.0"}': "0+90x200",
+    },
+    "TrtspecGpuUseInBursts": {"nv_gpu_utilization": "0 1 " * 100},
+    "TrtspecErrors": {'request_errors{%s,kind="engine_failure"}': "0+5x200"},
+    "TrtspecStalls": {"generation_tokens{%s}": "1000x200"},
+    "TrtspecDown": {"up{": "0x200"},
+}
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(alerts())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+@pytest.fixture(scope="module")
+def rule_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("rules") / "alerts.yaml"
+    file.write_text(alerts())
+    return file
+
+
+def fires(rule_file: Path, changed: dict[str, str]) -> set[str]:
+    """Which rules fire after two hours, when these series are other than in `HEALTHY`."""
+    series = dict(HEALTHY)
+    for part, values in changed.items():
+        (name,) = [name for name in series if (part % WHERE if "%s" in part else part) in name]
+        series[name] = values
+    expected = [{"eval_time": "3h", "alertname": rule["alert"], "exp_alerts": []} for rule in rules()]
+    test = {
+        "rule_files": [str(rule_file)],
+        "evaluation_interval": "30s",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "alert_rule_test": expected,
+            }
+        ],
+    }
+    file = rule_file.with_name("test.yaml")
+    file.write_text(json.dumps(test))
+    line = [tool("promtool"), "test", "rules", str(file)]
+    said = subprocess.run(line, capture_output=True, text=True)
+    found = {rule["alert"] for rule in rules() if f"alertname: {rule['alert']}, time" in said.stderr}
+    assert (said.returncode == 0) == (not found), said.stderr
+    return found
+
+
+def test_promtool_reads_the_rules(rule_file: Path) -> None:
+    line = [tool("promtool"), "check", "rules", "--lint-fatal", str(rule_file)]
+    assert (
+        "SUCCESS: 12 rules found" in subprocess.run(line, check=True, capture_output=True, text=True).stdout
+    )
+
+
+def test_a_healthy_server_is_left_alone(rule_file: Path) -> None:
+    assert fires(rule_file, {}) == set()
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_a_trouble_has_its_alert_alone(rule_file: Path, name: str) -> None:
+    assert fires(rule_file, TROUBLES[name]) == {name}
+
+
+def test_every_rule_is_tried_and_says_what_to_do() -> None:
+    assert [rule["alert"] for rule in rules()] == list(TROUBLES)
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "description"}
+
+
+def test_every_metric_of_the_rules_is_ours_or_tritons() -> None:
+    """Whether a server exports them is for tests/e2e/test_watched.py to say."""
+    read = set().union(*(names(rule["expr"]) for rule in rules()))
+    assert len(read) > 12
+    assert read - {"nv_gpu_utilization"} <= set(FAMILIES)

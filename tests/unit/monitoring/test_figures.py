@@ -1,0 +1,192 @@
+"""What is made of two looks at a server's metrics."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import math
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import trtspec
+from tests.prometheus import tool
+from trtspec.errors import UnavailableError
+from trtspec.monitoring.figures import between, choose, quantile
+from trtspec.monitoring.scrape import Scrape, parse, read
+from trtspec.serving.metrics import Sample, counters, gauges
+from trtspec.serving.stats import Stats
+from trtspec.terminal.live import rows
+
+
+def exported(stats: Stats, seconds: float, model: str = "pair") -> str:
+    """The text that Triton makes of them."""
+    samples: list[Sample] = [*counters(stats, seconds), *gauges(stats)]
+    lines = []
+    for sample in samples:
+        labels = {"model": model, **sample.labels, "version": "1"}
+        words = ",".join(f'{key}="{value}"' for key, value in labels.items())
+        lines.append(f"# TYPE {sample.name} counter\n{sample.name}{{{words}}} {sample.value}")
+    return "\n".join(lines) + "\n"
+
+
+def busy() -> Stats:
+    """Four seconds of work: 2 streams, 400 tokens, 100 rounds with K = 4, of which 60 % are accepted."""
+    stats = Stats(
+        places=16, queue_size=256, running=2, waiting=3, longest_wait_s=1.5, kv_use={"target": 0.25}
+    )
+    for _ in range(100):
+        stats.rounds[4] += 1
+        stats.inter_token_latency.observe(0.03)
+    for accepted in (2, 3, 2, 2, 3) * 20:
+        stats.record("engine", 4, accepted)
+    stats.generation_tokens, stats.prompt_tokens = 400, 40
+    stats.time_to_first_token.observe(0.2)
+    stats.ended["stop"], stats.failures["timed_out"], stats.fallbacks["policy"] = 8, 4, 2
+    return stats
+
+
+def test_they_are_what_happened_in_between() -> None:
+    before, now = parse(exported(Stats(), 10), 0), parse(exported(busy(), 14), 5)
+    found = between(before, now, "pair")
+    assert (found.seconds, found.running, found.places, found.waiting) == (4, 2, 16, 3)
+    assert (found.tokens_per_second, found.prompt_tokens_per_second) == (100, 10)
+    assert (found.requests_per_second, found.rounds_per_second) == (2, 25)
+    assert found.acceptance == found.acceptance_by_origin["engine"] == pytest.approx(0.6)
+    assert found.tokens_per_draft == pytest.approx(3.4)
+    assert (found.mean_k, found.rounds_by_k) == (4, {4: 1.0})
+    assert found.inter_token_latency is not None
+    assert found.inter_token_latency[0] == pytest.approx(0.0375)
+    assert found.inter_token_latency[1] == pytest.approx(0.04875)
+    assert (found.errors, found.fallbacks) == ({"timed_out": 1}, {"policy": 0.5})
+    words = dict(rows(found))
+    assert words["streams"].startswith("2 of 16 places")
+    assert words["queue"] == "3 of 256, 1.5 s"
+    assert words["acceptance"].startswith("60% ############........  3.40 tokens")
+    assert (words["no draft"], words["errors"]) == ("policy 0.5/s", "timed_out 1.0/s")
+    assert "draft" not in words
+
+
+def test_a_server_that_does_nothing() -> None:
+    idle = parse(exported(Stats(draft_available=False), 3), 0)
+    found = between(idle, Scrape(2.0, idle.rows), "pair")
+    assert found.seconds == 2
+    assert (found.acceptance, found.mean_k, found.time_to_first_token) == (None, None, None)
+    words = dict(rows(found))
+    assert (words["acceptance"], words["K"], words["first token"]) == ("nothing drafted", "no rounds", "none")
+    assert words["draft"] == "at rest, since it failed"
+
+
+def test_a_server_that_was_started_anew_counts_from_its_start() -> None:
+    before, again = parse(exported(busy(), 100), 0), busy()
+    again.generation_tokens = 200
+    found = between(before, parse(exported(again, 4), 9), "pair")
+    assert (found.seconds, found.tokens_per_second) == (4, 50)
+
+
+def test_a_model_is_chosen() -> None:
+    one = parse(exported(Stats(), 0), 0)
+    two = Scrape(0, one.rows + parse(exported(Stats(), 0, "other"), 0).rows)
+    assert choose(one, None, "url") == "pair" == choose(two, "pair", "url")
+    for scrape, name, problem in (
+        (Scrape(0, ()), None, "has no metrics of trtspec"),
+        (two, None, "has several models: other, pair"),
+        (one, "x", "has no model x: pair"),
+    ):
+        with pytest.raises(UnavailableError) as caught:
+            choose(scrape, name, "url")
+        assert caught.value.problem == problem
+
+
+BUCKETS = {0.5: 3.0, 1.0: 10.0, 2.5: 10.0, 5.0: 38.0, math.inf: 40.0}
+
+
+def test_quantiles_are_prometheus_own(tmp_path: Path) -> None:
+    shares = (0.05, 0.25, 0.5, 0.9, 0.95, 0.99)
+    series = [
+        {"series": f'b{{le="{"+Inf" if math.isinf(bound) else bound}"}}', "values": f"{number:g}"}
+        for bound, number in BUCKETS.items()
+    ]
+    asked = [
+        {
+            "expr": f"histogram_quantile({share}, b)",
+            "eval_time": "0m",
+            "exp_samples": [{"labels": "{}", "value": quantile(share, list(BUCKETS.items()))}],
+        }
+        for share in shares
+    ]
+    test = {"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": asked}]}
+    (tmp_path / "test.yaml").write_text(json.dumps(test))
+    line = [tool("promtool"), "test", "rules", str(tmp_path / "test.yaml")]
+    said = subprocess.run(line, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+
+
+def test_no_values_have_no_quantile() -> None:
+    assert math.isnan(quantile(0.5, []))
+    assert math.isnan(quantile(0.5, [(1.0, 0.0), (math.inf, 0.0)]))
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """Serves the metrics of `busy`, four seconds later each time."""
+    looks: list[int] = []
+
+    class Get(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            looks.append(1)
+            body = exported(busy() if len(looks) > 1 else Stats(), 4.0 * len(looks)).encode()
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Get) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+
+
+def test_top_prints_a_look(server: str) -> None:
+    said = trtspec("top", "--url", server, "--once", "--interval", "0.1")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert f"pair at {server}" in said.stdout
+    assert "100, prompts 10, 2.0 requests/s" in said.stdout
+
+
+def test_top_prints_json(server: str) -> None:
+    said = trtspec("top", "--url", f"http://{server}/metrics", "--once", "--json", "--interval", "0.1")
+    assert json.loads(said.stdout)["tokens_per_second"] == 100
+
+
+def test_what_does_not_answer_is_named(server: str) -> None:
+    with pytest.raises(UnavailableError, match="status 404"):
+        read(f"http://{server}/v2")
+    said = trtspec("top", "--url", "127.0.0.1:1")
+    assert (said.returncode, said.stdout) == (1, "")
+    assert "127.0.0.1:1: does not answer" in said.stderr
+
+
+@pytest.mark.parametrize(("name", "begin"), [("dashboard", "{"), ("alerts", "#")])
+def test_the_files_are_printed(name: str, begin: str) -> None:
+    said = trtspec("monitoring", name)
+    assert (said.returncode, said.stderr, said.stdout[:1]) == (0, "", begin)
+
+
+def test_the_dashboard_is_whole() -> None:
+    """Panels are in its grid, and none is over another."""
+    document = json.loads(trtspec("monitoring", "dashboard").stdout)
+    assert {each["name"] for each in document["templating"]["list"]} == {"datasource", "model", "instance"}
+    taken: set[tuple[int, int]] = set()
+    for panel in document["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["type"] == "row" or panel["targets"]
+    assert len({panel["id"] for panel in document["panels"]}) == len(document["panels"])

@@ -1,0 +1,28 @@
+"""`trtspec monitoring`: files for the systems that watch servers."""
+
+from __future__ import annotations
+
+from trtspec.terminal.output import out
+
+HELP = "A dashboard for Grafana, alerts for Prometheus."
+EXAMPLES = (
+    "trtspec monitoring dashboard > trtspec-dashboard.json",
+    "trtspec monitoring alerts > trtspec-alerts.yaml",
+)
+
+
+def dashboard() -> None:
+    """Print the dashboard; Grafana imports it."""
+    from trtspec.monitoring import files
+
+    out.data(files.dashboard())
+
+
+def alerts() -> None:
+    """Print the alert rules; `rule_files` of Prometheus names the file."""
+    from trtspec.monitoring import files
+
+    out.data(files.alerts())
+
+
+COMMANDS = (dashboard, alerts)

@@ -1,0 +1,68 @@
+"""`trtspec top`: a running deployment, live."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtspec.terminal.options import JsonOption
+from trtspec.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.monitoring.figures import Figures
+
+EXAMPLES = (
+    "trtspec top",
+    "trtspec top --url http://gpu-host:8002/metrics --interval 5",
+    "trtspec top --once --json",
+)
+
+
+def top(
+    url: Annotated[str, typer.Option(metavar="URL", help="Where the metrics are.")] = "127.0.0.1:8002",
+    model_name: Annotated[
+        str | None, typer.Option(help="The recipe's serving.model_name.", show_default="the only one")
+    ] = None,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="One look, over one interval.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show a server live: streams, speed, acceptance, K, queue.
+
+    It reads the server's metrics, and nothing else. On a terminal the figures change in place; elsewhere
+    each look is printed, with --json as one line of JSON.
+    """
+    from trtspec.monitoring.figures import between, choose
+    from trtspec.monitoring.scrape import parse, read
+
+    before = parse(read(url), time.monotonic())
+    model = choose(before, model_name, url)
+    with _shown(f"{model} at {url}", json) as show:
+        while True:
+            time.sleep(interval)
+            now = parse(read(url), time.monotonic())
+            show(between(before, now, model))
+            before = now
+            if once:
+                return
+
+
+@contextmanager
+def _shown(header: str, as_json: bool) -> Iterator[Callable[[Figures], None]]:
+    from trtspec.terminal import live
+
+    if as_json:
+        import json
+
+        yield lambda figures: out.result(json.dumps(asdict(figures)))
+    elif sys.stdout.isatty():
+        with live.drawn(header) as draw:
+            yield draw
+    else:
+        yield lambda figures: out.table([("", header), *live.rows(figures)])

@@ -1,0 +1,19 @@
+"""The files for other systems that watch servers; each is shipped with the package."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+
+def dashboard() -> str:
+    """Returns the dashboard, in Grafana's JSON."""
+    return _text("dashboard.json")
+
+
+def alerts() -> str:
+    """Returns the alert rules, in Prometheus's YAML."""
+    return _text("alerts.yaml")
+
+
+def _text(name: str) -> str:
+    return files("trtspec.monitoring").joinpath(name).read_text(encoding="utf-8")
