@@ -19,14 +19,15 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.conftest import IN_PROCESS, TRTSPEC, Deploy, Deployer, Until, free_ports, wait_until
+from tests.e2e.conftest import TRTSPEC, Deploy, Deployer, Until, free_ports, wait_until
 from tests.prometheus import Prometheus
 from tests.promql import names
 from trtspec.monitoring.figures import quantile
 from trtspec.monitoring.files import alerts, dashboard
 from trtspec.monitoring.scrape import parse
 
-pytestmark = IN_PROCESS
+# In the bls layout nobody says how full a KV cache is; the rest is the same there.
+pytestmark = pytest.mark.parametrize("tiny_recipe", ["in_process"], indirect=True)
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 ON_GPUS = {"nv_gpu_utilization"}
 """What Triton exports where there is a GPU (`docs/user_guide/metrics.md` of the server)."""
@@ -204,11 +205,25 @@ def test_prometheus_alarms_when_acceptance_falls(watched: Watched, until: Until,
         )
         groups = prometheus.get("rules")["groups"]
         assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
+        _check_panels(prometheus, f"127.0.0.1:{watched.deploy.ports[2]}")
         until(lambda: watched.deploy.metric("num_requests_running") == 0, "an idle server")
         for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"):
             _same_quantiles(prometheus, watched.deploy, f"trtspec:{name}", until)
     finally:
         prometheus.end()
+
+
+def _check_panels(prometheus: Prometheus, instance: str) -> None:
+    """Prometheus answers each query of the dashboard, with values where there are any."""
+    variables = {"$model": "speculative_llm", "$instance": instance, "$__rate_interval": "10s"}
+    for panel in json.loads(dashboard())["panels"]:
+        for target in panel.get("targets", ()):
+            query = target["expr"]
+            for name, value in variables.items():
+                query = query.replace(name, value)
+            found = prometheus.get("query", query=query)
+            assert found is not None, query
+            assert found["result"] or names(query) <= ON_GPUS or query.endswith("> 0"), query
 
 
 def _same_quantiles(prometheus: Prometheus, deploy: Deploy, name: str, until: Until) -> None:

@@ -84,7 +84,7 @@ def _lengths(figures: Figures) -> str:
 def _times(quantiles: tuple[float, float] | None) -> str:
     if quantiles is None:
         return "none"
-    return f"{_time(quantiles[0])}, of 1 in 20 above {_time(quantiles[1])}"
+    return f"{_time(quantiles[0])}, 1 in 20 above {_time(quantiles[1])}"
 
 
 def _time(seconds: float) -> str:
