@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trtspec.monitoring.figures import Figures
+from trtspec.terminal.output import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,11 +56,13 @@ def _table(header: str, figures: Figures) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=header, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table = Table(
+        title=Text(visible(header)), title_justify="left", show_header=False, box=None, pad_edge=False
+    )
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, words in rows(figures):
-        table.add_row(Text(name), Text(words))
+        table.add_row(Text(name), Text(visible(words)))
     return table
 
 

@@ -32,7 +32,7 @@ class Output:
 
     def result(self, line: str = "") -> None:
         """Prints one line of what was asked for."""
-        _write(sys.stdout, _visible(line) + "\n")
+        _write(sys.stdout, visible(line) + "\n")
 
     def json(self, value: Any) -> None:
         """Prints the whole answer as one JSON document."""
@@ -40,7 +40,7 @@ class Output:
 
     def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
         """Prints columns, each padded to its widest cell except the last."""
-        cells = [[_visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
+        cells = [[visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         for row in cells:
             padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -50,7 +50,7 @@ class Output:
 
     def status(self, line: str) -> None:
         """Says what trtspec is doing."""
-        _write(sys.stderr, _visible(line) + "\n")
+        _write(sys.stderr, visible(line) + "\n")
 
     def warning(self, line: str) -> None:
         self._label("warning", _YELLOW, line)
@@ -81,14 +81,14 @@ class Output:
     def _label(self, label: str, colour: str, line: str) -> None:
         if _coloured(sys.stderr):
             label = f"\x1b[1;{colour}m{label}\x1b[0m"
-        _write(sys.stderr, f"{label}: {_visible(line)}\n")
+        _write(sys.stderr, f"{label}: {visible(line)}\n")
 
 
 def _coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Returns the text with control characters escaped.
 
     Names and values come from files and servers: none may send a control sequence to the terminal.

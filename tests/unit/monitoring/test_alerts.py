@@ -18,52 +18,52 @@ from trtspec.serving.metrics import FAMILIES
 WHERE = 'instance="a:8002",job="trtspec",model="pair",version="1"'
 # By what a minute adds.
 HEALTHY = {
-    f'trtspec:spec_decode_num_draft_tokens{{{WHERE},origin="engine"}}': "0+900x200",
-    f'trtspec:spec_decode_num_draft_tokens{{{WHERE},origin="lookup"}}': "0+100x200",
-    f'trtspec:spec_decode_num_accepted_tokens{{{WHERE},origin="engine"}}': "0+700x200",
-    f'trtspec:spec_decode_num_accepted_tokens{{{WHERE},origin="lookup"}}': "0+10x200",
-    f"trtspec:draft_available{{{WHERE}}}": "1x200",
-    f'trtspec:rounds{{{WHERE},num_draft_tokens="0"}}': "0+20x200",
-    f'trtspec:rounds{{{WHERE},num_draft_tokens="4"}}': "0+250x200",
-    f'trtspec:fallbacks{{{WHERE},reason="draft_failed"}}': "0+1x200",
-    f'trtspec:fallbacks{{{WHERE},reason="draft_at_rest"}}': "0x200",
-    f'trtspec:fallbacks{{{WHERE},reason="policy"}}': "0+20x200",
-    f"trtspec:num_requests_running{{{WHERE}}}": "4x200",
-    f"trtspec:num_requests_waiting{{{WHERE}}}": "10x200",
-    f"trtspec:max_num_requests_waiting{{{WHERE}}}": "256x200",
-    f'trtspec:request_errors{{{WHERE},kind="refused"}}': "0x200",
-    f'trtspec:request_errors{{{WHERE},kind="engine_failure"}}': "0x200",
-    f'trtspec:request_errors{{{WHERE},kind="timed_out"}}': "0x200",
-    f'trtspec:request_errors{{{WHERE},kind="cancelled"}}': "0+50x200",
-    f'trtspec:request_success{{{WHERE},finished_reason="stop"}}': "0+100x200",
-    f'trtspec:kv_cache_usage_perc{{{WHERE},engine="target"}}': "0.8x200",
-    f"trtspec:generation_tokens{{{WHERE}}}": "0+1000x200",
-    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="2.5"}}': "0+99x200",
-    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="5.0"}}': "0+100x200",
-    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="10.0"}}': "0+100x200",
-    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="+Inf"}}': "0+100x200",
-    'nv_gpu_utilization{gpu_uuid="GPU-1",instance="a:8002",job="trtspec"}': "0.6+0x200",
-    'up{instance="a:8002",job="trtspec"}': "1x200",
+    f'trtspec:spec_decode_num_draft_tokens{{{WHERE},origin="engine"}}': "0+900x110",
+    f'trtspec:spec_decode_num_draft_tokens{{{WHERE},origin="lookup"}}': "0+100x110",
+    f'trtspec:spec_decode_num_accepted_tokens{{{WHERE},origin="engine"}}': "0+700x110",
+    f'trtspec:spec_decode_num_accepted_tokens{{{WHERE},origin="lookup"}}': "0+10x110",
+    f"trtspec:draft_available{{{WHERE}}}": "1x110",
+    f'trtspec:rounds{{{WHERE},num_draft_tokens="0"}}': "0+20x110",
+    f'trtspec:rounds{{{WHERE},num_draft_tokens="4"}}': "0+250x110",
+    f'trtspec:fallbacks{{{WHERE},reason="draft_failed"}}': "0+1x110",
+    f'trtspec:fallbacks{{{WHERE},reason="draft_at_rest"}}': "0x110",
+    f'trtspec:fallbacks{{{WHERE},reason="policy"}}': "0+20x110",
+    f"trtspec:num_requests_running{{{WHERE}}}": "4x110",
+    f"trtspec:num_requests_waiting{{{WHERE}}}": "10x110",
+    f"trtspec:max_num_requests_waiting{{{WHERE}}}": "256x110",
+    f'trtspec:request_errors{{{WHERE},kind="refused"}}': "0x110",
+    f'trtspec:request_errors{{{WHERE},kind="engine_failure"}}': "0x110",
+    f'trtspec:request_errors{{{WHERE},kind="timed_out"}}': "0x110",
+    f'trtspec:request_errors{{{WHERE},kind="cancelled"}}': "0+50x110",
+    f'trtspec:request_success{{{WHERE},finished_reason="stop"}}': "0+100x110",
+    f'trtspec:kv_cache_usage_perc{{{WHERE},engine="target"}}': "0.8x110",
+    f"trtspec:generation_tokens{{{WHERE}}}": "0+1000x110",
+    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="2.5"}}': "0+99x110",
+    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="5.0"}}': "0+100x110",
+    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="10.0"}}': "0+100x110",
+    f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="+Inf"}}': "0+100x110",
+    'nv_gpu_utilization{gpu_uuid="GPU-1",instance="a:8002",job="trtspec"}': "0.6+0x110",
+    'up{instance="a:8002",job="trtspec"}': "1x110",
 }
 TROUBLES: dict[str, dict[str, str]] = {
-    "TrtspecAcceptanceLow": {'num_accepted_tokens{%s,origin="engine"}': "0+350x200"},
-    "TrtspecDraftAtRest": {"draft_available{%s}": "0x200"},
-    "TrtspecDraftFails": {'fallbacks{%s,reason="draft_at_rest"}': "0+30x200"},
+    "TrtspecAcceptanceLow": {'num_accepted_tokens{%s,origin="engine"}': "0+350x110"},
+    "TrtspecDraftAtRest": {"draft_available{%s}": "0x110"},
+    "TrtspecDraftFails": {'fallbacks{%s,reason="draft_at_rest"}': "0+30x110"},
     "TrtspecDraftsDoNotPay": {
-        'rounds{%s,num_draft_tokens="4"}': "0+1x200",
-        'fallbacks{%s,reason="draft_failed"}': "0x200",
+        'rounds{%s,num_draft_tokens="4"}': "0+1x110",
+        'fallbacks{%s,reason="draft_failed"}': "0x110",
     },
-    "TrtspecQueueFillsUp": {"trtspec:num_requests_waiting{%s}": "200x200"},
-    "TrtspecRefuses": {'request_errors{%s,kind="refused"}': "0+60x200"},
-    "TrtspecKvCacheFull": {'kv_cache_usage_perc{%s,engine="target"}': "0.99x200"},
+    "TrtspecQueueFillsUp": {"trtspec:num_requests_waiting{%s}": "200x110"},
+    "TrtspecRefuses": {'request_errors{%s,kind="refused"}': "0+60x110"},
+    "TrtspecKvCacheFull": {'kv_cache_usage_perc{%s,engine="target"}': "0.99x110"},
     "TrtspecFirstTokenSlow": {
-        'bucket{%s,le="2.5"}': "0+80x200",
-        'bucket{%s,le="5.0"}': "0+90x200",
+        'bucket{%s,le="2.5"}': "0+80x110",
+        'bucket{%s,le="5.0"}': "0+90x110",
     },
-    "TrtspecGpuUseInBursts": {"nv_gpu_utilization": "0 1 " * 100},
-    "TrtspecErrors": {'request_errors{%s,kind="engine_failure"}': "0+5x200"},
-    "TrtspecStalls": {"generation_tokens{%s}": "1000x200"},
-    "TrtspecDown": {"up{": "0x200"},
+    "TrtspecGpuUseInBursts": {"nv_gpu_utilization": "0 1 " * 55},
+    "TrtspecErrors": {'request_errors{%s,kind="engine_failure"}': "0+5x110"},
+    "TrtspecStalls": {"generation_tokens{%s}": "1000x110"},
+    "TrtspecDown": {"up{": "0x110"},
 }
 
 
@@ -80,15 +80,15 @@ def rule_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fires(rule_file: Path, changed: dict[str, str]) -> set[str]:
-    """Which rules fire after two hours, when these series are other than in `HEALTHY`."""
+    """Which rules fire after 100 minutes, when these series are other than in `HEALTHY`."""
     series = dict(HEALTHY)
     for part, values in changed.items():
         (name,) = [name for name in series if (part % WHERE if "%s" in part else part) in name]
         series[name] = values
-    expected = [{"eval_time": "3h", "alertname": rule["alert"], "exp_alerts": []} for rule in rules()]
+    expected = [{"eval_time": "100m", "alertname": rule["alert"], "exp_alerts": []} for rule in rules()]
     test = {
         "rule_files": [str(rule_file)],
-        "evaluation_interval": "30s",
+        "evaluation_interval": "1m",
         "tests": [
             {
                 "interval": "1m",

@@ -8,6 +8,8 @@ import math
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from trtspec.monitoring.figures import between, choose, quantile
 from trtspec.monitoring.scrape import Scrape, parse, read
 from trtspec.serving.metrics import Sample, counters, gauges
 from trtspec.serving.stats import Stats
-from trtspec.terminal.live import rows
+from trtspec.terminal.live import drawn, rows
 
 
 def exported(stats: Stats, seconds: float, model: str = "pair") -> str:
@@ -169,6 +171,20 @@ def test_what_does_not_answer_is_named(server: str) -> None:
     said = trtspec("top", "--url", "127.0.0.1:1")
     assert (said.returncode, said.stdout) == (1, "")
     assert "127.0.0.1:1: does not answer" in said.stderr
+
+
+def test_what_is_drawn_sends_nothing_else_to_the_terminal() -> None:
+    stats = busy()
+    stats.failures["\x1b[2J"] = 4
+    found = between(parse(exported(Stats(), 10), 0), parse(exported(stats, 14), 5), "pair")
+    terminal = StringIO()
+    with redirect_stdout(terminal), drawn("evil \x1b]0;title\x07") as draw:
+        draw(found)
+    said = terminal.getvalue()
+    assert "2 of 16 places" in said
+    assert "\\x1b[2J" in said
+    assert "\x1b[2J" not in said
+    assert "\x1b]0" not in said
 
 
 @pytest.mark.parametrize(("name", "begin"), [("dashboard", "{"), ("alerts", "#")])

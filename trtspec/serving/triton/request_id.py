@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 HEADER = "x-request-id"
-HEADER_PATTERN = f"(?i){HEADER}"
+HEADER_PATTERN = f"(?i)^{HEADER}$"
 """What `--http-header-forward-pattern` and `--grpc-header-forward-pattern` are set to."""
 
 ID = "id"
