@@ -161,7 +161,8 @@ def test_metrics_count_what_the_responses_say(server: Deploy, until: Until) -> N
         readings.append([server.metric(f"spec_decode_num_{name}_tokens") for name in ("draft", "accepted")])
         return readings[-1]
 
-    # What earlier requests did may still be on its way to the metrics, which are told every 50 ms.
+    # What earlier requests did may still be on its way to the metrics, which are told every second, and
+    # within 50 ms when nothing runs any more.
     before = until(lambda: [counts()] * 8 == readings[-8:] and readings[-1], "counts that stay")
     _, answer = server.post({"text_input": PROMPT, "max_tokens": 40, "return_perf_metrics": True})
     said = [answer["total_draft_tokens"], answer["total_accepted_draft_tokens"]]

@@ -207,6 +207,8 @@ def test_prometheus_alarms_when_acceptance_falls(watched: Watched, until: Until,
         assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
         _check_panels(prometheus, f"127.0.0.1:{watched.deploy.ports[2]}")
         until(lambda: watched.deploy.metric("num_requests_running") == 0, "an idle server")
+        ended = watched.deploy.metric("request_success")
+        until(lambda: watched.deploy.metric("e2e_request_latency_seconds_count") == ended, "all histograms")
         for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"):
             _same_quantiles(prometheus, watched.deploy, f"trtspec:{name}", until)
     finally:

@@ -88,6 +88,10 @@ def counters(stats: Stats, seconds: float) -> Iterator[Sample]:
         yield Sample("trtspec:request_success", number, {"finished_reason": reason})
     yield Sample("trtspec:prompt_tokens", stats.prompt_tokens, {})
     yield Sample("trtspec:generation_tokens", stats.generation_tokens, {})
+
+
+def histograms(stats: Stats) -> Iterator[Sample]:
+    """Yields the counters of the histograms, of which one value changes many."""
     yield from _histogram("trtspec:time_to_first_token_seconds", stats.time_to_first_token)
     yield from _histogram("trtspec:inter_token_latency_seconds", stats.inter_token_latency)
     yield from _histogram("trtspec:e2e_request_latency_seconds", stats.e2e_latency)

@@ -19,14 +19,14 @@ from tests.prometheus import tool
 from trtspec.errors import UnavailableError
 from trtspec.monitoring.figures import between, choose, quantile
 from trtspec.monitoring.scrape import Scrape, parse, read
-from trtspec.serving.metrics import Sample, counters, gauges
+from trtspec.serving.metrics import Sample, counters, gauges, histograms
 from trtspec.serving.stats import Stats
 from trtspec.terminal.live import drawn, rows
 
 
 def exported(stats: Stats, seconds: float, model: str = "pair") -> str:
     """The text that Triton makes of them."""
-    samples: list[Sample] = [*counters(stats, seconds), *gauges(stats)]
+    samples: list[Sample] = [*counters(stats, seconds), *histograms(stats), *gauges(stats)]
     lines = []
     for sample in samples:
         labels = {"model": model, **sample.labels, "version": "1"}

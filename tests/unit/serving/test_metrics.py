@@ -16,7 +16,7 @@ from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Guide, GuideType, SamplingConfig
 from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram
-from trtspec.serving.metrics import FAMILIES, Kind, counters, gauges
+from trtspec.serving.metrics import FAMILIES, Kind, counters, gauges, histograms
 from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.reasons import FALLBACKS
 from trtspec.serving.stats import Stats
@@ -50,7 +50,8 @@ def test_every_value_is_of_a_family_and_no_two_are_the_same() -> None:
     stats = Stats(kv_use={"target": 0.5, "draft": 0.25})
     stats.record("engine", 4, 2)
     stats.rounds[4] += 1
-    for samples, kind in ((list(counters(stats, 1.0)), Kind.COUNTER), (list(gauges(stats)), Kind.GAUGE)):
+    counted = [*counters(stats, 1.0), *histograms(stats)]
+    for samples, kind in ((counted, Kind.COUNTER), (list(gauges(stats)), Kind.GAUGE)):
         known = {(sample.name, *sample.labels.items()) for sample in samples}
         assert len(known) == len(samples)
         assert {sample.name for sample in samples} == {

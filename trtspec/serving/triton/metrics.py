@@ -8,7 +8,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
-from trtspec.serving.metrics import FAMILIES, Family, Kind, Sample, counters, gauges
+from trtspec.serving.metrics import FAMILIES, Family, Kind, Sample, counters, gauges, histograms
 from trtspec.serving.stats import Stats
 
 PERIOD_S = 1.0
@@ -19,7 +19,7 @@ class Metrics:
     """Exports `Stats`, each metric with these `labels`.
 
     `update` may be called often: it sends only what has changed, since each value costs a message, and
-    counters once in `PERIOD_S`, or when nothing is left to do.
+    counters once in `PERIOD_S`. Those that are no histogram's go out when nothing is left to do, too.
     """
 
     def __init__(self, labels: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,9 +32,14 @@ class Metrics:
     def update(self, stats: Stats) -> None:
         now, over = self._clock(), sum(stats.ended.values()) + sum(stats.failures.values())
         is_idle = not (stats.running or stats.waiting)
-        if now >= self._due or (is_idle and over != self._over):
-            self._due, self._over = now + PERIOD_S, over
+        is_due = now >= self._due
+        if is_due or (is_idle and over != self._over):
+            self._over = over
             for sample in counters(stats, now - self._began):
+                self._send(sample)
+        if is_due:
+            self._due = now + PERIOD_S
+            for sample in histograms(stats):
                 self._send(sample)
         # Behind the counters, so that who sees that nothing runs any more finds all that ran counted.
         for sample in gauges(stats):
