@@ -104,13 +104,16 @@ def test_greedy_text_is_the_target_alone(served: Deploy, request: pytest.Fixture
 
 
 def test_a_stream_is_the_same_text_in_pieces(served: Deploy) -> None:
-    prompt = prompts(FEW)[0]
     values = {"max_tokens": MAX_TOKENS, "num_draft_tokens": 8, "return_perf_metrics": True}
-    events = served.stream(prompt, **values)
-    assert "".join(event["text_output"] for event in events) == served.generate(
-        prompt, max_tokens=MAX_TOKENS, num_draft_tokens=0
-    )
-    assert 0 < events[-1]["total_accepted_draft_tokens"] <= events[-1]["total_draft_tokens"]
+    drafted = accepted = 0
+    for prompt in prompts(FEW):
+        events = served.stream(prompt, **values)
+        assert "".join(event["text_output"] for event in events) == served.generate(
+            prompt, max_tokens=MAX_TOKENS, num_draft_tokens=0
+        )
+        drafted += events[-1]["total_draft_tokens"]
+        accepted += events[-1]["total_accepted_draft_tokens"]
+    assert 0 < accepted <= drafted
 
 
 def test_a_seed_gives_the_same_text_with_and_without_drafts(served: Deploy) -> None:
