@@ -38,7 +38,10 @@ class Cache:
         self._shape = (config.num_layers, 2 * config.num_kv_heads, 0, config.head_size)
         self._empty = torch.empty(self._shape, dtype=config.dtype, device=device)
         self._slots: dict[int, Tensor] = {}
-        self._causal = CausalMask(CHUNK, self._max_seq_len, config.sliding_window, config.dtype, device)
+        sharing = config.num_heads // config.num_kv_heads
+        self._causal = CausalMask(
+            CHUNK, self._max_seq_len, config.sliding_window, sharing, config.dtype, device
+        )
 
     @property
     def tokens(self) -> int:

@@ -31,12 +31,19 @@ class CausalMask:
     """Gives the masks by which a position sees all its past, or the last `window` positions with itself.
 
     Masks are cut from one table: `rows` consecutive positions between all their past and all their future.
+    `heads` is how many of them share keys.
     """
 
     def __init__(
-        self, rows: int, length: int, window: int | None, dtype: torch.dtype, device: torch.device
+        self,
+        rows: int,
+        length: int,
+        window: int | None,
+        heads: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        self._length, self._window = length, window or length
+        self._length, self._window, self._heads = length, window or length, heads
         table = torch.full((rows, length + rows), float("-inf"), dtype=dtype, device=device)
         self._table = table.triu(length + 1)
         if self._window < length:
@@ -47,16 +54,19 @@ class CausalMask:
         return max(start + 1 - self._window, 0)
 
     def mask(self, starts: Sequence[int], rows: int) -> Tensor | None:
-        """Returns `[sequences, 1, rows, positions]`: 0 where a row may look, -inf elsewhere; None for all 0.
+        """Returns `[sequences, 1, rows, positions]`: 0 where a row may look, -inf elsewhere.
 
-        The positions are those from `first` of the smallest start to the last row of the largest.
+        It is None for all 0. In a batch each row stands there for each of the heads that share keys, as in
+        `_attend`. The positions are those from `first` of the smallest start to the last row of the largest.
         """
         low, high = min(starts), max(starts)
         if rows == 1 and low == high:
             return None
         begin, end = self._length + self.first(low), self._length + high + rows
         parts = [self._cut(rows, begin - start, end - start) for start in starts]
-        return parts[0][None, None] if len(parts) == 1 else torch.stack(parts)[:, None]
+        if len(parts) == 1:
+            return parts[0][None, None]
+        return torch.stack(parts).repeat_interleave(self._heads, 1)[:, None]
 
     def _cut(self, rows: int, begin: int, end: int) -> Tensor:
         """Returns a part of the table, which is continued with -inf: all beyond its end is future."""
@@ -120,10 +130,16 @@ def _by_layer(parts: Iterable[Tensor]) -> list[tuple[Tensor, ...]]:
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """Returns the attention of `queries`, the rows of all sequences one after another.
 
-    `keys` and `values` are `[sequences, kv_heads, end, head_size]`.
+    `keys` and `values` are `[sequences, kv_heads, end, head_size]`. In a batch the heads that share keys go
+    through as rows of one, so that keys are read once for all of them; one sequence has its heads to share
+    out among threads.
     """
     total, heads, head_size = queries.shape
     sequences = keys.shape[0]
-    queries = queries.view(sequences, total // sequences, heads, head_size).transpose(1, 2)
+    groups = heads if sequences == 1 else keys.shape[1]
+    rows, shared = total // sequences, heads // groups
+    queries = queries.view(sequences, rows, groups, shared, head_size).transpose(1, 2)
+    queries = queries.reshape(sequences, groups, rows * shared, head_size)
     mixed = F.scaled_dot_product_attention(queries, keys, values, mask, enable_gqa=True)
+    mixed = mixed.view(sequences, groups, rows, shared, head_size)
     return mixed.transpose(1, 2).reshape(total, heads * head_size)
