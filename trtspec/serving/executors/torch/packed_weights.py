@@ -1,4 +1,4 @@
-"""The packed weights of float32 products on a CPU, in layouts that are read fast.
+"""The packed weights of products on a CPU, in layouts that are read fast.
 
 A product of few rows costs about as much as reading the weight, however many they are, which makes a
 verification cheap. `F.linear` reads at half the speed and works row by row.
@@ -33,14 +33,19 @@ def packed(weight: Tensor, bias: Tensor | None) -> PackedWeights:
     """Returns the fastest product with `weight`, `[out, in]`.
 
     A float32 weight that half precision holds exactly, as of a model that was published in bfloat16, is kept
-    in half precision: that takes half of the memory, and the product is the same.
+    in half precision: that takes half of the memory, and the product is the same. A bfloat16 weight is packed
+    where the CPU multiplies bfloat16 itself; elsewhere oneDNN would convert it in each product.
     """
-    if weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= _FROM:
+    if weight.device.type != "cpu" or weight.numel() < _FROM:
+        pass
+    elif weight.dtype == torch.bfloat16 and _multiplies_bfloat16() and _works(_one_dnn, weight.dtype):
+        return PackedWeights(_one_dnn(weight, bias))
+    elif weight.dtype == torch.float32:
         shift = _shift(weight)
         scaled = torch.ldexp(weight, torch.tensor(shift))
-        if torch.equal(scaled.half().float(), scaled) and _works(_half):
+        if torch.equal(scaled.half().float(), scaled) and _works(_half, weight.dtype):
             return PackedWeights(_half(scaled, bias), 2.0**-shift)
-        if _works(_one_dnn):
+        if _works(_one_dnn, weight.dtype):
             return PackedWeights(_one_dnn(weight, bias))
     return PackedWeights(partial(F.linear, weight=weight.contiguous(), bias=bias))
 
@@ -69,11 +74,18 @@ def _one_dnn(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 @cache
-def _works(packing: Packing) -> bool:
+def _works(packing: Packing, dtype: torch.dtype) -> bool:
     """Says whether this build of PyTorch has a packing and computes the right result with it."""
-    x, weight, bias = torch.arange(12.0).view(3, 4), torch.arange(8.0).view(2, 4), torch.arange(2.0)
+    x, weight = torch.arange(12.0, dtype=dtype).view(3, 4), torch.arange(8.0, dtype=dtype).view(2, 4)
+    bias = torch.arange(2.0, dtype=dtype)
     try:
         y = packing(weight, bias)(x)
     except (AttributeError, NotImplementedError, RuntimeError):
         return False
     return torch.allclose(y, F.linear(x, weight, bias))
+
+
+def _multiplies_bfloat16() -> bool:
+    """Says whether the CPU has AVX-512 BF16 or AMX; False where PyTorch cannot tell."""
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in names)

@@ -40,6 +40,18 @@ def test_linear(kind: str, rows: int, biased: bool) -> None:
     close(Linear(weight, bias)(x), expected)
 
 
+@ROWS
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_model_in_bfloat16(rows: int, biased: bool) -> None:
+    """To a step of bfloat16, since the sum is made in float32 and rounded once."""
+    weight, x = BFLOAT16.bfloat16(), torch.randn(rows, 256).bfloat16()
+    bias = torch.randn(512).bfloat16() if biased else None
+    expected = F.linear(x.double(), weight.double(), bias if bias is None else bias.double())
+    found = Linear(weight, bias)(x)
+    assert found.dtype == torch.bfloat16
+    assert bool(((found.double() - expected).abs() <= 2**-8 * expected.abs() + 1e-4).all())
+
+
 def test_half_precision_is_used_only_where_it_is_exact() -> None:
     halves = {kind for kind, weight in WEIGHTS.items() if Linear(weight).scale != 1}
     assert halves == {"bfloat16", "tiny", "huge"}
