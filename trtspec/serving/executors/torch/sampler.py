@@ -191,18 +191,31 @@ def _sample(logits: Tensor, configs: list[SamplingConfig], numbers: list[int]) -
     if any(config.min_p for config in configs):
         least = torch.tensor([config.min_p or 0.0 for config in configs], device=device).log()[:, None]
         logits = logits.masked_fill(logits < logits.amax(-1, keepdim=True) + least, float("-inf"))
-    top_k = [min(config.top_k or vocab_size, vocab_size) for config in configs]
-    top_p = [config.top_p or 1.0 for config in configs]
-    if min(top_k) == vocab_size and min(top_p) == 1:
-        token_ids = torch.arange(vocab_size, device=device)[None]
-        return _greedy(logits + noise(numbers, token_ids))
+    widths = [_width(config, vocab_size) for config in configs]
+    drawn: dict[int, int] = {}
+    for width in {*widths}:
+        rows = [row for row, other in enumerate(widths) if other == width]
+        part, own = logits[rows], [numbers[row] for row in rows]
+        drawn |= zip(rows, _draw(part, [configs[row] for row in rows], own, width), strict=True)
+    return [drawn[row] for row in range(len(configs))]
 
-    values, token_ids = logits.topk(max(top_k))
-    ranks = torch.arange(values.shape[1], device=device)
-    values = values.masked_fill(ranks >= torch.tensor(top_k, device=device)[:, None], float("-inf"))
+
+def _width(config: SamplingConfig, vocab_size: int) -> int:
+    """Returns how many of the likeliest tokens have to be sorted for top-k and top-p; 0 for none."""
+    if config.top_k and config.top_k < vocab_size:
+        return config.top_k
+    return vocab_size if (config.top_p or 1.0) < 1 else 0
+
+
+def _draw(logits: Tensor, configs: list[SamplingConfig], numbers: list[int], width: int) -> list[int]:
+    """Returns the tokens drawn from the `width` likeliest of each row; 0 stands for all, unsorted."""
+    if not width:
+        return _greedy(logits + noise(numbers, torch.arange(logits.shape[1], device=logits.device)[None]))
+    values, token_ids = logits.topk(width)
     before = values.softmax(-1).cumsum(-1).roll(1, -1)
     before[:, 0] = 0
-    values = values.masked_fill(before >= torch.tensor(top_p, device=device)[:, None], float("-inf"))
+    top_p = torch.tensor([config.top_p or 1.0 for config in configs], device=logits.device)
+    values = values.masked_fill(before >= top_p[:, None], float("-inf"))
     winners = (values + noise(numbers, token_ids)).argmax(-1, keepdim=True)
     return list(token_ids.gather(1, winners).flatten().tolist())
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, noise
@@ -64,3 +67,39 @@ def test_top_k_over_the_vocabulary_is_all_of_it() -> None:
     for number in range(20):
         many = choose(logits, [choice(SamplingConfig(temperature=2.0, top_k=1000), number)])
         assert many == choose(logits, [choice(SamplingConfig(temperature=2.0), number)])
+
+
+def test_the_rows_of_others_do_not_change_what_is_drawn() -> None:
+    filters: list[dict[str, Any]] = [
+        {},
+        {"top_p": 0.9},
+        {"top_k": 3},
+        {"top_k": 20, "top_p": 0.8},
+        {"min_p": 0.05},
+    ]
+    configs = [SamplingConfig(temperature=1.5, **filters[row % 5]) for row in range(100)]
+    logits = torch.randn(100, 50)
+    together = choose(logits, [choice(config, row) for row, config in enumerate(configs)])
+    alone = [choose(logits[row : row + 1], [choice(config, row)])[0] for row, config in enumerate(configs)]
+    assert together == alone
+
+
+@pytest.mark.parametrize("penalty", [0.5, 1.3])
+def test_a_repetition_penalty_counts_the_draft_before_each_row(penalty: float) -> None:
+    text, draft, logits = [3, 5, 3], [7, 5, 9], torch.randn(4, 50)
+    theirs = RepetitionPenaltyLogitsProcessor(penalty)
+    expected = [theirs(torch.tensor([text + draft[:j]]), logits[j : j + 1])[0] for j in range(4)]
+    ours, sampling = logits.clone(), SamplingConfig(repetition_penalty=penalty)
+    TokenChoice(sampling, 0, 0, None, lambda last: text, draft).change(ours)
+    assert torch.allclose(ours, torch.stack(expected))
+
+
+def test_presence_and_frequency_penalties_are_those_of_openai() -> None:
+    text, draft, logits = [3, 5, 3], [7, 5, 9], torch.randn(4, 50)
+    ours, sampling = logits.clone(), SamplingConfig(presence_penalty=0.7, frequency_penalty=-0.2)
+    TokenChoice(sampling, 0, 0, None, lambda last: text, draft).change(ours)
+    for row in range(4):
+        for token in range(50):
+            count = (text + draft[:row]).count(token)
+            expected = float(logits[row, token]) - count * -0.2 - (count > 0) * 0.7
+            assert float(ours[row, token]) == pytest.approx(expected, abs=1e-6)
