@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from jsonschema import validate
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.e2e.conftest import IN_PROCESS, Deploy
+from tests.e2e.conftest import IN_PROCESS, TINY, Deploy
 from tests.e2e.test_guides import BLANKS, SCHEMA
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -242,3 +243,16 @@ def test_an_error_names_the_field_in_openais_words(client: openai.OpenAI) -> Non
     with pytest.raises(openai.NotFoundError) as missing:
         client.completions.create(model="gpt-4", prompt=PROMPT)
     assert missing.value.code == "model_not_found"
+
+
+def test_the_lines_of_the_readme_hold_a_conversation(
+    server: Deploy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (TINY.parents[1] / "README.md").read_text(), re.DOTALL)
+    asked = iter(["A stack with push and pop.", "Now a queue."])
+    monkeypatch.setattr("builtins.input", lambda _: next(asked))
+
+    with pytest.raises(StopIteration):
+        exec(code.replace("http://127.0.0.1:9000/v1", server.api), {})
+
+    assert len(capsys.readouterr().out) > 80

@@ -29,7 +29,7 @@ from tests.perf.front import behind, processor_s
 from tests.processes import command_lines
 
 STREAMS = (1, 16, 64)
-PAIRS, FIRSTS, TOKENS = 6, 60, 128
+PAIRS, FIRSTS, TOKENS = 8, 60, 96
 BARS = {"first_text_ms_more": 2.0, "us_per_chunk": 150.0, "ratio_of_64_streams": 0.9}
 
 
@@ -59,20 +59,24 @@ def through(deploy: Deploy) -> Way:
     return Way(deploy.api_port, "/v1/completions", lambda tokens: {**asked, "max_tokens": tokens})
 
 
-def stream(way: Way, tokens: int) -> tuple[float, int]:
+def connect(way: Way) -> socket.socket:
+    line = socket.create_connection(("127.0.0.1", way.port), timeout=60)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return line
+
+
+def stream(line: socket.socket, way: Way, tokens: int) -> tuple[float, int]:
     """Seconds to the first text, and the number of chunks."""
-    with socket.create_connection(("127.0.0.1", way.port), timeout=60) as line:
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        begin, first, chunks, tail = time.perf_counter(), 0.0, 0, b""
-        line.sendall(way.head(tokens))
-        while b"\r\n0\r\n\r\n" not in tail:
-            piece = line.recv(65536)
-            assert piece, "the server hung up"
-            chunks += piece.count(b"data: {")
-            if not first and chunks:
-                first = time.perf_counter() - begin
-            tail = tail[-8:] + piece
-        return first, chunks
+    begin, first, chunks, tail = time.perf_counter(), 0.0, 0, b""
+    line.sendall(way.head(tokens))
+    while b"\r\n0\r\n\r\n" not in tail:
+        piece = line.recv(65536)
+        assert piece, "the server hung up"
+        chunks += piece.count(b"data: {")
+        if not first and chunks:
+            first = time.perf_counter() - begin
+        tail = tail[-8:] + piece
+    return first, chunks
 
 
 def seconds(way: Way, streams: int) -> tuple[float, int]:
@@ -80,8 +84,8 @@ def seconds(way: Way, streams: int) -> tuple[float, int]:
     each, counts = max(4 // streams, 1), [0] * streams
 
     def run(number: int) -> None:
-        for _ in range(each):
-            counts[number] += stream(way, TOKENS)[1]
+        with connect(way) as line:
+            counts[number] = sum(stream(line, way, TOKENS)[1] for _ in range(each))
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(streams)]
     begin = time.perf_counter()
@@ -108,8 +112,10 @@ def first_text(one: Way, other: Way) -> list[float]:
     """The milliseconds that the second way adds to the time to the first text, for each pair of blocks."""
     more = []
     for number in range(PAIRS):
-        ways = (one, other) if number % 2 == 0 else (other, one)
-        found = {way: statistics.median(stream(way, 1)[0] for _ in range(FIRSTS)) for way in ways}
+        found = {}
+        for way in (one, other) if number % 2 == 0 else (other, one):
+            with connect(way) as line:
+                found[way] = statistics.median(stream(line, way, 1)[0] for _ in range(FIRSTS))
         more.append(1e3 * (found[other] - found[one]))
     return more
 
