@@ -66,7 +66,7 @@ def test_too_many_at_once_are_told_when_to_try_again(server: Deploy, tmp_path: P
     with (
         serving(url, "--max-requests", 2, said=tmp_path / "said") as port,
         begin(port, {**LONG, "stream": True}),
-        begin(port, {**LONG, "stream": True}),
+        begin(port, LONG) as whole,
     ):
         until(lambda: server.metric("num_requests_running") == 2, "two running")
         status, headers, said = ask(port, ROUTES[0], json.dumps(GOOD).encode())
@@ -74,6 +74,10 @@ def test_too_many_at_once_are_told_when_to_try_again(server: Deploy, tmp_path: P
         assert (status, headers["retry-after"]) == (429, "1")
         assert error_of(said)["type"] == "rate_limit_error"
         assert ask(port, "/health", None, "GET")[0] == 200
+        # Who leaves is missed on the other side of the deployment's front too, and makes place.
+        whole.close()
+        until(lambda: server.metric("num_requests_running") == 1, "one running")
+        assert ask(port, ROUTES[0], json.dumps(GOOD).encode())[0] == 200
 
 
 def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Streams through OpenAI's API beside the same streams straight at Triton's own HTTP; JSON on stdout.
 
-    python tests/perf/openai_front.py [BUILD]
+    python -m tests.perf.openai_front [BUILD]
 
 Blocks of the same work alternate, in both orders, so that other work on the machine is in both; the median
 over the pairs counts, and `spread` has the least and the most of them. `us_per_chunk` is the processor time
@@ -22,15 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from tests.e2e.conftest import RECIPE, TRTSPEC, Deploy, Deployer, wait_until
 from tests.perf.front import behind, processor_s
 from tests.processes import command_lines
 
 STREAMS = (1, 16, 64)
 PAIRS, FIRSTS, TOKENS = 8, 60, 96
-BARS = {"first_text_ms_more": 2.0, "us_per_chunk": 150.0, "ratio_of_64_streams": 0.9}
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ def measured(deploy: Deploy) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         build = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder, "build")
         if len(sys.argv) == 1:
@@ -164,17 +161,7 @@ def main() -> int:
         finally:
             deployer.end_all()
     print(json.dumps(found, indent=2))
-    chunk = max(level["us_per_chunk"] for level in found["levels"])
-    ratio = found["levels"][-1]["ratio"]
-    met = {
-        "first_text_ms_more": found["first_text_ms_more"] <= BARS["first_text_ms_more"],
-        "us_per_chunk": chunk <= BARS["us_per_chunk"],
-        "ratio_of_64_streams": ratio >= BARS["ratio_of_64_streams"],
-    }
-    for name, is_met in met.items():
-        print(f"{'met   ' if is_met else 'MISSED'}  {name}: bar {BARS[name]}", file=sys.stderr)
-    return 0 if all(met.values()) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

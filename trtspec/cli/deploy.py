@@ -86,6 +86,8 @@ def deploy(
 
     if detach and not docker:
         raise typer.BadParameter("only a container can be left running: --docker", param_hint="--detach")
+    if api_keys and not openai:
+        raise typer.BadParameter("there is no OpenAI's API to open: --openai", param_hint="--api-keys")
     loaded = load(recipe)
     build = Build(build_folder(loaded, {"output": output}, os.environ), loaded.recipe)
     if not build.is_there:

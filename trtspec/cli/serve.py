@@ -36,6 +36,7 @@ def serve(
     It runs until Ctrl-C or SIGTERM. The folder of the tokenizer is in the build directory; without it the
     server has no chat template, and answers prompts alone.
     """
+    from trtspec.deploy.deployment import is_loopback
     from trtspec.deploy.openai import check_keys
     from trtspec.deploy.ports import listen
     from trtspec.errors import ModelError
@@ -47,6 +48,8 @@ def serve(
         raise typer.BadParameter("a URL such as http://host:8000", param_hint="--url")
     if api_keys is not None:
         check_keys(api_keys)
+    elif not is_loopback(host):
+        out.warning("whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys")
     folder, keys = str(tokenizer) if tokenizer else None, str(api_keys) if api_keys else None
     settings = Settings(model_name, url, folder, keys, max_requests)
     try:

@@ -33,6 +33,11 @@ def patience(build: Path) -> float:
     return _START_S + sum(file.stat().st_size for file in build.glob("*/engine/*")) / _SLOW_DISK_B_S
 
 
+def is_loopback(host: str) -> bool:
+    """Says whether only this machine can reach what listens on the host."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """A build directory and the addresses that its Triton listens on.
@@ -87,7 +92,7 @@ class Deployment:
     @property
     def is_public(self) -> bool:
         """Whether other machines can reach it."""
-        return self.host not in ("localhost", "::1") and not self.host.startswith("127.")
+        return not is_loopback(self.host)
 
     @property
     def client_host(self) -> str:

@@ -41,8 +41,8 @@ _NOT_FORWARDED = {
     *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     *("content-encoding", "content-length", "expect", "host"),
 }
-# Nowhere in JSON but at a key: in a string the second quotation mark would have a backslash.
-_NAMED = f'"{REQUEST}":'.encode()
+# Nowhere in JSON but at a key: in a string the quotation marks would have backslashes.
+_NAMED = re.compile(rf'"{REQUEST}":\s*"(\w{{1,64}})"'.encode())
 _FORM = "application/x-www-form-urlencoded"
 _MOST_CONNECTIONS = 4096
 _IDLE_S = 75.0
@@ -159,14 +159,14 @@ class Front:
         if await asyncio.to_thread(is_deep, body) if len(body) > _SHORT else is_deep(body):
             return error(400, "the JSON has too many brackets in brackets")
         generate = _GENERATE.fullmatch(path)
-        # A client, such as OpenAI's API, may have named its request itself, and tells when it leaves.
-        is_named = _NAMED in body
-        name = uuid.uuid4().hex
+        # A client, such as OpenAI's API, may have named its request itself.
+        named = _NAMED.search(body) if generate else None
+        name = named[1].decode() if named else uuid.uuid4().hex
         try:
             async with self._session.request(
                 request.method,
                 triton.join(URL(request.raw_path, encoded=True)),
-                data=_named(request, body, None if is_named else name) if generate else body or None,
+                data=_named(request, body, None if named else name) if generate else body or None,
                 headers=_forwarded(request.headers),
                 skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
                 allow_redirects=False,
@@ -177,7 +177,7 @@ class Front:
                     return corrected(answer.status, _forwarded(answer.headers), await answer.read())
                 return await _streamed(request, answer)
         except asyncio.CancelledError:
-            if generate and not is_named:
+            if generate:
                 self._tell_left(triton.with_path(f"{generate[1]}/generate"), name)
             raise
 

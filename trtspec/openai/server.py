@@ -13,6 +13,7 @@ import uvicorn
 import uvloop
 
 from trtspec.openai.app import Texts, make_app
+from trtspec.openai.connection import Connection
 from trtspec.openai.control import follow
 from trtspec.openai.keys import Keys
 from trtspec.openai.settings import Settings
@@ -59,7 +60,7 @@ async def _serve(listener: socket.socket, settings: Settings, texts: Texts, keys
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        http="httptools",
+        http=Connection,
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_LAST_RESPONSES_S,
     )
