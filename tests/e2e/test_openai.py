@@ -22,12 +22,12 @@ pytestmark = IN_PROCESS
 MODEL = "speculative_llm"
 PROMPT = "def fib(n):\n"
 MESSAGES: list[ChatCompletionMessageParam] = [
-    {"role": "system", "content": "A module of queues."},
-    {"role": "user", "content": [{"type": "text", "text": "A queue with a lock."}]},
+    {"role": "system", "content": "# A module of queues."},
+    {"role": "user", "content": [{"type": "text", "text": "# A queue with a lock.\n"}]},
     {"role": "assistant", "content": "class Queue:\n    pass"},
-    {"role": "user", "content": "A stack."},
+    {"role": "user", "content": "\nclass Stack:"},
 ]
-CHAT = "<|endoftext|># A module of queues.\n# A queue with a lock.\nclass Queue:\n    pass\n# A stack.\n"
+CHAT = "<|endoftext|># A module of queues.\n# A queue with a lock.\nclass Queue:\n    pass\n\nclass Stack:\n"
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +249,7 @@ def test_the_lines_of_the_readme_hold_a_conversation(
     server: Deploy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (TINY.parents[1] / "README.md").read_text(), re.DOTALL)
-    asked = iter(["A stack with push and pop.", "Now a queue."])
+    asked = iter(["class Stack:", "class Queue:"])
     monkeypatch.setattr("builtins.input", lambda _: next(asked))
 
     with pytest.raises(StopIteration):

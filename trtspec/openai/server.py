@@ -78,7 +78,7 @@ async def _serve(listener: socket.socket, settings: Settings, texts: Texts, keys
     finally:
         if following:
             following.cancel()
-        await upstream.close()
+        upstream.close()
 
 
 class _Server(uvicorn.Server):

@@ -8,19 +8,17 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing
 from typing import Any
 
 import orjson
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
 from trtspec.openai.errors import ApiError
 from trtspec.openai.pieces import failure
+from trtspec.openai.wire import Wire, WireError, Wires
 from trtspec.serving.triton.departures import LEFT, REQUEST
 
-# When Triton is told to end, it waits ten seconds for connections that nobody uses.
-_UNUSED_S = 1.0
-_CONNECT_S = 5.0
+_ANSWER_S = 5.0
 # The wait before the model is told that a client has left, so that this does not overtake its request.
 _LEFT_S = 0.1
 _EVENT, _END = b"data:", b"\n\n"
@@ -37,29 +35,17 @@ class Upstream:
         self.url: str | None = None
         self.state = "starting"
         self._notes = set[asyncio.Task[None]]()
-        self._session = ClientSession(
-            connector=TCPConnector(limit=0, keepalive_timeout=_UNUSED_S),
-            timeout=ClientTimeout(total=None, sock_connect=_CONNECT_S),
-            cookie_jar=DummyCookieJar(),
-            trust_env=False,
-        )
+        self._wires = Wires()
 
-    async def close(self) -> None:
-        await self._session.close()
+    def close(self) -> None:
+        self._wires.close()
 
     async def is_ready(self) -> bool:
         """Says whether the model takes requests."""
         if self.url is None:
             return False
         paths = "/v2/health/ready", f"/v2/models/{self.model_name}/ready"
-        try:
-            for path in paths:
-                async with self._session.get(self.url + path, timeout=ClientTimeout(total=5)) as answer:
-                    if answer.status != 200:
-                        return False
-        except (ClientError, asyncio.TimeoutError):
-            return False
-        return True
+        return all([await self._status("GET", self.url + path) == 200 for path in paths])
 
     async def ask(self, inputs: dict[str, Any]) -> AsyncGenerator[list[dict[str, Any]], None]:
         """Yields the model's answers, those that came together in one list.
@@ -71,16 +57,15 @@ class Upstream:
         name, url = uuid.uuid4().hex, f"{self.url}/v2/models/{self.model_name}"
         body, is_over = orjson.dumps({**inputs, REQUEST: name}), False
         try:
-            async with self._session.post(
-                f"{url}/generate_stream", data=body, headers={"Content-Type": "application/json"}
-            ) as answer:
+            async with self._wires.ask("POST", f"{url}/generate_stream", body) as answer:
                 if answer.status != 200:
                     is_over = True
                     raise failure(*await _said(answer))
-                async for events in _events(answer):
-                    yield events
+                async with aclosing(_events(answer)) as batches:
+                    async for events in batches:
+                        yield events
                 is_over = True
-        except (ClientError, asyncio.TimeoutError, ConnectionError):
+        except WireError:
             is_over = True
             raise ApiError(503, "the server has ended, or does not answer") from None
         finally:
@@ -94,23 +79,35 @@ class Upstream:
 
     async def _told_left(self, url: str, name: str) -> None:
         await asyncio.sleep(_LEFT_S)
-        with suppress(ClientError, asyncio.TimeoutError):
-            async with self._session.post(url, json={"text_input": "", LEFT: name}):
+        await self._status("POST", url, orjson.dumps({"text_input": "", LEFT: name}))
+
+    async def _status(self, method: str, url: str, body: bytes = b"") -> int:
+        """Returns the HTTP status of an answer, 0 where there is none in five seconds."""
+        try:
+            return await asyncio.wait_for(self._asked(method, url, body), _ANSWER_S)
+        except (WireError, asyncio.TimeoutError):
+            return 0
+
+    async def _asked(self, method: str, url: str, body: bytes) -> int:
+        async with self._wires.ask(method, url, body) as answer:
+            async for _ in answer.pieces():
                 pass
+            return answer.status
 
 
-async def _events(answer: ClientResponse) -> AsyncGenerator[list[dict[str, Any]], None]:
+async def _events(answer: Wire) -> AsyncGenerator[list[dict[str, Any]], None]:
     """Yields the events of a stream; what is not whole yet waits for the rest."""
     left = b""
-    async for data in answer.content.iter_any():
+    async for data in answer.pieces():
         *whole, left = (left + data).split(_END)
         if events := [orjson.loads(event.removeprefix(_EVENT)) for event in whole if event]:
             yield events
 
 
-async def _said(answer: ClientResponse) -> tuple[str, int]:
+async def _said(answer: Wire) -> tuple[str, int]:
     """Returns the text of an error, and its HTTP status."""
-    text = (await answer.read()).decode(errors="replace").removeprefix("data:")
+    body = b"".join([piece async for piece in answer.pieces()])
+    text = body.decode(errors="replace").removeprefix("data:")
     try:
         message = orjson.loads(text)["error"]
     except (ValueError, TypeError, KeyError):
