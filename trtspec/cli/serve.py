@@ -31,10 +31,10 @@ def serve(
     api_keys: ApiKeysOption = None,
     max_requests: Annotated[int, typer.Option(min=1, help="Most requests at once; 429 for more.")] = 1024,
 ) -> None:
-    """Serve OpenAI's API in front of a Triton that serves a trtspec model.
+    """Serve OpenAI's API in front of a Triton elsewhere.
 
-    It runs until Ctrl-C or SIGTERM. The folder of the tokenizer is in the build directory; without it the
-    server has no chat template, and answers prompts alone.
+    That one serves a model of trtspec's. This one runs until Ctrl-C or SIGTERM. The folder of the tokenizer is
+    in the build directory; without it there is no chat template, and prompts alone are answered.
     """
     from trtspec.deploy.deployment import is_loopback
     from trtspec.deploy.openai import check_keys
