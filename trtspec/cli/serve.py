@@ -33,7 +33,7 @@ def serve(
 ) -> None:
     """Serve OpenAI's API in front of a Triton elsewhere.
 
-    That one serves a model of trtspec's. This one runs until Ctrl-C or SIGTERM. The folder of the tokenizer is
+    That one serves a model of trtspec; this runs until Ctrl-C or SIGTERM. The folder of the tokenizer is
     in the build directory; without it there is no chat template, and prompts alone are answered.
     """
     from trtspec.deploy.deployment import is_loopback

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +24,6 @@ from trtspec.openai.schema import ChatRequest, CompletionRequest
 from trtspec.openai.template import ChatTemplate
 from trtspec.openai.upstream import Upstream
 from trtspec.serving.tokenizer import Tokenizer
-
-log = logging.getLogger(__name__)
 
 _NO_TEMPLATE = (
     "this model has no chat template, so it takes no messages; send its prompt to /v1/completions, "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -15,8 +14,6 @@ from trtspec.openai.errors import ApiError
 from trtspec.openai.job import Job
 from trtspec.openai.pieces import Piece, piece
 from trtspec.openai.upstream import Upstream
-
-log = logging.getLogger(__name__)
 
 _JSON = (b"content-type", b"application/json")
 # Proxies that collect what they pass on would spoil a stream.
