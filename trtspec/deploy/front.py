@@ -194,7 +194,7 @@ class Front:
 
 
 def _named(request: web.BaseRequest, body: bytes, name: str | None) -> bytes:
-    """Returns the body with a name for the request, if there is one, and its id where a header alone has it."""
+    """Returns the body with a name for the request, if one is given, and the id that a header alone has."""
     body = with_field(body, REQUEST, name) if name else body
     given = request.headers.get(HEADER)
     return with_field(body, ID, given) if given and f'"{ID}"'.encode() not in body else body
