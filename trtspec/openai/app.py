@@ -24,6 +24,7 @@ from trtspec.openai.schema import ChatRequest, CompletionRequest
 from trtspec.openai.template import ChatTemplate
 from trtspec.openai.upstream import Upstream
 from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.triton.request_id import HEADER, ID
 
 _NO_TEMPLATE = (
     "this model has no chat template, so it takes no messages; send its prompt to /v1/completions, "
@@ -107,14 +108,14 @@ class _Routes:
         kwargs = wanted.chat_template_kwargs or {}
         prompt = await template.render(template_messages(wanted), tools, kwargs)
         job = chat(wanted, prompt, template.source, tenant, self._texts.tokenizer)
-        return self._exchange(Chat(), job, wanted.model)
+        return self._exchange(request, Chat(), job)
 
     async def completions(self, request: Request) -> Response:
         tenant = self._tenant(request)
         async with self._bodies.read(request) as body:
             wanted = await _read(body, CompletionRequest)
         self._check_model(wanted.model)
-        return self._exchange(Completions(), completion(wanted, tenant, self._texts.tokenizer), wanted.model)
+        return self._exchange(request, Completions(), completion(wanted, tenant, self._texts.tokenizer))
 
     async def models(self, request: Request) -> Response:
         self._tenant(request)
@@ -143,8 +144,12 @@ class _Routes:
         name = self._upstream.model_name
         return {"id": name, "object": "model", "created": self._began, "owned_by": "trtspec"}
 
-    def _exchange(self, route: Chat | Completions, job: Job, model: str) -> Exchange:
-        return Exchange(self._upstream, job, Answer(route, job, model, self._texts.tokenizer))
+    def _exchange(self, request: Request, route: Chat | Completions, job: Job) -> Exchange:
+        if given := request.headers.get(HEADER):
+            for inputs in job.inputs:
+                inputs[ID] = given
+        answer = Answer(route, job, self._upstream.model_name, self._texts.tokenizer)
+        return Exchange(self._upstream, job, answer)
 
 
 async def _read(body: bytes, kind: type[Any]) -> Any:
