@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build the tiny pair, serve it under Triton, stream one completion with its acceptance, compare it with the target
 # alone, stop the server. However this ends, the server ends too; nothing here waits for ever.
-# The ports can be moved: HTTP_PORT=9000 GRPC_PORT=9001 METRICS_PORT=9002 make demo
+# The ports can be moved: HTTP_PORT=8100 GRPC_PORT=8101 METRICS_PORT=8102 OPENAI_PORT=9100 make demo
 set -eu
 recipe=$(dirname "$0")/recipe.yaml
 grpc=${GRPC_PORT:-8001}
@@ -9,7 +9,8 @@ grpc=${GRPC_PORT:-8001}
 build=$(trtspec build "$recipe")
 # The kernel tells it when this shell is killed.
 "$(dirname "$(command -v trtspec)")/python" -m trtspec.deploy.die_with_parent $$ trtspec deploy "$recipe" --timeout 60 \
-    --http-port "${HTTP_PORT:-8000}" --grpc-port "$grpc" --metrics-port "${METRICS_PORT:-8002}" &
+    --http-port "${HTTP_PORT:-8000}" --grpc-port "$grpc" --metrics-port "${METRICS_PORT:-8002}" \
+    --openai-port "${OPENAI_PORT:-9000}" &
 server=$!
 alone=$(mktemp)
 trap 'kill -TERM $server 2>/dev/null || true; wait $server 2>/dev/null || true; rm -f "$alone"' EXIT

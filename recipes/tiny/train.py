@@ -48,6 +48,7 @@ from recipes.tiny.learning import (
 from recipes.tiny.llama import MAX_POSITIONS, Llama, Shape
 
 HERE = Path(__file__).parent
+CHAT_TEMPLATE = HERE / "chat_template.jinja"
 SEED = 20
 THREADS = 2
 
@@ -223,6 +224,7 @@ def write(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
         pad_token=END_TOKEN,
         model_max_length=MAX_POSITIONS,
         clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
     ).save_pretrained(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)

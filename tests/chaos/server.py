@@ -158,7 +158,7 @@ def deploy(recipe: Path, output: Path, *options: str) -> Iterator[Server]:
         listener.close()
     flags = [f"--http-port={http_port}", f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}"]
     said = recipe.with_name("deploy.log")
-    command = [sys.executable, "-m", "trtspec", "deploy", str(recipe), "--output", str(output)]
+    command = [sys.executable, "-m", "trtspec", "deploy", str(recipe), "--output", str(output), "--no-openai"]
     with said.open("wb") as log:
         process = subprocess.Popen(
             [*command, *flags, *options],

@@ -66,6 +66,12 @@ class Deploy:
     said: Path
     ports: tuple[int, int, int]
     model: str = "speculative_llm"
+    api_port: int = 0
+
+    @property
+    def api(self) -> str:
+        """Where OpenAI's API is, for a deploy that has one."""
+        return f"http://127.0.0.1:{self.api_port}/v1"
 
     @property
     def is_ready(self) -> bool:
@@ -148,11 +154,14 @@ class Deployer:
         build: Path,
         *options: str,
         recipe: Path = RECIPE,
+        with_api: bool = False,
         environment: Mapping[str, str] = os.environ,
     ) -> Deploy:
         ports = free_ports()
         names = ("--http-port", "--grpc-port", "--metrics-port")
         flags = [str(word) for pair in zip(names, ports, strict=True) for word in pair]
+        api_port = free_ports()[0] if with_api else 0
+        flags += ["--openai-port", str(api_port)] if with_api else ["--no-openai"]
         said = self._folder / f"deploy-{len(self._started)}.log"
         with said.open("wb") as file:
             process = subprocess.Popen(
@@ -161,7 +170,7 @@ class Deployer:
                 stderr=subprocess.STDOUT,
                 env={**environment, "OMP_NUM_THREADS": "1"},
             )
-        deploy = Deploy(process, said, ports)
+        deploy = Deploy(process, said, ports, api_port=api_port)
         self._started.append(deploy)
         return deploy
 
@@ -220,7 +229,7 @@ def server(tiny_recipe: Path, tiny_build: Path, tmp_path_factory: pytest.TempPat
     """The one server of a layout that tests share; it must be healthy, and stop cleanly, after them."""
     deployer = Deployer(tmp_path_factory.mktemp("server"))
     try:
-        deploy = deployer(tiny_build, recipe=tiny_recipe)
+        deploy = deployer(tiny_build, recipe=tiny_recipe, with_api=True)
         wait_until(lambda: deploy.is_ready, "the server ready")
         yield deploy
         wait_until(lambda: deploy.metric("num_requests_running") == 0, "an idle server")
@@ -242,5 +251,5 @@ def deployer(tmp_path: Path) -> Iterator[Deployer]:
 def build_copy(tiny_build: Path, tmp_path: Path) -> Path:
     """A build that was moved, and may be changed."""
     folder = tmp_path / "moved"
-    shutil.copytree(tiny_build, folder, ignore=shutil.ignore_patterns("tritonserver.log"))
+    shutil.copytree(tiny_build, folder, ignore=shutil.ignore_patterns("*.log"))
     return folder

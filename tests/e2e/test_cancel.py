@@ -37,11 +37,20 @@ def test_closing_a_grpc_stream_ends_the_request(server: Deploy, until: Until) ->
 
 
 @pytest.mark.parametrize(
-    ("verb", "stream"), [("generate_stream", True), ("generate_stream", False), ("generate", False)]
+    ("verb", "more"),
+    [
+        ("generate_stream", {"stream": True}),
+        ("generate_stream", {"stream": False}),
+        ("generate", {"stream": False}),
+        # As OpenAI's API names its requests.
+        ("generate", {"stream": False, "trtspec_request": "my_own"}),
+    ],
 )
-def test_hanging_up_ends_the_request(server: Deploy, until: Until, verb: str, stream: bool) -> None:
+def test_hanging_up_ends_the_request(
+    server: Deploy, until: Until, verb: str, more: dict[str, object]
+) -> None:
     rounds = server.metric("spec_decode_num_drafts")
-    body = json.dumps({**LONG, "stream": stream})
+    body, stream = json.dumps({**LONG, **more}), more["stream"]
     head = f"POST /v2/models/{server.model}/{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     line = socket.create_connection(("127.0.0.1", server.ports[0]), timeout=30)
     line.sendall((head + body).encode())

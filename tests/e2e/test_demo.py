@@ -15,6 +15,7 @@ def environment(ports: tuple[int, int, int]) -> dict[str, str]:
     names = ("HTTP_PORT", "GRPC_PORT", "METRICS_PORT")
     return {
         **os.environ,
+        "OPENAI_PORT": str(free_ports()[0]),
         **{name: str(port) for name, port in zip(names, ports, strict=True)},
         "PATH": os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import openai
 import pytest
 
 from tests.command_line import trtspec
 from tests.e2e.conftest import BLS, IN_PROCESS, Deploy, Deployer, Until
+from tests.e2e.openai_requests import complete
 from tests.e2e.test_deploy_death import target_process
 from tests.e2e.test_tensorrt_llm import write_recipe
 from tests.fakes.bindings import BINDINGS
@@ -66,7 +68,7 @@ class Docker:
 class Deploying(Protocol):
     """Deploys the build in a container."""
 
-    def __call__(self, *options: str) -> Deploy: ...
+    def __call__(self, *options: str, with_api: bool = False) -> Deploy: ...
 
 
 @pytest.fixture
@@ -79,8 +81,9 @@ def docker(tmp_path: Path) -> Iterator[Docker]:
 
 @pytest.fixture
 def deploy(docker: Docker, deployer: Deployer, build_copy: Path, tiny_recipe: Path) -> Deploying:
-    def start(*options: str) -> Deploy:
-        return deployer(build_copy, "--docker", *options, recipe=tiny_recipe, environment=docker.environment)
+    def start(*options: str, with_api: bool = False) -> Deploy:
+        places: Any = {"recipe": tiny_recipe, "environment": docker.environment}
+        return deployer(build_copy, "--docker", *options, with_api=with_api, **places)
 
     return start
 
@@ -102,7 +105,7 @@ def test_real_tokens_from_a_container_and_nothing_left_of_it(
     assert not deployed.server_pids()
     assert "Started HTTPService" in (build_copy / "tritonserver.log").read_text()
     # The build was mounted read-only, and would have served so.
-    command: list[str | Path] = ["diff", "-rq", "--exclude=tritonserver.log", tiny_build, build_copy]
+    command: list[str | Path] = ["diff", "-rq", "--exclude=*.log", tiny_build, build_copy]
     assert subprocess.run(command, capture_output=True, text=True).stdout == ""
     assert f"src={build_copy},dst={build_copy},readonly" in words[words.index("--mount") + 1]
     assert name.startswith("trtspec-tiny-")
@@ -112,15 +115,16 @@ def test_real_tokens_from_a_container_and_nothing_left_of_it(
 def test_one_that_is_left_running_is_seen_and_stopped(
     docker: Docker, deploy: Deploying, until: Until
 ) -> None:
-    deployed = deploy("--detach")
+    deployed = deploy("--detach", with_api=True)
     assert deployed.process.wait(90) == 0
     (name,) = docker.names()
     assert f"trtspec deploy stop {name} stops it" in deployed.said.read_text()
-    assert deployed.generate("import ", max_tokens=2)
+    assert complete(deployed.api, "import ") == deployed.generate("import ", max_tokens=2)
 
     (found,) = json.loads(docker.trtspec("deploy", "status", "--json").stdout)
     assert (found["name"], found["state"], found["image"]) == (name, "ready", IMAGE)
     assert found["url"] == f"http://127.0.0.1:{deployed.ports[0]}/v2/models/speculative_llm"
+    assert found["openai"] == deployed.api
     assert name in docker.trtspec("deploy", "status").stdout
 
     again = deploy()
@@ -134,6 +138,8 @@ def test_one_that_is_left_running_is_seen_and_stopped(
     assert docker.trtspec("deploy", "stop").returncode == 0
     assert docker.names() == []
     until(lambda: not deployed.server_pids(), "the end of the server")
+    with pytest.raises(openai.APIConnectionError):
+        complete(deployed.api, "import ")
     assert json.loads(docker.trtspec("deploy", "status", "--json").stdout) == []
     assert docker.trtspec("deploy", "stop").returncode == 1
 

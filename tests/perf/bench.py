@@ -36,6 +36,7 @@ SCRIPTS = {
             "executor",
             "busy_core",
             "load",
+            "openai_front",
             "conversion",
             "adaptive",
         )
@@ -91,6 +92,7 @@ def promised(results: dict[str, Any]) -> list[Bar]:
         Bar("a round after 131,072 tokens / after 1,024", round(longer / shorter, 2), 1.3, False),
         *under_load(results["load"]),
         *following(results),
+        *in_front(results["openai_front"]),
         *(
             Bar(f"conversion of 3 GB / cp -r, {way}", conversion[way]["ratio to cp"], bar, False)
             for way, bar in most.items()
@@ -120,6 +122,20 @@ def following(results: dict[str, Any]) -> list[Bar]:
         if name.startswith("adaptive")
         for phase, found in results[name]["phases"].items()
         for than in ("of the best fixed", "of plain")
+    ]
+
+
+def in_front(results: dict[str, Any]) -> list[Bar]:
+    """OpenAI's API costs little beside Triton's own HTTP."""
+    levels, more = results["levels"], results["first_text_ms_more"]
+    (least, most), (low, high) = results["first_text_spread"], levels[-1]["spread"]
+    return [
+        Bar("ms to the first text, OpenAI's API - Triton's HTTP", more, 2, False, (least, most)),
+        *(
+            Bar(f"us a chunk of OpenAI's API, {level['streams']} streams", level["us_per_chunk"], 150, False)
+            for level in levels
+        ),
+        Bar("64 streams, OpenAI's API / Triton's HTTP", levels[-1]["ratio"], 0.9, True, (low, high)),
     ]
 
 

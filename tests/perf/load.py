@@ -105,7 +105,7 @@ def deployed(folder: Path) -> Iterator[Server]:
     # One core is left for Triton and the clients.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [*trtspec, "deploy", recipe, "--output", str(build), *ports],
+        [*trtspec, "deploy", recipe, "--output", str(build), "--no-openai", *ports],
         stdout=subprocess.PIPE,
         text=True,
         env=environment,

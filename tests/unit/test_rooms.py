@@ -14,7 +14,7 @@ import trtspec
 HOUSE = Path(trtspec.__path__[0])
 FLOORS = (
     {"serving", "docker", "recipe"},
-    {"models", "repository"},
+    {"models", "repository", "openai"},
     {"checkpoint"},
     {"engine"},
     {"store"},

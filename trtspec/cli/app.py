@@ -32,6 +32,7 @@ from trtspec.cli import (
     monitoring,
     plan,
     schema,
+    serve,
     store,
     top,
 )
@@ -48,6 +49,7 @@ _COMMANDS = (
     deploy,
     deploy_status,
     deploy_stop,
+    serve,
     generate,
     top,
     monitoring,

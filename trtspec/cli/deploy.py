@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from trtspec.errors import UnavailableError
-from trtspec.terminal.options import DryRunOption, OutputOption, RecipeArgument
+from trtspec.terminal.options import ApiKeysOption, DryRunOption, OutputOption, RecipeArgument
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ def deploy(
     http_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")] = 8000,
     grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")] = 8001,
     metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")] = 8002,
+    openai: Annotated[bool, typer.Option("--openai/--no-openai", help="Serve OpenAI's API as well.")] = True,
+    openai_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = 9000,
+    api_keys: ApiKeysOption = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Serve again when the server has ended by itself.")
     ] = False,
@@ -83,6 +86,8 @@ def deploy(
 
     if detach and not docker:
         raise typer.BadParameter("only a container can be left running: --docker", param_hint="--detach")
+    if api_keys and not openai:
+        raise typer.BadParameter("there is no OpenAI's API to open: --openai", param_hint="--api-keys")
     loaded = load(recipe)
     build = Build(build_folder(loaded, {"output": output}, os.environ), loaded.recipe)
     if not build.is_there:
@@ -94,9 +99,10 @@ def deploy(
         model_name=build.recipe.serving.model_name,
         ranks=build.ranks,
         host=host,
-        ports=Ports(http_port, grpc_port, metrics_port),
+        ports=Ports(http_port, grpc_port, metrics_port, openai_port if openai else None),
         start_s=timeout or patience(build.folder),
         grace_s=grace,
+        api_keys=api_keys,
         loads_one_by_one=build.shares_a_server,
         json_logs=log_format == "json",
         trace_config=tuple(trace_config or ()),
@@ -110,6 +116,8 @@ def deploy(
     site.prepare(out.watch)
     if site.warning:
         out.warning(site.warning)
+    if deployment.is_public and openai and not api_keys:
+        out.warning("whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys")
     restarts, listener = Restarts(is_wanted=restart), _Listener(deployment, site.left)
     try:
         foreground.serve(site.serve(), deployment.log, restarts, listener, leave=bool(site.left))
@@ -139,6 +147,8 @@ class _Listener:
         if self._left:
             out.status(f"its log: docker logs --follow {self._left}")
         out.result(f"HTTP     {url}/generate  {url}/generate_stream")
+        if self._deployment.api_url:
+            out.result(f"OpenAI   {self._deployment.api_url}")
         out.result(f"gRPC     {host}:{ports.grpc}")
         out.result(f"metrics  http://{host}:{ports.metrics}/metrics")
         out.result(f"curl -sN {url}/generate_stream -d '{body}'")

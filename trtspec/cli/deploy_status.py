@@ -19,6 +19,7 @@ def deploy_status(json: JsonOption = False) -> None:
             "state": deployed.condition,
             "restarts": str(deployed.state.restarts),
             "url": deployed.deployment.url,
+            "openai": deployed.deployment.api_url or "",
             "build": str(deployed.deployment.build),
             "image": deployed.state.image,
             "created": deployed.state.created,

@@ -13,7 +13,7 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
 from trtspec.errors import ServerError
-from trtspec.serving.triton.tensors import INPUTS, Datatype
+from trtspec.serving.triton.tensors import INPUTS, OUTPUTS, Datatype
 
 WIRE = {
     Datatype.STRING: ("BYTES", np.object_),
@@ -23,6 +23,7 @@ WIRE = {
     Datatype.FP32: ("FP32", np.float32),
 }
 BY_NAME = {tensor.name: tensor for tensor in INPUTS}
+LISTS = {tensor.name for tensor in OUTPUTS if -1 in tensor.dims}
 
 
 class GrpcClient:
@@ -53,8 +54,8 @@ class GrpcClient:
     def generate(self, values: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         """Yields the responses to one request, each as the values of its output tensors by their names.
 
-        `values` has the value of each input that is sent, by its name. The value of `output_log_probs` is a
-        list. Closing the iterator cancels the request.
+        `values` has the value of each input that is sent, by its name. A tensor of any length is a list.
+        Closing the iterator cancels the request.
         """
         heard: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
         self._triton.start_stream(lambda result, error: heard.put((result, error)))
@@ -74,7 +75,8 @@ class GrpcClient:
                 response = result.get_response()
                 is_over = response.parameters["triton_final_response"].bool_param
                 if response.outputs:
-                    yield {output.name: _value(result.as_numpy(output.name)) for output in response.outputs}
+                    names = [output.name for output in response.outputs]
+                    yield {name: _value(name, result.as_numpy(name)) for name in names}
         finally:
             self._triton.stop_stream(cancel_requests=not is_over)
 
@@ -95,8 +97,8 @@ def _tensor(name: str, value: Any) -> Any:
     return tensor
 
 
-def _value(array: Any) -> Any:
-    if array.ndim > 2:
+def _value(name: str, array: Any) -> Any:
+    if name in LISTS:
         return array.reshape(-1).tolist()
     value = array.reshape(-1)[0]
     return value.decode(errors="replace") if isinstance(value, bytes) else value.item()

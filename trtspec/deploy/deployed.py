@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +14,8 @@ from trtspec.deploy.in_docker import LABEL, ContainerProcess
 from trtspec.deploy.ports import Ports
 from trtspec.deploy.server import Server
 from trtspec.docker.state import State, find_states, remove
+
+_END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ def stop(deployed: Deployed) -> None:
     if state.is_running and not state.is_restarting:
         Server(deployment, ContainerProcess(state.id, state.name, deployment.grace_s)).stop()
     remove(state.id)
+    if deployment.ports.openai:
+        _wait_for_end(deployment.client_host, deployment.ports.openai)
 
 
 def _deployment(state: State) -> Deployment:
@@ -52,7 +60,22 @@ def _deployment(state: State) -> Deployment:
         build=Path(labels[f"{LABEL}.build"]),
         model_name=labels[f"{LABEL}.model"],
         host=labels[f"{LABEL}.host"],
-        ports=Ports(*map(int, labels[f"{LABEL}.ports"].split(","))),
+        ports=_ports(labels),
         grace_s=float(labels[f"{LABEL}.grace"]),
         key=labels[f"{LABEL}.key"],
     )
+
+
+def _wait_for_end(host: str, port: int) -> None:
+    """Waits until nobody listens on the port, since OpenAI's API ends when it misses its container."""
+    deadline = time.monotonic() + _END_S
+    with suppress(OSError):
+        while time.monotonic() < deadline:
+            socket.create_connection((host, port), timeout=1).close()
+            time.sleep(0.1)
+
+
+def _ports(labels: Mapping[str, str]) -> Ports:
+    http, grpc, metrics = map(int, labels[f"{LABEL}.ports"].split(","))
+    openai = labels.get(f"{LABEL}.openai")
+    return Ports(http, grpc, metrics, int(openai) if openai else None)

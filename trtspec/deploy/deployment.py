@@ -33,6 +33,11 @@ def patience(build: Path) -> float:
     return _START_S + sum(file.stat().st_size for file in build.glob("*/engine/*")) / _SLOW_DISK_B_S
 
 
+def is_loopback(host: str) -> bool:
+    """Says whether only this machine can reach what listens on the host."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """A build directory and the addresses that its Triton listens on.
@@ -40,8 +45,9 @@ class Deployment:
     `ranks` is how many ranks the engine with the most of them has. Loading the engines may take `start_s`
     seconds, and requests in flight have `grace_s` seconds to end in. With `loads_one_by_one` no two engines
     are loaded at once: two of one rank in NVIDIA's C++ backend would make MPI groups with the same tag.
-    `http_host` is where HTTP is, if not on `host`; `key` opens the APIs that change the server. With
-    `json_logs` what the models log is lines of JSON; each of `trace_config` is an option of Triton's.
+    `http_host` is where HTTP is, if not on `host`; `key` opens the APIs that change the server, and a key of
+    the file `api_keys` OpenAI's API, which is open without. With `json_logs` what the models log is lines of
+    JSON; each of `trace_config` is an option of Triton's.
     """
 
     name: str
@@ -56,6 +62,7 @@ class Deployment:
     loads_one_by_one: bool = False
     json_logs: bool = False
     trace_config: tuple[str, ...] = ()
+    api_keys: Path | None = None
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
@@ -65,6 +72,11 @@ class Deployment:
     @property
     def log(self) -> Path:
         return self.build / "tritonserver.log"
+
+    @property
+    def api_log(self) -> Path:
+        """The log of OpenAI's API."""
+        return self.build / "openai.log"
 
     def begin_log(self) -> None:
         """Begins an empty log; an earlier deployment's is kept beside it, since it may tell of a crash."""
@@ -80,7 +92,7 @@ class Deployment:
     @property
     def is_public(self) -> bool:
         """Whether other machines can reach it."""
-        return self.host not in ("localhost", "::1") and not self.host.startswith("127.")
+        return not is_loopback(self.host)
 
     @property
     def client_host(self) -> str:
@@ -89,8 +101,17 @@ class Deployment:
 
     @property
     def url(self) -> str:
-        host = f"[{self.client_host}]" if ":" in self.client_host else self.client_host
-        return f"http://{host}:{self.ports.http}/v2/models/{self.model_name}"
+        return f"http://{self.url_host}:{self.ports.http}/v2/models/{self.model_name}"
+
+    @property
+    def api_url(self) -> str | None:
+        """Where OpenAI's API is; None where there is none."""
+        return f"http://{self.url_host}:{self.ports.openai}/v1" if self.ports.openai else None
+
+    @property
+    def url_host(self) -> str:
+        """The client's host as URLs write it."""
+        return f"[{self.client_host}]" if ":" in self.client_host else self.client_host
 
     def is_ready(self) -> bool:
         """Says whether the server takes requests for the model."""

@@ -41,6 +41,8 @@ _NOT_FORWARDED = {
     *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     *("content-encoding", "content-length", "expect", "host"),
 }
+# Nowhere in JSON but at a key: in a string the quotation marks would have backslashes.
+_NAMED = re.compile(rf'"{REQUEST}":\s*"(\w{{1,64}})"'.encode())
 _FORM = "application/x-www-form-urlencoded"
 _MOST_CONNECTIONS = 4096
 _IDLE_S = 75.0
@@ -157,12 +159,14 @@ class Front:
         if await asyncio.to_thread(is_deep, body) if len(body) > _SHORT else is_deep(body):
             return error(400, "the JSON has too many brackets in brackets")
         generate = _GENERATE.fullmatch(path)
-        name = uuid.uuid4().hex
+        # A client, such as OpenAI's API, may have named its request itself.
+        named = _NAMED.search(body) if generate else None
+        name = named[1].decode() if named else uuid.uuid4().hex
         try:
             async with self._session.request(
                 request.method,
                 triton.join(URL(request.raw_path, encoded=True)),
-                data=_named(request, body, name) if generate else body or None,
+                data=_named(request, body, None if named else name) if generate else body or None,
                 headers=_forwarded(request.headers),
                 skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
                 allow_redirects=False,
@@ -189,9 +193,9 @@ class Front:
                 pass
 
 
-def _named(request: web.BaseRequest, body: bytes, name: str) -> bytes:
-    """Returns the body with the name of the request, and with its id where a header has one alone."""
-    body = with_field(body, REQUEST, name)
+def _named(request: web.BaseRequest, body: bytes, name: str | None) -> bytes:
+    """Returns the body with a name for the request, if one is given, and the id that a header alone has."""
+    body = with_field(body, REQUEST, name) if name else body
     given = request.headers.get(HEADER)
     return with_field(body, ID, given) if given and f'"{ID}"'.encode() not in body else body
 

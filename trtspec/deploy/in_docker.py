@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.launch import SERVER, launch
+from trtspec.deploy.openai import OpenAi
 from trtspec.deploy.ports import address_of, check_free
 from trtspec.deploy.server import Server, check_path
 from trtspec.deploy.shared_memory import PREFIX
@@ -62,6 +63,7 @@ def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: s
             f"{LABEL}.host": deployment.host,
             f"{LABEL}.ports": f"{ports.http},{ports.grpc},{ports.metrics}",
             f"{LABEL}.grace": f"{deployment.grace_s:g}",
+            **({f"{LABEL}.openai": str(ports.openai)} if ports.openai else {}),
             # The key is among the server's options too, and whoever may ask docker may do anything.
             f"{LABEL}.key": deployment.key,
         },
@@ -82,7 +84,7 @@ def serve(deployment: Deployment, made: Container, *, detach: bool) -> Iterator[
     The last container is removed at the end. With `detach` it is left running instead, unless an exception
     ends the block, and docker starts it again when it fails. Raises `UnavailableError` before anything starts
     when a port is taken, a path cannot be served from, the same build is served already, or a container that
-    is not ours has the name.
+    is not ours has the name. OpenAI's API is a process of this machine, which ends with the container.
     """
     check_path(deployment.repository)
     if state := find_state(made.name):
@@ -93,16 +95,20 @@ def serve(deployment: Deployment, made: Container, *, detach: bool) -> Iterator[
         remove(state.id)
     check_free(deployment.host, deployment.ports)
     deployment.begin_log()
-    there = _There(deployment, made)
-    try:
+    api = OpenAi(deployment, deployment.url_host) if deployment.ports.openai else None
+    there = _There(deployment, made, api)
+    with ExitStack() as stack:
+        stack.callback(there.end)
+        if api:
+            api.start()
+            stack.callback(api.close)
         yield there.start
-    except BaseException:
-        there.end()
-        raise
-    if detach:
-        command.run("update", "--restart", _RESTART, there.left())
-    else:
-        there.end()
+        if detach:
+            container = there.left()
+            command.run("update", "--restart", _RESTART, container)
+            if api:
+                api.leave(container)
+            stack.pop_all()
 
 
 @dataclass(slots=True)
@@ -111,6 +117,7 @@ class _There:
 
     deployment: Deployment
     made: Container
+    api: OpenAi | None
     container_id: str | None = None
     follower: subprocess.Popen[bytes] | None = None
 
@@ -120,7 +127,7 @@ class _There:
         with self.deployment.log.open("ab") as log:
             self.follower = command.start(("logs", "--follow", self.container_id), log)
         process = ContainerProcess(self.container_id, self.made.name, self.deployment.grace_s, self.follower)
-        return Server(self.deployment, process)
+        return Server(self.deployment, process, self.api)
 
     def left(self) -> str:
         """Stops following the container, and returns its id; the container goes on."""

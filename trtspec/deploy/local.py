@@ -10,16 +10,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.front import Front
 from trtspec.deploy.launch import SERVER, Launch, launch
+from trtspec.deploy.openai import Doors, OpenAi
 from trtspec.deploy.ports import check_free
 from trtspec.deploy.processes import has_stuck_stub
-from trtspec.deploy.server import Server, check_path
+from trtspec.deploy.server import Door, Server, check_path
 from trtspec.deploy.shared_memory import PREFIX, new_prefix, remove_abandoned, remove_regions
 from trtspec.deploy.triton import TritonInstall
 from trtspec.deploy.tritonserver_options import server_options
@@ -71,25 +72,30 @@ def serve(deployment: Deployment, triton: TritonInstall, gpus: int) -> Iterator[
         raise UnavailableError(command, problem, "NVIDIA's image has it: trtspec deploy --docker")
     remove_abandoned()
     deployment.begin_log()
-    front = Front(deployment.host, deployment.ports.http)
-    front.start()
-    with tempfile.TemporaryDirectory(prefix="trtspec-") as folder:
-        local = _Local(deployment, triton, gpus, front, Path(folder, "stopping"))
-        try:
-            yield local.start
-        finally:
-            local.end()
-            front.close()
+    with ExitStack() as stack:
+        front = Front(deployment.host, deployment.ports.http)
+        front.start()
+        stack.callback(front.close)
+        doors: list[Door] = [front]
+        if deployment.ports.openai:
+            api = OpenAi(deployment, _LOOPBACK)
+            api.start()
+            stack.callback(api.close)
+            doors.append(api)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trtspec-"))
+        local = _Local(deployment, triton, gpus, Doors(*doors), Path(folder, "stopping"))
+        stack.callback(local.end)
+        yield local.start
 
 
 class _Local:
     """Runs at most one server at a time; `stopping` is the file that tells its model to drain."""
 
     def __init__(
-        self, deployment: Deployment, triton: TritonInstall, gpus: int, front: Front, stopping: Path
+        self, deployment: Deployment, triton: TritonInstall, gpus: int, door: Door, stopping: Path
     ) -> None:
         self._deployment, self._triton, self._gpus = deployment, triton, gpus
-        self._front, self._stopping = front, stopping
+        self._door, self._stopping = door, stopping
         self._process: _Group | None = None
         self._memory = new_prefix()
 
@@ -110,7 +116,7 @@ class _Local:
                 start_new_session=True,
             )
         self._process = _Group(process, self._stopping, inside.grace_s)
-        return Server(replace(inside, http_host=_LOOPBACK), self._process, self._front)
+        return Server(replace(inside, http_host=_LOOPBACK), self._process, self._door)
 
     def end(self) -> None:
         if self._process:

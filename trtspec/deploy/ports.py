@@ -1,4 +1,4 @@
-"""The three ports of a Triton server."""
+"""The ports of a Triton server, and of the API in front of it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from trtspec.errors import UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports, by default Triton's own."""
+    """The ports, by default Triton's own; `openai` is that of OpenAI's API, None where there is none."""
 
     http: int = 8000
     grpc: int = 8001
     metrics: int = 8002
+    openai: int | None = None
 
 
 def check_free(host: str, ports: Ports) -> None:
@@ -23,7 +24,8 @@ def check_free(host: str, ports: Ports) -> None:
     held: list[socket.socket] = []
     try:
         for name, port in asdict(ports).items():
-            held.append(_listen(host, name, port))
+            if port is not None:
+                held.append(listen(host, port, name))
     finally:
         for listener in held:
             listener.close()
@@ -40,9 +42,12 @@ def address_of(host: str) -> str:
         return host
 
 
-def _listen(host: str, name: str, port: int) -> socket.socket:
-    """Returns a socket that holds the port, so that two ports that are the same are noticed."""
-    subject, repair = f"{host}:{port}", f"choose another {name} port: --{name}-port {_other(port)}"
+def listen(host: str, port: int, name: str = "") -> socket.socket:
+    """Returns a socket that holds the port, so that two ports that are the same are noticed.
+
+    Raises `UnavailableError` where it cannot; `name` says which of several ports it is, as its option does.
+    """
+    subject, repair = f"{host}:{port}", _repair(name, port)
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -61,5 +66,6 @@ def _listen(host: str, name: str, port: int) -> socket.socket:
     return listener
 
 
-def _other(port: int) -> int:
-    return port + 100 if port < 65000 else port - 100
+def _repair(name: str, port: int) -> str:
+    other = port + 100 if port < 65000 else port - 100
+    return f"choose another {name} port: --{name}-port {other}" if name else f"choose another: --port {other}"

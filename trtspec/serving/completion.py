@@ -62,7 +62,7 @@ class Completion:
 
     `num_output_tokens` counts what was generated up to the end: the token that completed a stop string is
     counted, an end token is not. `undrafted_for` are the options for which nothing was drafted (K = 0),
-    although it would have been without them.
+    although it would have been without them. A round drafted at most `num_draft_tokens`.
     """
 
     end_reason: EndReason
@@ -70,6 +70,7 @@ class Completion:
     num_output_tokens: int
     speculation: SpeculationCounts
     undrafted_for: tuple[str, ...] = ()
+    num_draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,11 @@ class CompletionState:
             text += self.stop.push(self.detokenizer.flush()) + self.stop.flush()
         self.end_reason = end_reason
         completion = Completion(
-            end_reason, self.num_input_tokens, self.num_output_tokens, self.speculation, self.undrafted_for
+            end_reason,
+            self.num_input_tokens,
+            self.num_output_tokens,
+            self.speculation,
+            self.undrafted_for,
+            self.num_draft_tokens,
         )
         return Delta(text, token_ids, completion, kept)

@@ -63,6 +63,10 @@ class Tokenizer:
         """Returns the bytes of the first `size` token ids; none for special and unknown ones."""
         return [self._token_bytes.find(token_id) for token_id in range(size)]
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """Returns the bytes of a token; none for special and unknown ones."""
+        return self._token_bytes[token_id]
+
     @property
     def size(self) -> int:
         """Returns one more than the highest token id."""

@@ -21,6 +21,12 @@ BackendOption = Annotated[
     Literal["tensorrt_llm", "torch"] | None,
     typer.Option("--backend", help="What builds and runs the engines, whatever the recipe says."),
 ]
+ApiKeysOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-keys", metavar="FILE", help="A file with API keys, one a line, of which clients send one."
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 
 

@@ -123,7 +123,9 @@ def test_tensors_are_nvidias() -> None:
         "FP32 [-1]": "embedding_bias_weights",
         "INT32 [1]": "max_tokens num_draft_tokens end_id pad_id top_k min_tokens beam_width "
         "num_return_sequences sequence_index num_input_tokens num_output_tokens total_accepted_draft_tokens "
-        "total_draft_tokens",
+        "total_draft_tokens num_spec_steps",
+        "INT32 [-1]": "acceptance_histogram",
+        "INT32 [-1, -1]": "output_ids",
         "FP32 [1]": "top_p min_p temperature length_penalty repetition_penalty presence_penalty "
         "frequency_penalty acceptance_rate",
         "FP32 [-1, -1]": "output_log_probs",

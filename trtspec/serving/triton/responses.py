@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtspec.serving.completion import Completion, EndReason
+from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.triton.requests import Wanted
 from trtspec.serving.triton.tensors import OUTPUTS, Datatype
 
@@ -35,7 +36,7 @@ class Failure:
 class TextChunk:
     """The content of one response: the text since the one before.
 
-    The last chunk has `completion`, or `failure` instead. `log_probs` are those of the tokens that were
+    The last chunk has `completion`, or `failure` instead. `log_probs` are those of the `token_ids` that were
     generated since the chunk before, if they were asked for. Of a request for several completions, each has
     its chunks by `sequence_index`, and `others_left` of them have not ended yet.
     """
@@ -44,6 +45,7 @@ class TextChunk:
     completion: Completion | None = None
     failure: Failure | None = None
     log_probs: list[float] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     sequence_index: int = 0
     others_left: int = 0
 
@@ -54,12 +56,18 @@ class TextChunk:
 
     def followed_by(self, later: TextChunk) -> TextChunk:
         """Returns both, of one sequence, as one response."""
-        return replace(later, text=self.text + later.text, log_probs=self.log_probs + later.log_probs)
+        return replace(
+            later,
+            text=self.text + later.text,
+            log_probs=self.log_probs + later.log_probs,
+            token_ids=self.token_ids + later.token_ids,
+        )
 
 
 def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
-    """Returns the response's tensors by name, each of shape [1, 1] but for `output_log_probs` [1, 1, tokens].
+    """Returns the response's tensors by name, each of shape [1, 1].
 
+    But `output_log_probs` and `output_ids` are [1, 1, tokens], `acceptance_histogram` is [1, K + 1].
     The last response says why the text ended, in the words of OpenAI's API: `stop` or `length`. Where options
     of the request turned speculation off, `speculation` is `off` and names them. Counts come with it, for the
     whole completion; clients that add up the counts of all responses, as Triton's OpenAI front end does, get
@@ -82,11 +90,23 @@ def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
             values["acceptance_rate"] = speculation.draft_acceptance_rate
             values["total_accepted_draft_tokens"] = speculation.num_accepted_draft_tokens
             values["total_draft_tokens"] = speculation.num_draft_tokens
-    made = {name: np.array([[value]], dtype=_DTYPES[name]) for name, value in values.items()}
+            values["num_spec_steps"] = speculation.num_spec_steps
+            values["acceptance_histogram"] = _histogram(speculation, chunk.completion.num_draft_tokens)
     if chunk.log_probs:
-        made["output_log_probs"] = np.array([[chunk.log_probs]], np.float32)
-    return made
+        values["output_log_probs"], values["output_ids"] = chunk.log_probs, chunk.token_ids
+    return {
+        name: np.array(value, dtype=_DTYPES[name]).reshape(1, *([1] * (len(_DIMS[name]) - 1)), -1)
+        for name, value in values.items()
+    }
+
+
+def _histogram(counts: SpeculationCounts, num_draft_tokens: int) -> list[int]:
+    """Returns how many verifications accepted exactly 0, 1, … `num_draft_tokens` tokens."""
+    at_least = [counts.num_spec_steps, *counts.accepted_per_position]
+    at_least += [0] * (num_draft_tokens + 2 - len(at_least))
+    return [at_least[j] - at_least[j + 1] for j in range(num_draft_tokens + 1)]
 
 
 _NUMPY = {Datatype.STRING: np.object_, Datatype.INT32: np.int32, Datatype.FP32: np.float32}
 _DTYPES = {output.name: _NUMPY[output.datatype] for output in OUTPUTS}
+_DIMS = {output.name: output.dims for output in OUTPUTS}

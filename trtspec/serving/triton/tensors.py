@@ -88,6 +88,8 @@ OUTPUTS = (
     OutputTensor("text_output", Datatype.STRING),
     # Of one beam, as NVIDIA's models have it: one number for each of the response's tokens.
     OutputTensor("output_log_probs", Datatype.FP32, (-1, -1)),
+    # With them, the tokens that they are of.
+    OutputTensor("output_ids", Datatype.INT32, (-1, -1)),
     OutputTensor("sequence_index", Datatype.INT32),
     OutputTensor("finish_reason", Datatype.STRING),
     OutputTensor("speculation", Datatype.STRING),
@@ -96,4 +98,7 @@ OUTPUTS = (
     OutputTensor("acceptance_rate", Datatype.FP32),
     OutputTensor("total_accepted_draft_tokens", Datatype.INT32),
     OutputTensor("total_draft_tokens", Datatype.INT32),
+    OutputTensor("num_spec_steps", Datatype.INT32),
+    # Entry j counts the verifications that accepted exactly j tokens, from 0 to K.
+    OutputTensor("acceptance_histogram", Datatype.INT32, (-1,)),
 )

@@ -13,7 +13,7 @@ from trtspec.serving.triton.requests import Wanted
 from trtspec.serving.triton.responses import TextChunk, arrays
 
 EVERYTHING = Wanted(perf_metrics=True, num_input_tokens=True, num_output_tokens=True)
-DONE = Completion(EndReason.LENGTH, 5, 9, SpeculationCounts(2, 8, 6, [2, 2, 1, 1]))
+DONE = Completion(EndReason.LENGTH, 5, 9, SpeculationCounts(2, 8, 6, [2, 2, 1, 1]), num_draft_tokens=4)
 
 
 def test_a_piece_of_text_is_all_there_is() -> None:
@@ -27,6 +27,9 @@ def test_a_piece_of_text_is_all_there_is() -> None:
 def test_the_last_has_the_counts_that_are_wanted() -> None:
     made = arrays(TextChunk("", DONE), EVERYTHING)
 
+    # One verification accepted two tokens, the other all four.
+    histogram = made.pop("acceptance_histogram")
+    assert (histogram.tolist(), histogram.dtype) == ([[0, 0, 1, 0, 1]], np.dtype("int32"))
     assert {name: array[0, 0] for name, array in made.items()} == {
         "text_output": b"",
         "finish_reason": b"length",
@@ -35,6 +38,7 @@ def test_the_last_has_the_counts_that_are_wanted() -> None:
         "acceptance_rate": 0.75,
         "total_accepted_draft_tokens": 6,
         "total_draft_tokens": 8,
+        "num_spec_steps": 2,
     }
     assert {array.dtype for array in made.values()} == {np.dtype("O"), np.dtype("int32"), np.dtype("float32")}
     assert {array.shape for array in made.values()} == {(1, 1)}
@@ -51,9 +55,11 @@ def test_one_of_several_says_which_it_is() -> None:
 
 
 def test_log_probs_are_of_one_beam() -> None:
-    made = arrays(TextChunk("a", log_probs=[-0.5, -0.25]), Wanted())["output_log_probs"]
+    made = arrays(TextChunk("a", log_probs=[-0.5, -0.25], token_ids=[7, 8]), Wanted())
+    values, tokens = made["output_log_probs"], made["output_ids"]
 
-    assert (made.tolist(), made.dtype) == ([[[-0.5, -0.25]]], np.dtype("float32"))
+    assert (values.tolist(), values.dtype) == ([[[-0.5, -0.25]]], np.dtype("float32"))
+    assert (tokens.tolist(), tokens.dtype) == ([[[7, 8]]], np.dtype("int32"))
 
 
 def test_the_last_says_which_options_turned_speculation_off() -> None:
@@ -61,6 +67,13 @@ def test_the_last_says_which_options_turned_speculation_off() -> None:
 
     said = arrays(TextChunk("a", done), Wanted())["speculation"][0, 0]
     assert said == b"off: presence_penalty, frequency_penalty"
+
+
+def test_a_histogram_reaches_to_the_longest_draft_that_there_might_have_been() -> None:
+    done = replace(DONE, speculation=SpeculationCounts(3, 5, 1, [1]), num_draft_tokens=3)
+
+    made = arrays(TextChunk("", done), EVERYTHING)["acceptance_histogram"]
+    assert made.tolist() == [[2, 1, 0, 0]]
 
 
 @pytest.mark.parametrize(("reason", "said"), [("END_ID", b"stop"), ("STOP", b"stop"), ("LENGTH", b"length")])

@@ -1,0 +1,165 @@
+"""OpenAI's API under bad clients: malformed bodies, odd requests, departures."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.e2e.conftest import IN_PROCESS, Deploy, Until
+from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of
+from tests.e2e.test_cancel import FEW
+
+# What JSON can hold, and the fields of the API with it.
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["a", MODEL, "user", "json_schema", "required", "function", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = (
+    *("model", "prompt", "messages", "max_tokens", "temperature", "top_p", "n", "stop", "seed", "stream"),
+    *(
+        "stream_options",
+        "logprobs",
+        "top_logprobs",
+        "response_format",
+        "tools",
+        "tool_choice",
+        "echo",
+        "user",
+    ),
+    *(
+        "max_completion_tokens",
+        "logit_bias",
+        "presence_penalty",
+        "frequency_penalty",
+        "best_of",
+        "min_tokens",
+    ),
+    *("chat_template_kwargs", "top_k", "min_p", "bad_words", "repetition_penalty", "metadata", "nonsense"),
+)
+
+
+@IN_PROCESS
+@settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    route=st.sampled_from(ROUTES),
+    changes=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3),
+    cut=st.none() | st.integers(0, 60),
+    garbage=st.binary(max_size=8),
+)
+def test_whatever_the_body_the_answer_is_an_answer_or_openais_error(
+    server: Deploy, route: str, changes: dict[str, Any], cut: int | None, garbage: bytes
+) -> None:
+    body = json.dumps({**(GOOD if "chat" not in route else CHAT), **changes}).encode()
+    if cut is not None:
+        body = body[:cut] + garbage
+    status, _, said = ask(server.api_port, route, body)
+
+    assert status in (200, 400, 404), said
+    if status != 200:
+        error = error_of(said)
+        assert error["type"] == "invalid_request_error"
+
+
+@IN_PROCESS
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"[" * 100_000, "brackets"),
+        (b'{"a":' * 50_000, "brackets"),
+        (b'{"model":"speculative_llm","prompt":' + b"[" * 300 + b"]" * 300 + b"}", "brackets"),
+        (b'{"model":"speculative_llm","prompt":"\\ud800"}', "Unicode"),
+        (b'{"model":"speculative_llm","prompt":"a","seed":' + b"9" * 5000 + b"}", "digits"),
+        (b'{"model":"speculative_llm","prompt":"a","top_p":NaN}', "NaN"),
+        (b"", "not JSON"),
+        (b"[]", "object"),
+    ],
+)
+def test_malformed_json_is_told_so(server: Deploy, body: bytes, says: str) -> None:
+    status, _, said = ask(server.api_port, ROUTES[0], body)
+
+    assert status == 400
+    assert says in error_of(said)["message"]
+
+
+@IN_PROCESS
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/v1/completions", {}, 405),
+        ("POST", "/v1/embeddings", {}, 404),
+        ("GET", "/docs", {}, 404),
+        (
+            "OPTIONS",
+            "/v1/chat/completions",
+            {"Origin": "http://evil", "Access_Control_Request_Method": "POST"},
+            405,
+        ),
+        ("POST", "/v1/completions", {"Content_Type": "text/plain"}, 415),
+        ("POST", "/v1/completions", {"Content_Length": str(1 << 40)}, 413),
+    ],
+)
+def test_other_requests_get_openais_error_too(
+    server: Deploy, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    found, sent, said = ask(server.api_port, path, b"{}", method, **headers)
+
+    assert found == status
+    error_of(said)
+    assert not any(name.startswith("access-control") for name in sent)
+
+
+@IN_PROCESS
+def test_a_body_without_a_length_is_bounded(server: Deploy) -> None:
+    with socket.create_connection(("127.0.0.1", server.api_port), timeout=60) as line:
+        line.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        piece = b"%x\r\n" % (1 << 20) + b" " * (1 << 20) + b"\r\n"
+        # The server answers and hangs up long before that.
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            line.sendall(64 * piece)
+    assert ask(server.api_port, "/v1/models", None, "GET")[0] == 200
+
+
+@IN_PROCESS
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("n", [1, 2])
+def test_hanging_up_ends_the_request(server: Deploy, until: Until, stream: bool, n: int) -> None:
+    rounds = server.metric("spec_decode_num_drafts")
+    line = begin(server.api_port, {**LONG, "stream": stream, "n": n})
+    if stream:
+        assert b"200" in line.recv(4096)
+    until(lambda: server.metric("num_requests_running") == n, "requests running")
+
+    line.close()
+
+    until(lambda: server.metric("num_requests_running") == 0, "no request running")
+    assert 0 < server.metric("spec_decode_num_drafts") - rounds < n * FEW
+
+
+@IN_PROCESS
+def test_a_client_that_waits_in_the_queue_can_leave(server: Deploy, until: Until) -> None:
+    with ExitStack() as stack:
+        for _ in range(17):
+            stack.enter_context(begin(server.api_port, {**LONG, "stream": True}))
+        until(lambda: server.metric("num_requests_waiting") == 1, "one waiting")
+        last = begin(server.api_port, LONG)
+        until(lambda: server.metric("num_requests_waiting") == 2, "two waiting")
+
+        last.close()
+
+        until(lambda: server.metric("num_requests_waiting") == 1, "one waiting")
+    until(lambda: server.metric("num_requests_running") == 0, "no request running")

@@ -1,0 +1,58 @@
+"""What OpenAI's API sends to Triton, as a server of Python's own hears it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.openai_requests import GOOD, ROUTES, ask, serving
+
+LAST = {"text_output": "b", "finish_reason": "stop", "num_input_tokens": 1, "num_output_tokens": 1}
+
+
+@pytest.fixture
+def heard() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The URL of a server that answers everything, and the bodies that it gets."""
+    bodies: list[dict[str, Any]] = []
+
+    class Triton(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            data = b"data: " + json.dumps(LAST).encode() + b"\n\n"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Triton)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", bodies
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_clients_request_id_goes_on_to_triton(
+    heard: tuple[str, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    url, bodies = heard
+    with serving(url, said=tmp_path / "said") as port:
+        for headers in ({}, {"X_Request_Id": "mine"}):
+            status, _, said = ask(port, ROUTES[0], json.dumps(GOOD).encode(), **headers)
+            assert status == 200, said
+
+    first, second = bodies
+    assert "id" not in first
+    assert second["id"] == "mine"
+    assert first["trtspec_request"] != second["trtspec_request"]
+    assert first["text_input"] == "a"

@@ -1,0 +1,189 @@
+"""OpenAI's API in front of a server elsewhere, and of a deployment: keys, limits, tools, its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from tests.e2e.conftest import IN_PROCESS, Deploy, Deployer, Until, free_ports
+from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
+
+# Qwen's form, with nothing but what the tests need.
+TOOL_TEMPLATE = (
+    "{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}"
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n"
+    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>\n"
+    "{% endfor %}{% endfor %}"
+)
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Looks a word up.",
+        "parameters": {
+            "type": "object",
+            "properties": {"number": {"type": "integer", "minimum": 0, "maximum": 99}},
+            "required": ["number"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@IN_PROCESS
+def test_keys_open_the_api_and_are_told_to_nobody(server: Deploy, tmp_path: Path) -> None:
+    keys, said = tmp_path / "keys.txt", tmp_path / "said"
+    keys.write_text("# for tests\nsk-first\n\nsk-second\n")
+    url = f"http://127.0.0.1:{server.ports[0]}"
+    with serving(url, "--api-keys", keys, said=said) as port:
+        body = json.dumps(GOOD).encode()
+        for headers in ({}, {"Authorization": "Bearer sk-wrong"}, {"Authorization": "Basic sk-first"}):
+            for path in (*ROUTES, "/v1/models"):
+                status, _, answer = ask(port, path, body, "GET" if "models" in path else "POST", **headers)
+                assert (status, error_of(answer)["code"]) == (401, "invalid_api_key")
+        for key in ("sk-first", "sk-second"):
+            with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key) as client:
+                assert client.completions.create(model=MODEL, prompt="a", max_tokens=1).choices
+        assert ask(port, "/health", None, "GET")[0] == 200
+        (pid,) = [
+            int(path.name)
+            for path in Path("/proc").glob("[0-9]*")
+            if f"--port\0{port}\0".encode() in read(path / "cmdline")
+        ]
+        assert b"sk-" not in read(Path(f"/proc/{pid}/cmdline")) + read(Path(f"/proc/{pid}/environ"))
+    assert "sk-" not in said.read_text()
+
+
+@IN_PROCESS
+def test_too_many_at_once_are_told_when_to_try_again(server: Deploy, tmp_path: Path, until: Until) -> None:
+    url = f"http://127.0.0.1:{server.ports[0]}"
+    with (
+        serving(url, "--max-requests", 2, said=tmp_path / "said") as port,
+        begin(port, {**LONG, "stream": True}),
+        begin(port, LONG) as whole,
+    ):
+        until(lambda: server.metric("num_requests_running") == 2, "two running")
+        status, headers, said = ask(port, ROUTES[0], json.dumps(GOOD).encode())
+
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert error_of(said)["type"] == "rate_limit_error"
+        assert ask(port, "/health", None, "GET")[0] == 200
+        # Who leaves is missed on the other side of the deployment's front too, and makes place.
+        whole.close()
+        until(lambda: server.metric("num_requests_running") == 1, "one running")
+        assert ask(port, ROUTES[0], json.dumps(GOOD).encode())[0] == 200
+
+
+def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
+    with serving(f"http://127.0.0.1:{free_ports()[0]}", said=tmp_path / "said") as port:
+        for path, body, method in (
+            (ROUTES[0], json.dumps(GOOD).encode(), "POST"),
+            (ROUTES[0], json.dumps({**GOOD, "stream": True}).encode(), "POST"),
+            ("/health", None, "GET"),
+        ):
+            status, headers, said = ask(port, path, body, method)
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert error_of(said)["type"] == "server_error"
+        # Nothing is known of the model's text.
+        for path, content, says in (
+            (ROUTES[1], CHAT, "no chat template"),
+            (ROUTES[0], {**GOOD, "logprobs": 0}, "tokenizer"),
+        ):
+            status, _, said = ask(port, path, json.dumps(content).encode())
+            assert status == 400
+            assert says in error_of(said)["message"]
+
+
+@IN_PROCESS
+def test_a_template_with_tools(server: Deploy, tiny_build: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for file in (tiny_build / "tokenizer").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "chat_template.jinja").write_text(TOOL_TEMPLATE)
+    url = f"http://127.0.0.1:{server.ports[0]}"
+    with (
+        serving(url, "--tokenizer", folder, said=tmp_path / "said") as port,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client,
+    ):
+        asked: Any = {"model": MODEL, "messages": CHAT["messages"], "tools": [TOOL], "max_tokens": 120}
+        named: Any = {"type": "function", "function": {"name": "look_up"}}
+        made = client.chat.completions.create(**asked, tool_choice=named, temperature=0)
+        (call,) = made.choices[0].message.tool_calls or []
+        assert call.type == "function"
+        assert call.function.name == "look_up"
+        assert 0 <= json.loads(call.function.arguments)["number"] <= 99
+        assert made.choices[0].finish_reason == "tool_calls"
+
+        # What the model said goes back to it, with the tool's answer.
+        back = [
+            *CHAT["messages"],
+            made.choices[0].message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": call.id, "content": "7"},
+        ]
+        again = client.chat.completions.create(**{**asked, "messages": back, "max_tokens": 8}, temperature=0)
+        assert again.usage
+        assert made.usage
+        assert again.usage.prompt_tokens > made.usage.prompt_tokens
+
+        streamed = list(
+            client.chat.completions.create(**asked, tool_choice=named, temperature=0, stream=True)
+        )
+        calls = [call for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]
+        assert [call.function.arguments for call in calls if call.function] == [call_arguments(made)]
+        assert streamed[-1].choices[0].finish_reason == "tool_calls"
+
+
+def call_arguments(made: Any) -> str:
+    arguments: str = made.choices[0].message.tool_calls[0].function.arguments
+    return arguments
+
+
+@IN_PROCESS
+def test_a_deployment_has_the_api_from_its_start_to_its_end(
+    deployer: Deployer, build_copy: Path, tiny_recipe: Path, tmp_path: Path, until: Until
+) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text("sk-one\n")
+    deploy = deployer(build_copy, "--api-keys", str(keys), recipe=tiny_recipe, with_api=True)
+
+    def answers() -> bool:
+        with socket.socket() as line:
+            return line.connect_ex(("127.0.0.1", deploy.api_port)) == 0
+
+    until(answers, "somebody who listens")
+    until(lambda: deploy.is_ready, "the server ready")
+    assert f"OpenAI   http://127.0.0.1:{deploy.api_port}/v1" in deploy.said.read_text()
+    with openai.OpenAI(base_url=deploy.api, api_key="sk-one", max_retries=0) as client:
+        assert client.completions.create(model=MODEL, prompt="a", max_tokens=1).choices
+
+        # A process that dies is started again, and knows where the model is.
+        os.kill(_api(deploy), signal.SIGKILL)
+        until(lambda: ask(deploy.api_port, "/health", None, "GET")[0] == 200, "the API again")
+        chunks = client.completions.create(
+            model=MODEL, prompt="class A:\n", max_tokens=200, stream=True, extra_body={"ignore_eos": True}
+        )
+        texts = [next(chunks).choices[0].text]
+
+        # What runs may end, and nothing new begins.
+        deploy.process.send_signal(signal.SIGTERM)
+        texts += [chunk.choices[0].text for chunk in chunks]
+    assert len("".join(texts)) > 200
+    assert deploy.process.wait(60) == 0
+    assert not answers()
+    assert "sk-one" not in deploy.said.read_text() + (build_copy / "openai.log").read_text()
+
+
+def _api(deploy: Deploy) -> int:
+    (pid,) = [
+        int(path.name)
+        for path in Path("/proc").glob("[0-9]*")
+        if b"trtspec.openai" in (line := read(path / "cmdline")) and str(deploy.said.parent).encode() in line
+    ]
+    return pid

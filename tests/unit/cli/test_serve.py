@@ -1,0 +1,50 @@
+"""`trtspec serve`, where it cannot begin."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import trtspec
+
+URL = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "grpc://host:8001", "http://"])
+def test_the_url_is_one_of_http(url: str) -> None:
+    said = trtspec("serve", "--url", url)
+    assert (said.returncode, "http://host:8000" in said.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("text", "problem"), [(None, "No such file"), ("# none\n", "has no key")])
+def test_keys_must_be_there(tmp_path: Path, text: str | None, problem: str) -> None:
+    file = tmp_path / "keys"
+    if text is not None:
+        file.write_text(text)
+    said = trtspec("serve", "--url", URL, "--api-keys", file)
+
+    assert said.returncode == 1
+    assert f"error: {file}: {problem}" in said.stderr
+    assert "one API key a line" in said.stderr
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    said = trtspec("serve", "--url", URL, "--tokenizer", tmp_path)
+    assert said.returncode == 1
+    assert f"error: {tmp_path}/tokenizer.json: no such file" in said.stderr
+
+
+def test_a_taken_port_is_named_with_the_option_for_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = trtspec("serve", "--url", URL, "--port", port)
+    assert said.returncode == 1
+    assert f"error: 127.0.0.1:{port}: the port is in use" in said.stderr
+    assert "choose another: --port" in said.stderr
+
+
+def test_keys_without_the_api_are_a_mistake(tmp_path: Path) -> None:
+    said = trtspec("deploy", tmp_path / "recipe.yaml", "--no-openai", "--api-keys", tmp_path / "keys")
+    assert (said.returncode, "--api-keys" in said.stderr) == (2, True)

@@ -1,0 +1,43 @@
+"""API keys from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trtspec.openai.errors import ApiError
+from trtspec.openai.keys import Keys
+
+
+def test_a_key_names_its_tenant_without_telling_the_key(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# two\n sk-a \n\nsk-b\n")
+    keys = Keys.load(file)
+
+    first, second = keys.tenant("Bearer sk-a"), keys.tenant("bearer  sk-b")
+    assert first
+    assert first != second
+    assert "sk-" not in first + repr(vars(keys))
+
+
+@pytest.mark.parametrize(
+    "said", [None, "", "Bearer", "Bearer ", "Bearer sk-", "Basic sk-a", "sk-a", "Bearer # two"]
+)
+def test_anything_else_is_refused(said: str | None) -> None:
+    with pytest.raises(ApiError) as caught:
+        Keys(["sk-a"]).tenant(said)
+    assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
+    assert "sk-a" not in caught.value.message
+
+
+def test_without_keys_everybody_may_ask() -> None:
+    assert Keys([]).tenant(None) == ""
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n"])
+def test_a_file_without_keys_is_a_mistake(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text)
+    with pytest.raises(ValueError, match="no key"):
+        Keys.load(file)

@@ -1,0 +1,72 @@
+"""What the model says, as pieces of an answer and as errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtspec.openai.errors import ApiError
+from trtspec.openai.pieces import failure, piece
+
+LAST = {
+    "text_output": "b",
+    "finish_reason": "length",
+    "num_input_tokens": 5,
+    "num_output_tokens": 9,
+    "total_draft_tokens": 129,
+    "total_accepted_draft_tokens": 10,
+    "num_spec_steps": 43,
+    "acceptance_histogram": [39, 1, 0, 3],
+}
+
+
+def test_the_last_piece_has_vllms_metrics() -> None:
+    """The numbers are those of the example in vLLM's pull request 48915."""
+    assert piece(LAST, 0).speculation == {
+        "mean_acceptance_length": 1.2325581395348837,
+        "draft_acceptance_rate": 0.07751937984496124,
+        "acceptance_histogram": [39, 1, 0, 3],
+        "num_spec_steps": 43,
+        "num_accepted_draft_tokens": 10,
+        "num_draft_tokens": 129,
+        "num_spec_tokens": 3,
+    }
+
+
+def test_one_number_of_a_list_comes_without_brackets() -> None:
+    found = piece({"text_output": "a", "output_log_probs": -0.5, "output_ids": 7, "sequence_index": 1}, 4)
+    assert (found.choice, found.log_probs, found.token_ids) == (5, (-0.5,), (7,))
+    undrafted = {**LAST, "acceptance_histogram": 0, "num_spec_steps": 0, "total_draft_tokens": 0}
+    told = piece({**undrafted, "total_accepted_draft_tokens": 0}, 0).speculation
+    assert told
+    assert (told["acceptance_histogram"], told["num_spec_tokens"]) == ([0], 0)
+    assert (told["mean_acceptance_length"], told["draft_acceptance_rate"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "expected"),
+    [
+        (
+            "400 stop_words is a string; it must be short",
+            400,
+            (400, "stop is a string; it must be short", "stop"),
+        ),
+        (
+            "max_tokens is 0; it must be at least 1",
+            400,
+            (400, "max_tokens is 0; it must be at least 1", "max_tokens"),
+        ),
+        ("503 the queue is full; try again later", 400, (503, "the queue is full; try again later", None)),
+        ("499 the request was cancelled", 500, (503, "the request was cancelled", None)),
+        ("an error of the server", 500, (500, "an error of the server", None)),
+    ],
+)
+def test_an_error_has_its_own_status_and_openais_field(message: str, status: int, expected: Any) -> None:
+    error = failure(message, status)
+    assert (error.status, error.message, error.param) == expected
+
+
+def test_an_error_in_a_stream_is_raised() -> None:
+    with pytest.raises(ApiError, match="the draft"):
+        piece({"error": "500 the draft and the target failed"}, 0)

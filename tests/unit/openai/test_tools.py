@@ -1,0 +1,108 @@
+"""Tool calls in answers, which come in pieces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import ValidationError, validate
+
+from trtspec.openai.tools import BareCalls, Calls, ForcedCalls, forced_schema, reader
+
+ONE = '{"name": "add", "arguments": {"a": 1, "b": "é"}}'
+QWEN = f"Let me see.\n<tool_call>\n{ONE}\n</tool_call>\n<tool_call>\n{ONE}\n</tool_call>"
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "required": ["a"]}}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+def read(calls: Calls, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    found = [*map(calls.push, pieces), calls.flush()]
+    content = "".join(one.content for one in found)
+    return content, [(call.name, call.arguments) for one in found for call in one.calls]
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
+    return [text[a:b] for a, b in pairwise(edges)]
+
+
+@given(st.lists(st.integers(0, 500), max_size=12))
+def test_calls_between_tags_are_found_wherever_the_text_is_cut(places: list[int]) -> None:
+    content, calls = read(reader("… <tool_call> …"), cut(QWEN, places))
+
+    assert content == "Let me see.\n"
+    assert [(name, json.loads(arguments)) for name, arguments in calls] == [("add", {"a": 1, "b": "é"})] * 2
+
+
+@given(st.lists(st.integers(0, 500), max_size=12), st.text(max_size=60))
+def test_an_answer_without_calls_is_shown_as_it_is(places: list[int], text: str) -> None:
+    for calls in (reader("<tool_call>"), reader("")):
+        assert read(calls, cut(text, places)) == (text, []) or text.lstrip()[:1] in ("[", "{")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<tool_call>not json</tool_call> b", '<tool_call>{"name": 3}</tool_call>', "<tool_call>{", "a <tool"],
+)
+def test_what_is_no_call_is_content(text: str) -> None:
+    assert read(reader("<tool_call>"), list(text)) == (text, [])
+
+
+def test_a_whole_call_counts_even_where_its_end_was_cut() -> None:
+    assert read(reader("<tool_call>"), ["<tool_call>" + ONE])[1][0][0] == "add"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "add", "parameters": {"a": 1}}',
+        '[{"name": "add", "arguments": {"a": 1}}]',
+        '\n {"name": "add", "arguments": "{\\"a\\": 1}"}',
+    ],
+)
+def test_answers_that_are_nothing_but_calls(text: str) -> None:
+    content, [(name, arguments)] = read(BareCalls(), list(text))
+    assert (content, name, json.loads(arguments)) == ("", "add", {"a": 1})
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", "{", '["name"]'])
+def test_json_that_is_no_call_is_content(text: str) -> None:
+    assert read(BareCalls(), list(text)) == (text, [])
+
+
+def test_forced_calls() -> None:
+    assert read(ForcedCalls("now"), ["{", "}"]) == ("", [("now", "{}")])
+    assert read(ForcedCalls(None), [f"[{ONE}]"])[1][0][0] == "add"
+
+
+def is_of(schema: dict[str, Any]) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        try:
+            validate(value, schema)
+        except ValidationError:
+            return False
+        return True
+
+    return check
+
+
+def test_the_schema_of_forced_calls_admits_calls_of_the_tools_alone() -> None:
+    add, now = {"name": "add", "arguments": {"a": 1}}, {"name": "now", "arguments": {}}
+    several = is_of(forced_schema(TOOLS, None, several=True))
+    assert several([add, now])
+    assert not any(map(several, ([], [{"name": "other", "arguments": {}}], [{**add, "arguments": {}}], add)))
+    assert not is_of(forced_schema(TOOLS, None, several=False))([add, now])
+    assert is_of(forced_schema(TOOLS, "add", several=True))({"a": 1})
+
+
+def test_ids_are_as_mistrals_templates_demand() -> None:
+    first, second = reader("<tool_call>").push(QWEN).calls
+    assert first.id != second.id
+    assert all(len(call.id) == 9 and call.id.isalnum() for call in (first, second))

@@ -1,0 +1,63 @@
+"""`trtspec serve`: OpenAI's API in front of a server that is up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from trtspec.terminal.options import ApiKeysOption
+from trtspec.terminal.output import out
+
+EXAMPLES = (
+    "trtspec serve --url http://host:8000 --tokenizer build/llama/tokenizer",
+    "trtspec serve --url http://host:8000 --host 0.0.0.0 --api-keys keys.txt",
+)
+
+
+def serve(
+    url: Annotated[str, typer.Option(metavar="URL", help="Triton's HTTP, as in http://host:8000.")],
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The model's tokenizer, for chats and log-probabilities.", show_default="none"
+        ),
+    ] = None,
+    model_name: Annotated[str, typer.Option(help="The recipe's serving.model_name.")] = "speculative_llm",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = 9000,
+    api_keys: ApiKeysOption = None,
+    max_requests: Annotated[int, typer.Option(min=1, help="Most requests at once; 429 for more.")] = 1024,
+) -> None:
+    """Serve OpenAI's API in front of a Triton elsewhere.
+
+    That one serves a model of trtspec; this runs until Ctrl-C or SIGTERM. The folder of the tokenizer is
+    in the build directory; without it there is no chat template, and prompts alone are answered.
+    """
+    from trtspec.deploy.deployment import is_loopback
+    from trtspec.deploy.openai import check_keys
+    from trtspec.deploy.ports import listen
+    from trtspec.errors import ModelError
+    from trtspec.openai import server
+    from trtspec.openai.settings import Settings
+    from trtspec.serving.errors import TokenizerError
+
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+        raise typer.BadParameter("a URL such as http://host:8000", param_hint="--url")
+    if api_keys is not None:
+        check_keys(api_keys)
+    elif not is_loopback(host):
+        out.warning("whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys")
+    folder, keys = str(tokenizer) if tokenizer else None, str(api_keys) if api_keys else None
+    settings = Settings(model_name, url, folder, keys, max_requests)
+    try:
+        texts, loaded_keys = server.load(settings)
+    except TokenizerError as error:
+        raise ModelError(error.path, error.problem, "name the folder tokenizer of a build") from None
+    listener = listen(host, port)
+    out.status(f"in front of {model_name} at {url}; Ctrl-C stops it")
+    out.result(f"OpenAI   http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+    server.serve(listener, settings, texts, loaded_keys)
+    out.status("stopped")

@@ -1,0 +1,13 @@
+"""`python -m trtspec.openai SOCKET SETTINGS`: serves on an open socket, by its number; settings are JSON."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from trtspec.openai.server import load, serve
+from trtspec.openai.settings import Settings
+
+if __name__ == "__main__":
+    settings = Settings.from_json(sys.argv[2])
+    serve(socket.socket(fileno=int(sys.argv[1])), settings, *load(settings))

@@ -1,0 +1,227 @@
+"""OpenAI's answers, whole and in chunks, made of the pieces that come from the model."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import orjson
+
+from trtspec.openai.job import Job
+from trtspec.openai.log_probs import chat_log_probs, completion_log_probs
+from trtspec.openai.pieces import Counts, Piece
+from trtspec.openai.tools import Call, Calls, Found
+from trtspec.serving.tokenizer import Tokenizer
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Route(Protocol):
+    """What differs between the two routes: names, and the form of a choice."""
+
+    prefix: str
+    whole: str
+    chunk: str
+
+    def plain(self, choice: int, text: str) -> bytes:
+        """Returns a chunk's choice that has nothing but text, in JSON."""
+        ...
+
+    def part(self, piece: Piece, found: Found, log_probs: Any, first: int | None) -> dict[str, Any]:
+        """Returns a chunk's choice; `first` is the number of its first call among the choice's calls."""
+        ...
+
+    def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
+        """Returns a choice of a whole answer."""
+        ...
+
+    def log_probs(self, tokenizer: Tokenizer, piece: Piece, offset: int) -> dict[str, Any]: ...
+
+
+class Chat:
+    """`/v1/chat/completions`."""
+
+    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def plain(self, choice: int, text: str) -> bytes:
+        said = orjson.dumps(text)
+        return b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}' % (choice, said)
+
+    def part(self, piece: Piece, found: Found, log_probs: Any, first: int | None) -> dict[str, Any]:
+        delta: dict[str, Any] = {}
+        if found.content:
+            delta["content"] = found.content
+        if found.calls:
+            delta["tool_calls"] = [
+                {"index": number, **_call(call)} for number, call in enumerate(found.calls, first or 0)
+            ]
+        return {
+            "index": piece.choice,
+            "delta": delta,
+            "logprobs": log_probs,
+            "finish_reason": piece.finish_reason,
+        }
+
+    def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": found.content, "refusal": None}
+        if found.calls:
+            message["content"] = found.content or None
+            message["tool_calls"] = [_call(call) for call in found.calls]
+        return {
+            "index": piece.choice,
+            "message": message,
+            "logprobs": log_probs,
+            "finish_reason": piece.finish_reason,
+        }
+
+    def log_probs(self, tokenizer: Tokenizer, piece: Piece, offset: int) -> dict[str, Any]:
+        return chat_log_probs(tokenizer, piece)
+
+
+class Completions:
+    """`/v1/completions`."""
+
+    prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
+
+    def plain(self, choice: int, text: str) -> bytes:
+        said = orjson.dumps(text)
+        return b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null}' % (choice, said)
+
+    def part(self, piece: Piece, found: Found, log_probs: Any, first: int | None) -> dict[str, Any]:
+        return self.choice(piece, found, log_probs)
+
+    def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
+        return {
+            "index": piece.choice,
+            "text": found.content,
+            "logprobs": log_probs,
+            "finish_reason": piece.finish_reason,
+        }
+
+    def log_probs(self, tokenizer: Tokenizer, piece: Piece, offset: int) -> dict[str, Any]:
+        return completion_log_probs(tokenizer, piece, offset)
+
+
+class Answer:
+    """One answer; the `tokenizer` is needed where the job asks for log-probabilities."""
+
+    def __init__(self, route: Route, job: Job, model: str, tokenizer: Tokenizer | None) -> None:
+        self._route, self._job, self._tokenizer = route, job, tokenizer
+        self._head = {
+            "id": route.prefix + uuid.uuid4().hex,
+            "object": route.chunk if job.stream else route.whole,
+            "created": int(time.time()),
+            "model": model,
+        }
+        head = orjson.dumps(self._head)[:-1]
+        self._before = b"data: " + head + b',"choices":['
+        self._after = b'],"usage":null}\n\n' if job.include_usage else b"]}\n\n"
+        self._readers: dict[int, Calls] = {}
+        if job.calls:
+            self._readers = {choice: job.calls() for choice in range(job.num_choices)}
+        self._num_calls = [0] * job.num_choices
+        self._offsets = [0] * job.num_choices
+        self._has_begun = [not isinstance(route, Chat)] * job.num_choices
+        self._counts: dict[int, Counts] = {}
+        self._speculation: dict[str, Any] | None = None
+
+    # In chunks.
+
+    def chunk(self, pieces: Iterable[Piece]) -> bytes:
+        """Returns the events that some pieces are."""
+        return b"".join(self._events(piece) for piece in pieces)
+
+    def end(self) -> bytes:
+        """Returns the last events, when every piece has come."""
+        if not self._job.include_usage:
+            return DONE
+        last = {**self._head, "choices": [], "usage": self._usage(), **self._metrics()}
+        return b"data: " + orjson.dumps(last) + b"\n\n" + DONE
+
+    def _events(self, piece: Piece) -> bytes:
+        begun = b"" if self._has_begun[piece.choice] else self._beginning(piece.choice)
+        if not (piece.finish_reason or self._readers or self._job.log_probs):
+            return begun + self._before + self._route.plain(piece.choice, piece.text) + self._after
+        first = self._num_calls[piece.choice]
+        found = self._found(piece)
+        if not (piece.finish_reason or found.content or found.calls or piece.log_probs):
+            return begun
+        choice = self._route.part(self._ended(piece), found, self._log_probs(piece), first)
+        event = self._before + orjson.dumps(choice) + self._after
+        if piece.finish_reason and self._metrics() and not self._job.include_usage:
+            whole = {**self._head, "choices": [choice], **self._metrics()}
+            event = b"data: " + orjson.dumps(whole) + b"\n\n"
+        return begun + event
+
+    def _beginning(self, choice: int) -> bytes:
+        self._has_begun[choice] = True
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        first = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self._before + orjson.dumps(first) + self._after
+
+    # Whole.
+
+    def whole(self, pieces: Iterable[Piece]) -> bytes:
+        """Returns the answer in one; the pieces are one of each choice."""
+        choices = []
+        for piece in sorted(pieces, key=lambda piece: piece.choice):
+            found = self._found(piece)
+            choices.append(self._route.choice(self._ended(piece), found, self._log_probs(piece)))
+        body = {**self._head, "choices": choices, "usage": self._usage(), **self._metrics()}
+        return orjson.dumps(body)
+
+    # Both.
+
+    def _found(self, piece: Piece) -> Found:
+        """Returns what the piece's text is: content, and calls where a reader finds some."""
+        if piece.counts:
+            self._counts[piece.choice] = piece.counts
+            self._speculation = piece.speculation
+        reader = self._readers.get(piece.choice)
+        if reader is None:
+            return Found(piece.text)
+        found = reader.push(piece.text)
+        if piece.finish_reason:
+            last = reader.flush()
+            found = Found(found.content + last.content, found.calls + last.calls)
+        if not self._job.several_calls:
+            found.calls = found.calls[: max(1 - self._num_calls[piece.choice], 0)]
+        self._num_calls[piece.choice] += len(found.calls)
+        return found
+
+    def _ended(self, piece: Piece) -> Piece:
+        """Returns the piece with OpenAI's reason for an end with calls."""
+        if piece.finish_reason == "stop" and self._num_calls[piece.choice]:
+            return Piece(piece.choice, piece.text, "tool_calls")
+        return piece
+
+    def _log_probs(self, piece: Piece) -> Any:
+        if not (self._job.log_probs and self._tokenizer):
+            return None
+        made = self._route.log_probs(self._tokenizer, piece, self._offsets[piece.choice])
+        self._offsets[piece.choice] += len(piece.text)
+        return made
+
+    def _usage(self) -> dict[str, int]:
+        """Returns the tokens of all choices; a prompt counts once, however many choices it has."""
+        per_prompt = self._job.num_sequences
+        given = sum(
+            counts.num_input_tokens for choice, counts in self._counts.items() if choice % per_prompt == 0
+        )
+        made = sum(counts.num_output_tokens for counts in self._counts.values())
+        return {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
+
+    def _metrics(self) -> dict[str, Any]:
+        if self._speculation is None:
+            return {}
+        return {"metrics": {"speculative_decoding": self._speculation}}
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }

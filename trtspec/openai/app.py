@@ -1,0 +1,185 @@
+"""The routes of the API."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trtspec.openai.answers import Answer, Chat, Completions
+from trtspec.openai.bodies import Bodies
+from trtspec.openai.errors import ApiError
+from trtspec.openai.exchange import Exchange
+from trtspec.openai.job import Job, chat, completion, template_messages, template_tools
+from trtspec.openai.keys import Keys
+from trtspec.openai.reading import read
+from trtspec.openai.schema import ChatRequest, CompletionRequest
+from trtspec.openai.template import ChatTemplate
+from trtspec.openai.upstream import Upstream
+from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.triton.request_id import HEADER, ID
+
+_NO_TEMPLATE = (
+    "this model has no chat template, so it takes no messages; send its prompt to /v1/completions, "
+    "or serve a model whose tokenizer has one"
+)
+# A body of so many bytes is read on the loop, since that takes next to no time.
+_SHORT = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What is known of the model's text: without a `tokenizer` tokens have no names.
+
+    `problem` says more of why there is no template.
+    """
+
+    template: ChatTemplate | None = None
+    tokenizer: Tokenizer | None = None
+    problem: str = ""
+
+
+def make_app(upstream: Upstream, texts: Texts, keys: Keys, max_requests: int) -> ASGIApp:
+    """Returns the application; at most `max_requests` completions are at work at once."""
+    routes = _Routes(upstream, texts, keys)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    for path, route, method in (
+        ("/v1/chat/completions", routes.chat, "POST"),
+        ("/v1/completions", routes.completions, "POST"),
+        ("/v1/models", routes.models, "GET"),
+        ("/v1/models/{name:path}", routes.model, "GET"),
+        ("/health", routes.health, "GET"),
+    ):
+        # A plain route of Starlette's: FastAPI would read and validate bodies in its own way first.
+        app.add_route(path, route, methods=[method])
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(Exception, _defect)
+    return _Bounded(app, max_requests)
+
+
+class _Bounded:
+    """Answers 429 to requests beyond `most`, before anything of them is read."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most, self._running = app, most, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        if self._running >= self._most:
+            error = ApiError(
+                429, f"{self._most} requests are at work; try again later", code="rate_limit_exceeded"
+            )
+            await _response(error)(scope, receive, send)
+            return
+        self._running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running -= 1
+
+
+class _Routes:
+    def __init__(self, upstream: Upstream, texts: Texts, keys: Keys) -> None:
+        self._upstream, self._texts, self._keys = upstream, texts, keys
+        self._bodies, self._began = Bodies(), int(time.time())
+
+    async def chat(self, request: Request) -> Response:
+        tenant = self._tenant(request)
+        async with self._bodies.read(request) as body:
+            wanted = await _read(body, ChatRequest)
+        self._check_model(wanted.model)
+        template = self._texts.template
+        if template is None:
+            raise ApiError(400, _NO_TEMPLATE + self._texts.problem, "messages")
+        tools = template_tools(wanted)
+        if tools and "tools" not in template.source:
+            raise ApiError(400, "this model's chat template takes no tools", "tools")
+        kwargs = wanted.chat_template_kwargs or {}
+        prompt = await template.render(template_messages(wanted), tools, kwargs)
+        job = chat(wanted, prompt, template.source, tenant, self._texts.tokenizer)
+        return self._exchange(request, Chat(), job)
+
+    async def completions(self, request: Request) -> Response:
+        tenant = self._tenant(request)
+        async with self._bodies.read(request) as body:
+            wanted = await _read(body, CompletionRequest)
+        self._check_model(wanted.model)
+        return self._exchange(request, Completions(), completion(wanted, tenant, self._texts.tokenizer))
+
+    async def models(self, request: Request) -> Response:
+        self._tenant(request)
+        return JSONResponse({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: Request) -> Response:
+        self._tenant(request)
+        self._check_model(request.path_params["name"])
+        return JSONResponse(self._card())
+
+    async def health(self, _: Request) -> Response:
+        if not await self._upstream.is_ready():
+            state = "not ready" if self._upstream.url else self._upstream.state
+            raise ApiError(503, f"the server is {state}")
+        return Response()
+
+    def _tenant(self, request: Request) -> str:
+        return self._keys.tenant(request.headers.get("authorization"))
+
+    def _check_model(self, name: str) -> None:
+        if name != self._upstream.model_name:
+            message = f"the model {name[:80]!r} is not here; this server has {self._upstream.model_name!r}"
+            raise ApiError(404, message, "model", "model_not_found")
+
+    def _card(self) -> dict[str, Any]:
+        name = self._upstream.model_name
+        return {"id": name, "object": "model", "created": self._began, "owned_by": "trtspec"}
+
+    def _exchange(self, request: Request, route: Chat | Completions, job: Job) -> Exchange:
+        if given := request.headers.get(HEADER):
+            for inputs in job.inputs:
+                inputs[ID] = given
+        answer = Answer(route, job, self._upstream.model_name, self._texts.tokenizer)
+        return Exchange(self._upstream, job, answer)
+
+
+async def _read(body: bytes, kind: type[Any]) -> Any:
+    return await asyncio.to_thread(read, body, kind) if len(body) > _SHORT else read(body, kind)
+
+
+def _response(error: ApiError) -> Response:
+    response = Response(error.body(), error.status, error.headers, "application/json")
+    if error.status in (408, 413):
+        # The rest of the body is not read, so no other request can follow on this connection.
+        response.headers["Connection"] = "close"
+    return response
+
+
+async def _api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _response(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path[:80]}: {error.detail}"
+    response = _response(ApiError(error.status_code, message))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)
+
+
+async def _defect(_: Request, __: Exception) -> Response:
+    return _response(ApiError(500, "an error of the server; its log has the trace"))

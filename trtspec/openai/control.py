@@ -1,0 +1,61 @@
+"""The lines by which `trtspec deploy` tells its API server, on standard input, what becomes of the model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+
+from trtspec.docker.state import find_state
+from trtspec.errors import UnavailableError
+from trtspec.openai.upstream import Upstream
+
+_LOOK_S = 2.0
+
+
+def opened(url: str) -> bytes:
+    """Returns the line that says where the model takes requests."""
+    return _line({"url": url})
+
+
+def shut(state: str) -> bytes:
+    """Returns the line that says why the model takes none: "stopping" and the like."""
+    return _line({"state": state})
+
+
+def left(container: str) -> bytes:
+    """Returns the line after which the server goes on alone, until the container with this id is removed."""
+    return _line({"container": container})
+
+
+async def follow(upstream: Upstream, end: Callable[[], None]) -> None:
+    """Does what the lines say, and calls `end` when there are no more, or the container is gone."""
+    loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    container = ""
+    async for line in lines:
+        said = json.loads(line)
+        container = said.get("container", container)
+        if "url" in said:
+            upstream.url = said["url"]
+        elif "state" in said:
+            upstream.url, upstream.state = None, said["state"]
+    while container:
+        is_there = await asyncio.to_thread(_is_there, container)
+        if not is_there:
+            break
+        await asyncio.sleep(_LOOK_S)
+    end()
+
+
+def _is_there(container: str) -> bool:
+    try:
+        return find_state(container) is not None
+    except UnavailableError:
+        # A daemon that does not answer leaves its containers running.
+        return True
+
+
+def _line(said: dict[str, str]) -> bytes:
+    return json.dumps(said).encode() + b"\n"

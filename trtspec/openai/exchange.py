@@ -1,0 +1,135 @@
+"""One request at work: the model is asked, its pieces are told, and it stops when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from trtspec.openai.answers import DONE, Answer
+from trtspec.openai.errors import ApiError
+from trtspec.openai.job import Job
+from trtspec.openai.pieces import Piece, piece
+from trtspec.openai.upstream import Upstream
+
+_JSON = (b"content-type", b"application/json")
+# Proxies that collect what they pass on would spoil a stream.
+_STREAM = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Exchange(Response):
+    """An answer of the model to a `job`, whose whole body has come."""
+
+    def __init__(self, upstream: Upstream, job: Job, answer: Answer) -> None:
+        super().__init__()
+        self._upstream, self._job, self._answer = upstream, job, answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work, left = asyncio.create_task(self._tell(send)), asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+        finally:
+            for task in (work, left):
+                task.cancel()
+            await asyncio.gather(work, left, return_exceptions=True)
+
+    async def _tell(self, send: Send) -> None:
+        if self._job.stream:
+            await self._stream(send)
+            return
+        try:
+            pieces = [piece async for batch in self._pieces() for piece in batch]
+            body = self._answer.whole(pieces)
+        except ApiError as error:
+            await _send_error(send, error)
+            return
+        await _begin(send, 200, [_JSON, (b"content-length", str(len(body)).encode())])
+        await send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, send: Send) -> None:
+        has_begun = False
+        try:
+            async with aclosing(self._pieces()) as batches:
+                async for batch in batches:
+                    data = self._answer.chunk(batch)
+                    if not has_begun:
+                        await _begin(send, 200, _STREAM)
+                        has_begun = True
+                    if data:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+            end = self._answer.end()
+        except ApiError as error:
+            if not has_begun:
+                await _send_error(send, error)
+                return
+            end = b"data: " + error.body() + b"\n\n" + DONE
+        await send({"type": "http.response.body", "body": end})
+
+    async def _pieces(self) -> AsyncGenerator[list[Piece], None]:
+        """Yields what the model says, until every choice has its last piece; raises `ApiError`."""
+        left, inputs = self._job.num_choices, self._job.inputs
+        source = self._one(0) if len(inputs) == 1 else self._several()
+        async with aclosing(source) as batches:
+            async for batch in batches:
+                left -= sum(piece.finish_reason is not None for piece in batch)
+                yield batch
+        if left:
+            raise ApiError(503, "the server has ended before the answer was whole")
+
+    async def _one(self, number: int) -> AsyncGenerator[list[Piece], None]:
+        first = number * self._job.num_sequences
+        async with aclosing(self._upstream.ask(self._job.inputs[number])) as batches:
+            async for batch in batches:
+                yield [piece(said, first) for said in batch]
+
+    async def _several(self) -> AsyncGenerator[list[Piece], None]:
+        """Asks all prompts at once; an error of one ends the others."""
+        heard: asyncio.Queue[list[Piece] | asyncio.Task[None]] = asyncio.Queue()
+
+        async def run(number: int) -> None:
+            async with aclosing(self._one(number)) as batches:
+                async for batch in batches:
+                    heard.put_nowait(batch)
+
+        tasks = [asyncio.create_task(run(number)) for number in range(len(self._job.inputs))]
+        for task in tasks:
+            task.add_done_callback(heard.put_nowait)
+        running = len(tasks)
+        try:
+            while running:
+                found = await heard.get()
+                if isinstance(found, list):
+                    yield found
+                else:
+                    found.result()
+                    running -= 1
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _begin(send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _send_error(send: Send, error: ApiError) -> None:
+    body = error.body()
+    more = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    await _begin(send, error.status, [_JSON, (b"content-length", str(len(body)).encode()), *more])
+    await send({"type": "http.response.body", "body": body})

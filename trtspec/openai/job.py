@@ -1,0 +1,207 @@
+"""What a request of OpenAI's API asks of the model, in the model's own inputs; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.openai.bias import bias_inputs
+from trtspec.openai.errors import ApiError
+from trtspec.openai.schema import ChatRequest, CompletionRequest, NamedTool, Request
+from trtspec.openai.tools import Calls, ForcedCalls, forced_schema, reader
+from trtspec.serving.tokenizer import Tokenizer
+
+_ENDLESS = 2**31 - 1
+_NO_END = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The inputs of `speculative_llm`, for each of the prompts, and how the answer is to be told.
+
+    `calls` makes a reader of tool calls for each choice; None where there are none to be read.
+    """
+
+    inputs: tuple[dict[str, Any], ...]
+    num_sequences: int
+    stream: bool
+    include_usage: bool
+    log_probs: bool
+    calls: Callable[[], Calls] | None = None
+    several_calls: bool = True
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.inputs) * self.num_sequences
+
+
+def completion(body: CompletionRequest, tenant: str, tokenizer: Tokenizer | None) -> Job:
+    """Returns the job of a body of `/v1/completions`; raises `ApiError` for what nobody can do."""
+    if body.best_of not in (None, body.n or 1):
+        raise ApiError(400, "best_of must be n or left out: every completion is returned", "best_of")
+    if body.logprobs:
+        message = "logprobs must be 0: the server says the log-probability of the chosen tokens alone"
+        raise ApiError(400, message, "logprobs")
+    shared = _shared(body, tenant, tokenizer, log_probs=body.logprobs is not None)
+    shared["max_tokens"] = body.max_tokens or 16
+    if body.echo:
+        if body.logprobs is not None:
+            message = "logprobs and echo do not go together: the prompt's probabilities are not known"
+            raise ApiError(400, message, "echo")
+        shared["exclude_input_in_output"] = False
+    return _job(body, [{**shared, "text_input": prompt} for prompt in body.prompts])
+
+
+def chat(body: ChatRequest, prompt: str, template: str, tenant: str, tokenizer: Tokenizer | None) -> Job:
+    """Returns the job of a body of `/v1/chat/completions`, whose messages `template` has made a `prompt`."""
+    if body.top_logprobs:
+        message = "top_logprobs must be 0: the server says the log-probability of the chosen tokens alone"
+        raise ApiError(400, message, "top_logprobs")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(400, "top_logprobs goes with logprobs: true", "top_logprobs")
+    shared = _shared(body, tenant, tokenizer, log_probs=bool(body.logprobs))
+    shared["max_tokens"] = body.max_completion_tokens or body.max_tokens or _ENDLESS
+    # The template writes the beginning of the text itself.
+    shared |= {"text_input": prompt, "add_special_tokens": False}
+    calls = _calls(body, template)
+    if isinstance(choice := body.tool_choice, NamedTool) or choice == "required":
+        if "guided_decoding_guide_type" in shared:
+            raise ApiError(400, "response_format does not go with a tool that must be called", "tool_choice")
+        name = choice.function.name if isinstance(choice, NamedTool) else None
+        schema = forced_schema(_tools(body), name, several=body.parallel_tool_calls is not False)
+        shared |= _guide("json_schema", schema)
+        calls = lambda: ForcedCalls(name)  # noqa: E731
+    return _job(body, [shared], calls, several_calls=body.parallel_tool_calls is not False)
+
+
+def template_tools(body: ChatRequest) -> list[dict[str, Any]] | None:
+    """Returns the tools as the chat template gets them; None where the model is to be told of none."""
+    return _tools(body) or None if body.tool_choice != "none" else None
+
+
+def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
+    """Returns the messages as chat templates read them.
+
+    Content is text, and a call's arguments are what their JSON says; a developer is the system to templates.
+    """
+    messages = []
+    for number, said in enumerate(body.messages):
+        parts = said.content if isinstance(said.content, list) else []
+        text = "".join(part.text for part in parts) if parts else said.content or ""
+        role = "system" if said.role == "developer" else said.role
+        message: dict[str, Any] = {"role": role, "content": text}
+        if said.name is not None:
+            message["name"] = said.name
+        if said.tool_call_id is not None:
+            message["tool_call_id"] = said.tool_call_id
+        if said.tool_calls:
+            where = f"messages[{number}].tool_calls"
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.function.name,
+                        "arguments": _arguments(call.function.arguments, where),
+                    },
+                }
+                for call in said.tool_calls
+            ]
+        messages.append(message)
+    return messages
+
+
+def _job(
+    body: Request,
+    inputs: list[dict[str, Any]],
+    calls: Callable[[], Calls] | None = None,
+    *,
+    several_calls: bool = True,
+) -> Job:
+    n = body.n or 1
+    if n > 1:
+        inputs = [{**values, "num_return_sequences": n} for values in inputs]
+    if n * len(inputs) == 1:
+        inputs[0]["return_perf_metrics"] = True
+    options = body.stream_options
+    return Job(
+        inputs=tuple(inputs),
+        num_sequences=n,
+        stream=bool(body.stream),
+        include_usage=bool(options and options.include_usage),
+        log_probs="return_log_probs" in inputs[0],
+        calls=calls,
+        several_calls=several_calls,
+    )
+
+
+def _shared(body: Request, tenant: str, tokenizer: Tokenizer | None, *, log_probs: bool) -> dict[str, Any]:
+    """Returns the inputs that both routes set; what is left out has OpenAI's default, or the model's."""
+    values: dict[str, Any] = {
+        "stream": bool(body.stream),
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+        "temperature": 1.0 if body.temperature is None else float(body.temperature),
+    }
+    if body.top_p == 0:
+        values["top_k"] = 1
+    elif body.top_p is not None and body.top_p < 1:
+        values["top_p"] = float(body.top_p)
+    if body.top_k is not None and body.top_k > 0:
+        values["top_k"] = body.top_k
+    for name in ("presence_penalty", "frequency_penalty", "min_p", "min_tokens"):
+        if value := getattr(body, name):
+            values[name] = value
+    if body.repetition_penalty not in (None, 1):
+        values["repetition_penalty"] = body.repetition_penalty
+    if body.seed is not None:
+        values["seed"] = body.seed % 2**64
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    if stops:
+        values["stop_words"] = stops
+    if body.bad_words:
+        values["bad_words"] = body.bad_words
+    if body.num_draft_tokens is not None:
+        values["num_draft_tokens"] = body.num_draft_tokens
+    if body.ignore_eos:
+        values["end_id"] = _NO_END
+    if log_probs:
+        if tokenizer is None:
+            message = "logprobs need the model's tokenizer, which this server was not given"
+            raise ApiError(400, message, "logprobs")
+        values["return_log_probs"] = True
+    if tenant:
+        values["tenant"] = tenant
+    return values | _format(body) | bias_inputs(body.logit_bias or {}, tokenizer)
+
+
+def _format(body: Request) -> dict[str, Any]:
+    wanted = body.response_format
+    if wanted is None or wanted.type == "text":
+        return {}
+    if wanted.json_schema is None:
+        return _guide("json_schema", {"type": "object"})
+    return _guide("json_schema", wanted.json_schema.schema_)
+
+
+def _guide(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(schema, ensure_ascii=False)
+    return {"guided_decoding_guide_type": kind, "guided_decoding_guide": text}
+
+
+def _calls(body: ChatRequest, template: str) -> Callable[[], Calls] | None:
+    return (lambda: reader(template)) if template_tools(body) else None
+
+
+def _tools(body: ChatRequest) -> list[dict[str, Any]]:
+    return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in body.tools or ()]
+
+
+def _arguments(text: str, where: str) -> Any:
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        raise ApiError(400, f"{where}: the arguments of a call must be JSON", where) from None
+    return arguments

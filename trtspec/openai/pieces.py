@@ -1,0 +1,95 @@
+"""The pieces of an answer, read from what the model says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.openai.errors import ApiError
+
+# The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
+_STATUS = re.compile(r"(\d{3}) ")
+_FIELDS = {
+    "text_input": "prompt",
+    "stop_words": "stop",
+    "num_return_sequences": "n",
+    "guided_decoding_guide": "response_format",
+    "guided_decoding_guide_type": "response_format",
+    "return_log_probs": "logprobs",
+    "end_id": "ignore_eos",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The tokens of one completion."""
+
+    num_input_tokens: int
+    num_output_tokens: int
+
+
+@dataclass(slots=True)
+class Piece:
+    """What came of one choice: text, and with log-probabilities asked for, its tokens.
+
+    The last piece of a choice has `finish_reason` and `counts`, and where it was asked for `speculation`:
+    vLLM's `metrics.speculative_decoding`.
+    """
+
+    choice: int
+    text: str
+    finish_reason: str | None = None
+    token_ids: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    counts: Counts | None = None
+    speculation: dict[str, Any] | None = None
+
+
+def piece(said: dict[str, Any], first: int) -> Piece:
+    """Returns what an answer of the model is a piece of; choices are counted from `first`."""
+    if "error" in said:
+        raise failure(str(said["error"]), 500)
+    reason = said.get("finish_reason")
+    return Piece(
+        choice=first + said.get("sequence_index", 0),
+        text=said.get("text_output", ""),
+        finish_reason=reason,
+        token_ids=_many(said.get("output_ids")),
+        log_probs=_many(said.get("output_log_probs")),
+        counts=Counts(said["num_input_tokens"], said["num_output_tokens"]) if reason else None,
+        speculation=_speculation(said) if "acceptance_histogram" in said else None,
+    )
+
+
+def failure(message: str, status: int) -> ApiError:
+    """Returns the error that an error of the model is, in the words of OpenAI's fields."""
+    if own := _STATUS.match(message):
+        status, message = int(own[1]), message[own.end() :]
+    if status == 499:
+        status = 503
+    name, is_field, rest = message.partition(" ")
+    if status == 400 and is_field and name in _FIELDS:
+        return ApiError(400, f"{_FIELDS[name]} {rest}", _FIELDS[name])
+    return ApiError(status, message, name if status == 400 and rest.startswith("is ") else None)
+
+
+def _many(value: Any) -> tuple[Any, ...]:
+    """Returns a tensor's values; Triton writes a single one without brackets."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _speculation(said: dict[str, Any]) -> dict[str, Any]:
+    histogram, steps = list(_many(said["acceptance_histogram"])), said["num_spec_steps"]
+    drafted, accepted = said["total_draft_tokens"], said["total_accepted_draft_tokens"]
+    return {
+        "mean_acceptance_length": 1 + accepted / steps if steps else 0.0,
+        "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+        "acceptance_histogram": histogram,
+        "num_spec_steps": steps,
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": drafted,
+        "num_spec_tokens": len(histogram) - 1,
+    }

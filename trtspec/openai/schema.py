@@ -1,0 +1,174 @@
+"""The bodies of requests: OpenAI's fields, and those of vLLM's extensions that the server can follow.
+
+A field that the server cannot follow is refused, and so is one that nobody knows. Those that ask for nothing
+that shows in the answer (`user`, `store` and the like) are taken and have no effect.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_MOST_MESSAGES, _MOST_TOOLS, _MOST_PROMPTS = 4096, 128, 128
+_UINT64 = 2**64
+
+
+class Body(BaseModel):
+    """What is common to all parts of a body: a value is what it says it is, and every key is known."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class JsonSchema(Body):
+    name: str = ""
+    description: str | None = None
+    schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """The form of the answer; `json_schema` has what is asked for where the type is `json_schema`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_schema(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema goes with the type json_schema")
+        return self
+
+
+class Request(Body):
+    """The fields that both routes have."""
+
+    model: str
+    max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    n: int | None = Field(default=None, ge=1, le=128)
+    stop: str | list[str] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=_UINT64)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    # Without an effect on the answer.
+    user: str | None = None
+    # vLLM's extensions.
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    min_tokens: int | None = Field(default=None, ge=0, lt=2**31)
+    ignore_eos: bool | None = None
+    bad_words: list[str] | None = None
+    # Of this server: K, the tokens that are drafted a round.
+    num_draft_tokens: int | None = Field(default=None, ge=0, lt=2**31)
+
+    @model_validator(mode="after")
+    def _streams(self) -> Request:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options goes with stream: true")
+        return self
+
+
+class CompletionRequest(Request):
+    """A body of `/v1/completions`."""
+
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=_MOST_PROMPTS)]
+    echo: bool | None = None
+    logprobs: int | None = Field(default=None, ge=0)
+    best_of: int | None = Field(default=None, ge=1)
+
+    @property
+    def prompts(self) -> list[str]:
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+
+class Part(Body):
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(Body):
+    name: str
+    arguments: str
+
+
+class ToolCall(Body):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class Message(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    # Clients send answers back as they got them.
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
+
+
+class Function(Body):
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Body):
+    name: str
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ChatRequest(Request):
+    """A body of `/v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    tools: Annotated[list[Tool], Field(max_length=_MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    # vLLM's extension: more values for the chat template.
+    chat_template_kwargs: dict[str, Any] | None = None
+    # Without an effect on the answer.
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    modalities: list[Literal["text"]] | None = None
+
+    @model_validator(mode="after")
+    def _has_tools(self) -> ChatRequest:
+        if isinstance(self.tool_choice, NamedTool):
+            names = [tool.function.name for tool in self.tools or ()]
+            if self.tool_choice.function.name not in names:
+                raise ValueError("tool_choice names a function that is not among the tools")
+        elif self.tool_choice in ("auto", "required") and not self.tools:
+            raise ValueError(f"tool_choice is {self.tool_choice}, but there are no tools")
+        return self

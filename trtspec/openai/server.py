@@ -1,0 +1,93 @@
+"""The API's server: uvicorn with the application, on a socket that listens already."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import uvicorn
+import uvloop
+
+from trtspec.openai.app import Texts, make_app
+from trtspec.openai.connection import Connection
+from trtspec.openai.control import follow
+from trtspec.openai.keys import Keys
+from trtspec.openai.settings import Settings
+from trtspec.openai.template import ChatTemplate
+from trtspec.openai.upstream import Upstream
+from trtspec.serving.tokenizer import Tokenizer
+
+_MOST_CONNECTIONS = 4096
+_LAST_RESPONSES_S = 5
+
+
+def load(settings: Settings) -> tuple[Texts, Keys]:
+    """Reads the files that the settings name; raises OSError, ValueError and `TokenizerError`.
+
+    A chat template that cannot be read is a reason to answer no chats, not to serve nothing.
+    """
+    texts, folder = Texts(), settings.tokenizer_folder
+    if folder is not None:
+        tokenizer = Tokenizer.load(folder)
+        try:
+            texts = Texts(ChatTemplate.load(folder), tokenizer)
+        except ValueError as error:
+            texts = Texts(None, tokenizer, f"; {error}")
+    return texts, Keys.load(settings.keys_file) if settings.keys_file else Keys([])
+
+
+def serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys) -> None:
+    """Serves until SIGINT or SIGTERM, or with no `url` in the settings until standard input ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Each connection takes two files, one to the client and one to Triton.
+    wanted = 2 * _MOST_CONNECTIONS + 256
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
+    uvloop.run(_serve(listener, settings, texts, keys))
+
+
+async def _serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys) -> None:
+    upstream = Upstream(settings.model_name)
+    config = uvicorn.Config(
+        make_app(upstream, texts, keys, settings.max_requests),
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        http=Connection,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_LAST_RESPONSES_S,
+    )
+    server = _Server(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.end)
+    following = None
+    if settings.url is None:
+        following = loop.create_task(follow(upstream, server.end))
+    else:
+        upstream.url = settings.url.rstrip("/")
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        if following:
+            following.cancel()
+        upstream.close()
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, which leaves signals alone."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    def end(self) -> None:
+        """Ends the server, once what runs has ended or some seconds have passed."""
+        self.should_exit = True

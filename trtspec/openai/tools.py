@@ -1,0 +1,172 @@
+"""The tool calls in a model's answer, in the form that its chat template taught it.
+
+Two forms cover the families that trtspec builds. Qwen's and Hermes' templates have each call between
+`<tool_call>` and `</tool_call>`. Llama's and Mistral's write nothing but the calls, as one JSON object or a
+list of them, after a special token that has no text.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+_BEGIN, _END = "<tool_call>", "</tool_call>"
+# As long as Mistral's templates demand.
+_ID_LENGTH = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: the function's name, and its arguments in JSON."""
+
+    name: str
+    arguments: str
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:_ID_LENGTH])
+
+
+@dataclass(slots=True)
+class Found:
+    """What some text of an answer turned out to be: content to show, and calls."""
+
+    content: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+
+class TaggedCalls:
+    """Takes an answer as it comes, and finds calls between tags; what is around them is content."""
+
+    def __init__(self) -> None:
+        self._held, self._is_inside, self._has_calls = "", False, False
+
+    def push(self, text: str) -> Found:
+        """Takes more of the answer; what may be the beginning of a tag is held back."""
+        found, self._held = Found(), self._held + text
+        while True:
+            tag = _END if self._is_inside else _BEGIN
+            before, is_there, after = self._held.partition(tag)
+            if not is_there:
+                if not self._is_inside:
+                    keep = _overlap(self._held, tag)
+                    self._show(found, self._held[: len(self._held) - keep])
+                    self._held = self._held[len(self._held) - keep :]
+                return found
+            if self._is_inside:
+                calls = _calls(before)
+                found.calls += calls
+                self._has_calls = self._has_calls or bool(calls)
+                if not calls:
+                    found.content += f"{_BEGIN}{before}{_END}"
+            else:
+                self._show(found, before)
+            self._held, self._is_inside = after, not self._is_inside
+
+    def flush(self) -> Found:
+        """Returns what is left when the answer has ended; a whole call counts, closed or not."""
+        held, self._held = self._held, ""
+        if not self._is_inside:
+            return Found(held)
+        calls = _calls(held)
+        return Found("" if calls else _BEGIN + held, calls)
+
+    def _show(self, found: Found, text: str) -> None:
+        # Line ends before and between calls belong to the form.
+        if not (self._has_calls and not text.strip()):
+            found.content += text
+
+
+class BareCalls:
+    """Takes an answer that is content, or nothing but calls in JSON, as its first character tells."""
+
+    def __init__(self) -> None:
+        self._held, self._is_content = "", False
+
+    def push(self, text: str) -> Found:
+        if self._is_content:
+            return Found(text)
+        self._held += text
+        begin = self._held.lstrip()
+        if begin and begin[0] not in "[{":
+            self._is_content = True
+            return Found(self._taken())
+        return Found()
+
+    def flush(self) -> Found:
+        held = self._taken()
+        calls = _calls(held)
+        return Found("" if calls else held, calls)
+
+    def _taken(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+class ForcedCalls:
+    """Takes an answer that a grammar made: a list of calls, or with `name` the arguments of one."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name, self._held = name, ""
+
+    def push(self, text: str) -> Found:
+        self._held += text
+        return Found()
+
+    def flush(self) -> Found:
+        if self._name is not None:
+            # An answer that max_tokens has cut is told as it is, as OpenAI does.
+            return Found(calls=[Call(self._name, self._held)])
+        calls = _calls(self._held)
+        return Found("" if calls else self._held, calls)
+
+
+Calls = TaggedCalls | BareCalls | ForcedCalls
+
+
+def reader(template: str) -> Calls:
+    """Returns the reader for models of this chat template."""
+    return TaggedCalls() if _BEGIN in template else BareCalls()
+
+
+def forced_schema(tools: list[dict[str, Any]], name: str | None, *, several: bool) -> dict[str, Any]:
+    """Returns the JSON schema of an answer that must be calls: a list of them, or the arguments of `name`."""
+    functions = {tool["function"]["name"]: tool["function"] for tool in tools}
+    if name is not None:
+        return _parameters(functions[name])
+    schemas = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": function["name"]}, "arguments": _parameters(function)},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for function in functions.values()
+    ]
+    most = {} if several else {"maxItems": 1}
+    return {"type": "array", "minItems": 1, **most, "items": {"anyOf": schemas}}
+
+
+def _parameters(function: dict[str, Any]) -> dict[str, Any]:
+    return function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def _calls(text: str) -> list[Call]:
+    """Returns the calls that a text is; none where it is anything else."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    calls = []
+    for entry in said if isinstance(said, list) else [said]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            return []
+        arguments = entry.get("arguments", entry.get("parameters", {}))
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        calls.append(Call(entry["name"], arguments))
+    return calls
+
+
+def _overlap(text: str, tag: str) -> int:
+    """Says how many characters at the end of a text may begin the tag."""
+    return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)
