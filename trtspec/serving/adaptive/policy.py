@@ -23,6 +23,14 @@ HALF_LIFE_S = 2.0
 """The seconds after which an acceptance counts half: texts drift."""
 
 
+def size_of(load: int) -> int:
+    """Returns the same number for loads that are alike: 1, 2, 3 to 5, 6 to 11, 12 to 23 and so on.
+
+    A server that has 64 places is now and then short of one, so bounds are not at powers of two.
+    """
+    return (load * 4 // 3).bit_length()
+
+
 class Origin:
     """What all completions have shown of the drafts of one origin."""
 
@@ -31,6 +39,7 @@ class Origin:
         self.acceptance, self._since = Acceptance(longest, OVERALL_KEEP), 0.0
         self._probes: dict[int, Probes] = {}
         self._used: dict[int, int] = {}
+        self._latest = self._first = min(probes.FIRST, longest)
 
     def probes(self, size: int) -> Probes:
         if size not in self._probes:
@@ -43,7 +52,12 @@ class Origin:
         best = max(range(len(goodput)), key=goodput.__getitem__)
         if goodput[best] > MARGIN * goodput[self._used.setdefault(size, best)]:
             self._used[size] = best
-        return self._used[size]
+        self._latest = self._used[size]
+        return self._latest
+
+    def first(self) -> int:
+        """Returns the K to begin with at a load of which nothing is known: none where none paid last."""
+        return self._first if self._latest else 0
 
     def record(self, counts: VerificationCounts, now: float) -> None:
         self.acceptance.fade(0.5 ** ((now - self._since) / HALF_LIFE_S))
@@ -75,7 +89,7 @@ class AdaptivePolicy:
 
     def costs(self, load: int) -> Costs:
         """Returns what rounds take at this load; nothing is taken over from another, which misleads."""
-        size = load.bit_length()
+        size = size_of(load)
         if size not in self._costs:
             self._costs[size] = Costs(self.longest, load)
         return self._costs[size]
@@ -112,16 +126,17 @@ class AdaptivePace:
         self._policy = policy
         self._own: dict[str, Acceptance] = {}
         self._length, self._before = 0, 0
-        self._is_first = True
+        self._is_first, self._size = True, 0
         self.burst = BURST
 
     def choose(self, origin: str, longest: int, load: int, now: float) -> int:
         """Returns K of the next round, at most `longest`; 0 for `burst` tokens of the target alone."""
-        policy, size = self._policy, load.bit_length()
+        policy, size = self._policy, size_of(load)
+        self._size = size
         known, costs = policy.origin(origin), policy.costs(load)
         tokens = expected_tokens(self._acceptance(origin), known.acceptance, policy.longest, load)
         seconds = costs.seconds(origin)
-        length = known.better(size, tokens, seconds) if seconds else min(probes.FIRST, policy.longest)
+        length = known.better(size, tokens, seconds) if seconds else known.first()
         costs.use(origin, length)
         self.burst = BURST
         if not self._is_first:
@@ -151,23 +166,22 @@ class AdaptivePace:
         if counts.num_verified:
             self._acceptance(origin).record(counts.num_verified, counts.num_accepted)
             known.record(counts, now)
-        if self._length == self._before and self._is_shared:
+        if self._length == self._before and self._is_shared(load):
             self._policy.costs(load).record(origin, self._length, seconds)
         self._is_first = False
 
     def decoded(self, num_tokens: int, load: int, seconds: float) -> None:
         """Notes a burst of the target alone, before its `end`; its time counts if others are alone too."""
         self._length = 0
-        if not self._is_first and num_tokens and self._is_shared:
+        if not self._is_first and num_tokens and self._is_shared(load):
             self._policy.costs(load).record_alone(seconds / num_tokens)
         for acceptance in self._own.values():
             acceptance.fade(OWN_KEEP ** (num_tokens / 4))
         self._is_first = False
 
-    @property
-    def _is_shared(self) -> bool:
-        """Says whether what runs has this K on the average."""
-        return abs(self._policy.mean_length - self._length) < 0.5
+    def _is_shared(self, load: int) -> bool:
+        """Says whether what runs has this K on the average, and whether the load has stayed."""
+        return self._size == size_of(load) and abs(self._policy.mean_length - self._length) < 0.5
 
     def _acceptance(self, origin: str) -> Acceptance:
         if origin not in self._own:

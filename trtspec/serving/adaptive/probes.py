@@ -31,7 +31,7 @@ class Probes:
     """
 
     def __init__(self, longest: int) -> None:
-        self._first = (min(FIRST, longest), 0)
+        self._longest = longest
         self._untried: list[int] = []
         self._length, self._left, self._gap = 0, 0, 0
         self._due = 0.0
@@ -76,7 +76,7 @@ class Probes:
         if now < self._due:
             return False
         if not seconds:
-            self._untried, self._due = list(self._first), now + LEAST_S
+            self._untried, self._due = [best, 0 if best else min(FIRST, self._longest)], now + LEAST_S
         else:
             doubts = doubt()
             self._untried = [self._other(best, tokens, seconds, doubts)]
@@ -101,7 +101,7 @@ class Probes:
         if best == 0:
             return promising
         self._turn += 1
-        return (promising, min(best + 1, longest), 0, best - 1)[self._turn % 4]
+        return (promising, best + 1 if best < longest else promising, 0, best - 1)[self._turn % 4]
 
 
 def _pause(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from trtspec.serving.adaptive.costs import WINDOW, Costs
-from trtspec.serving.adaptive.policy import BURST, AdaptivePolicy
+from trtspec.serving.adaptive.policy import BURST, AdaptivePolicy, size_of
 from trtspec.serving.verification import VerificationCounts
 
 LONGEST, TOKENS, PREFILL_S, NOISE = 8, 128, 0.02, 0.1
@@ -207,6 +207,38 @@ def test_bursts_of_all_end_together() -> None:
     late = policy.pace()
     assert late.choose("engine", LONGEST, 3, 0.010 * BURST - 0.020) == 0
     assert late.burst == BURST
+
+
+def test_a_server_that_is_short_of_one_completion_is_as_busy_as_a_full_one() -> None:
+    for places in (2, 4, 8, 16, 32, 64, 128, 256):
+        assert size_of(places) != size_of(2 * places)
+        if places > 4:
+            assert size_of(places - 1) == size_of(places) == size_of(places + 1)
+    assert len({size_of(load) for load in (1, 2, 3)}) == 3
+
+
+def test_a_round_in_which_the_load_changed_tells_nothing() -> None:
+    policy = AdaptivePolicy(LONGEST)
+    pace = policy.pace()
+    for load in (1, 64):
+        pace.choose("engine", LONGEST, 1, 0.0)
+        pace.begin(4)
+        pace.verified("engine", VerificationCounts(4, 2), load, 0.002, 0.0)
+        pace.end(4)
+    assert policy.costs(64).doubt("engine") == Costs(LONGEST, 64).doubt("engine")
+
+
+def test_where_no_draft_pays_another_load_begins_without_one() -> None:
+    policy = AdaptivePolicy(LONGEST)
+    costs = policy.costs(1)
+    assert policy.pace().choose("engine", LONGEST, 64, 0.0) > 0
+    costs.use("engine", 4)
+    for _ in range(8):
+        for _ in range(2 * WINDOW):
+            costs.record("engine", 4, 0.100)
+        costs.record_alone(0.001)
+    assert policy.pace().choose("engine", LONGEST, 1, 0.0) == 0
+    assert policy.pace().choose("engine", LONGEST, 64, 0.0) == 0
 
 
 def try_all(costs: Costs) -> None:

@@ -1,0 +1,82 @@
+"""The adaptive policy with 64 completions at once, on a simulated device, whose costs are known."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import aclosing
+
+import pytest
+
+from tests.fakes.simulated_device import Cost, Device, SimulatedEngine
+from tests.fakes.virtual_time import run_virtually
+from tests.perf.coordinator import byte_tokenizer
+from trtspec.serving.completion import NO_END, CompletionRequest
+from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.pace import Policy
+
+PLACES, TOKENS, LONGEST, PHASE_S, NOISE = 64, 128, 8, 60.0, 0.1
+BAR = 0.9
+
+
+class Clients:
+    """A server, and clients that keep it busy; `tokens` counts what it said."""
+
+    def __init__(
+        self, length: int | None, target: Cost, draft: Cost, agreement: float, max_rows: int
+    ) -> None:
+        device = Device(1, NOISE, max_rows)
+        drafter, verifier = (SimulatedEngine(device, cost, LONGEST, PLACES) for cost in (draft, target))
+        verifier.agreement = agreement
+        policy: Policy = "adaptive" if length is None else "fixed"
+        self._coordinator = Coordinator(verifier, drafter, byte_tokenizer(), policy=policy)
+        self._length, self.tokens = length, 0
+
+    async def run(self) -> float:
+        """Returns the tokens per second of all, behind a while in which one was alone."""
+        first = asyncio.ensure_future(self._client(0))
+        await asyncio.sleep(PHASE_S / 6)
+        others = [asyncio.ensure_future(self._client(seed)) for seed in range(1, PLACES)]
+        before = self.tokens
+        await asyncio.sleep(PHASE_S)
+        said = self.tokens - before
+        for client in (first, *others):
+            client.cancel()
+        await asyncio.wait([first, *others])
+        await asyncio.sleep(1)
+        return said / PHASE_S
+
+    async def _client(self, seed: int) -> None:
+        dice = random.Random(seed)
+        while True:
+            request = CompletionRequest(
+                prompt_token_ids=[1] * dice.randint(60, 150),
+                max_tokens=TOKENS,
+                num_draft_tokens=self._length,
+                end_id=NO_END,
+            )
+            async with aclosing(self._coordinator.stream(request)) as deltas:
+                async for delta in deltas:
+                    self.tokens += len(delta.token_ids)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("target", "draft", "agreement", "max_rows"),
+    [
+        pytest.param(Cost(0.0015, 0.00036, 0.00014), Cost(0.0004, 0.0001, 0.00003), 0.7, 256, id="a CPU"),
+        pytest.param(Cost(0.0015, 0.00036, 0.00014), Cost(0.0004, 0.0001, 0.00003), 0.1, 256, id="in vain"),
+        pytest.param(Cost(0.010, 0.00002, 0.00001), Cost(0.0015, 5e-6, 3e-6), 0.7, 2048, id="a GPU"),
+        pytest.param(Cost(0.010, 0.00002, 0.00001), Cost(0.0015, 5e-6, 3e-6), 0.95, 2048, id="nearly sure"),
+    ],
+)
+def test_many_have_nearly_the_goodput_of_the_best_fixed_length(
+    target: Cost, draft: Cost, agreement: float, max_rows: int
+) -> None:
+    """In a minute that begins with 63 prompts at once; the target alone is one of the fixed lengths."""
+
+    def goodput(length: int | None) -> float:
+        return run_virtually(Clients(length, target, draft, agreement, max_rows).run())
+
+    best = max(goodput(length) for length in (0, 1, 2, 4, 8))
+    assert goodput(None) >= BAR * best
