@@ -50,12 +50,19 @@ def wait_until(happens: Callable[[], T | Literal[False]], what: str, seconds: fl
     return result
 
 
+_given = set[int]()
+
+
 def free_ports() -> tuple[int, int, int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    first, second, third = (listener.getsockname()[1] for listener in listeners)
-    for listener in listeners:
-        listener.close()
-    return first, second, third
+    """Returns ports that nobody listens to, and none twice: who was given one may not listen yet."""
+    while True:
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        first, second, third = (listener.getsockname()[1] for listener in listeners)
+        for listener in listeners:
+            listener.close()
+        if _given.isdisjoint(ports := (first, second, third)):
+            _given.update(ports)
+            return ports
 
 
 @dataclass

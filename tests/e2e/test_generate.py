@@ -47,6 +47,8 @@ def test_counts_come_when_asked_for(server: Deploy) -> None:
         "acceptance_rate",
         "total_accepted_draft_tokens",
         "total_draft_tokens",
+        "num_spec_steps",
+        "acceptance_histogram",
     }
 
 
