@@ -68,7 +68,7 @@ class Origin:
 class AdaptivePolicy:
     """What all completions have shown; `longest` is the target's `max_draft_len`.
 
-    Loads, the numbers of completions that run, are told apart by their bits: 1, 2 to 3, 4 to 7 and so on.
+    Loads, the numbers of completions that run, are told apart by `size_of`.
     """
 
     def __init__(self, longest: int) -> None:

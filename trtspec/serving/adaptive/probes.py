@@ -72,7 +72,7 @@ class Probes:
         seconds: Sequence[float],
         doubt: Callable[[], Sequence[float]],
     ) -> bool:
-        """Notes what to try now, if anything."""
+        """Notes what to try now, if anything; at first the K in use too, since others are measured by it."""
         if now < self._due:
             return False
         if not seconds:
