@@ -13,6 +13,7 @@ from trtspec.serving.stats import Stats
 
 PERIOD_S = 1.0
 """The seconds between two updates of counters, while there are requests."""
+_AT_WORK = ("trtspec:num_requests_running", "trtspec:num_requests_waiting")
 
 
 class Metrics:
@@ -25,24 +26,25 @@ class Metrics:
     def __init__(self, labels: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
         self._labels, self._clock = dict(labels), clock
         self._began = self._due = clock()
-        self._over = 0
+        self._done = 0
         self._series: dict[str, Series] = {}
         self.update(Stats())
 
     def update(self, stats: Stats) -> None:
-        now, over = self._clock(), sum(stats.ended.values()) + sum(stats.failures.values())
-        is_idle = not (stats.running or stats.waiting)
+        # What is present is read first and told last: who sees that nothing runs any more finds all counted.
+        present, now = list(gauges(stats)), self._clock()
+        is_idle = not any(sample.value for sample in present if sample.name in _AT_WORK)
+        done = sum(map(sum, (stats.rounds.copy().values(), stats.ended.values(), stats.failures.values())))
         is_due = now >= self._due
-        if is_due or (is_idle and over != self._over):
-            self._over = over
+        if is_due or (is_idle and done != self._done):
+            self._done = done
             for sample in counters(stats, now - self._began):
                 self._send(sample)
         if is_due:
             self._due = now + PERIOD_S
             for sample in histograms(stats):
                 self._send(sample)
-        # Behind the counters, so that who sees that nothing runs any more finds all that ran counted.
-        for sample in gauges(stats):
+        for sample in present:
             self._send(sample)
 
     def _send(self, sample: Sample) -> None:

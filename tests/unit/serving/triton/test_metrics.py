@@ -89,3 +89,17 @@ def test_when_nothing_runs_any_more_all_is_told(triton: Triton) -> None:
     triton.sent.clear()
     metrics.update(stats)
     assert triton.sent == []
+
+
+def test_a_client_that_leaves_leaves_its_rounds_counted(triton: Triton) -> None:
+    """Its request is not over yet when its place is free, and has no end that is counted."""
+    metrics = importlib.import_module(MODULE).Metrics({"model": "pair"}, lambda: 0.0)
+    stats = Stats(running=1)
+    metrics.update(stats)
+    stats.rounds[4] += 3
+    stats.record("engine", 4, 2)
+    stats.running = 0
+    metrics.update(stats)
+    drafts = ("trtspec:spec_decode_num_drafts", "model=pair", "origin=engine")
+    assert triton.values[drafts] == 1
+    assert triton.values["trtspec:num_requests_running", "model=pair"] == 0
