@@ -36,7 +36,7 @@ def serve(
     That one serves a model of trtspec; this runs until Ctrl-C or SIGTERM. The folder of the tokenizer is
     in the build directory; without it there is no chat template, and prompts alone are answered.
     """
-    from trtspec.deploy.deployment import is_loopback
+    from trtspec.deploy.deployment import in_url, is_loopback
     from trtspec.deploy.openai import check_keys
     from trtspec.deploy.ports import listen
     from trtspec.errors import ModelError
@@ -58,6 +58,6 @@ def serve(
         raise ModelError(error.path, error.problem, "name the folder tokenizer of a build") from None
     listener = listen(host, port)
     out.status(f"in front of {model_name} at {url}; Ctrl-C stops it")
-    out.result(f"OpenAI   http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+    out.result(f"OpenAI   http://{in_url(host)}:{port}/v1")
     server.serve(listener, settings, texts, loaded_keys)
     out.status("stopped")

@@ -33,6 +33,11 @@ def patience(build: Path) -> float:
     return _START_S + sum(file.stat().st_size for file in build.glob("*/engine/*")) / _SLOW_DISK_B_S
 
 
+def in_url(host: str) -> str:
+    """Returns the host as URLs write it."""
+    return f"[{host}]" if ":" in host else host
+
+
 def is_loopback(host: str) -> bool:
     """Says whether only this machine can reach what listens on the host."""
     return host in ("localhost", "::1") or host.startswith("127.")
@@ -111,7 +116,7 @@ class Deployment:
     @property
     def url_host(self) -> str:
         """The client's host as URLs write it."""
-        return f"[{self.client_host}]" if ":" in self.client_host else self.client_host
+        return in_url(self.client_host)
 
     def is_ready(self) -> bool:
         """Says whether the server takes requests for the model."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import resource
 import threading
 import uuid
 from collections.abc import Coroutine, Mapping
@@ -30,6 +29,7 @@ from yarl import URL
 
 from trtspec.deploy.answers import corrected, error, error_json, without_status
 from trtspec.deploy.bodies import Bodies, BodyError, is_deep, with_field
+from trtspec.open_files import allow_connections
 from trtspec.serving.triton.departures import LEFT, REQUEST
 from trtspec.serving.triton.request_id import HEADER, ID
 
@@ -111,7 +111,7 @@ class Front:
         self._server = web.Server(
             self._handle, handler_cancellation=True, access_log=None, keepalive_timeout=_IDLE_S
         )
-        self._most = _most_connections()
+        self._most = allow_connections(_MOST_CONNECTIONS)
         self._listener = await self._loop.create_server(self._accept, self._host, self._port, backlog=1024)
 
     async def _close(self) -> None:
@@ -229,18 +229,6 @@ def _forwarded(headers: Mapping[str, str]) -> list[tuple[str, str]]:
         for name, value in headers.items()
         if name.lower() not in _NOT_FORWARDED
     ]
-
-
-def _most_connections() -> int:
-    """Raises this process's limit of open files, and returns how many connections it allows.
-
-    Each takes two files, one to the client and one to Triton.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * _MOST_CONNECTIONS + 256
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-    return (max(soft, most) - 256) // 2
 
 
 class _Full(asyncio.Protocol):

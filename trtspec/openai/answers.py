@@ -57,24 +57,14 @@ class Chat:
             delta["tool_calls"] = [
                 {"index": number, **_call(call)} for number, call in enumerate(found.calls, first or 0)
             ]
-        return {
-            "index": piece.choice,
-            "delta": delta,
-            "logprobs": log_probs,
-            "finish_reason": piece.finish_reason,
-        }
+        return _choice(piece, log_probs, delta=delta)
 
     def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": found.content, "refusal": None}
         if found.calls:
             message["content"] = found.content or None
             message["tool_calls"] = [_call(call) for call in found.calls]
-        return {
-            "index": piece.choice,
-            "message": message,
-            "logprobs": log_probs,
-            "finish_reason": piece.finish_reason,
-        }
+        return _choice(piece, log_probs, message=message)
 
     def log_probs(self, tokenizer: Tokenizer, piece: Piece, offset: int) -> dict[str, Any]:
         return chat_log_probs(tokenizer, piece)
@@ -93,12 +83,7 @@ class Completions:
         return self.choice(piece, found, log_probs)
 
     def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
-        return {
-            "index": piece.choice,
-            "text": found.content,
-            "logprobs": log_probs,
-            "finish_reason": piece.finish_reason,
-        }
+        return _choice(piece, log_probs, text=found.content)
 
     def log_probs(self, tokenizer: Tokenizer, piece: Piece, offset: int) -> dict[str, Any]:
         return completion_log_probs(tokenizer, piece, offset)
@@ -158,8 +143,7 @@ class Answer:
     def _beginning(self, choice: int) -> bytes:
         self._has_begun[choice] = True
         delta = {"role": "assistant", "content": "", "refusal": None}
-        first = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
-        return self._before + orjson.dumps(first) + self._after
+        return self._before + orjson.dumps(_choice(Piece(choice, ""), None, delta=delta)) + self._after
 
     # Whole.
 
@@ -217,6 +201,10 @@ class Answer:
         if self._speculation is None:
             return {}
         return {"metrics": {"speculative_decoding": self._speculation}}
+
+
+def _choice(piece: Piece, log_probs: Any, **said: Any) -> dict[str, Any]:
+    return {"index": piece.choice, **said, "logprobs": log_probs, "finish_reason": piece.finish_reason}
 
 
 def _call(call: Call) -> dict[str, Any]:

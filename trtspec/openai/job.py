@@ -71,7 +71,7 @@ def chat(body: ChatRequest, prompt: str, template: str, tenant: str, tokenizer: 
             raise ApiError(400, "response_format does not go with a tool that must be called", "tool_choice")
         name = choice.function.name if isinstance(choice, NamedTool) else None
         schema = forced_schema(_tools(body), name, several=body.parallel_tool_calls is not False)
-        shared |= _guide("json_schema", schema)
+        shared |= _guide(schema)
         calls = lambda: ForcedCalls(name)  # noqa: E731
     return _job(body, [shared], calls, several_calls=body.parallel_tool_calls is not False)
 
@@ -182,13 +182,13 @@ def _format(body: Request) -> dict[str, Any]:
     if wanted is None or wanted.type == "text":
         return {}
     if wanted.json_schema is None:
-        return _guide("json_schema", {"type": "object"})
-    return _guide("json_schema", wanted.json_schema.schema_)
+        return _guide({"type": "object"})
+    return _guide(wanted.json_schema.schema_)
 
 
-def _guide(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _guide(schema: dict[str, Any]) -> dict[str, Any]:
     text = json.dumps(schema, ensure_ascii=False)
-    return {"guided_decoding_guide_type": kind, "guided_decoding_guide": text}
+    return {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": text}
 
 
 def _calls(body: ChatRequest, template: str) -> Callable[[], Calls] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.openai.errors import ApiError
+from trtspec.serving.stats import SpeculationCounts
 
 # The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
 _STATUS = re.compile(r"(\d{3}) ")
@@ -84,9 +85,10 @@ def _many(value: Any) -> tuple[Any, ...]:
 def _speculation(said: dict[str, Any]) -> dict[str, Any]:
     histogram, steps = list(_many(said["acceptance_histogram"])), said["num_spec_steps"]
     drafted, accepted = said["total_draft_tokens"], said["total_accepted_draft_tokens"]
+    counts = SpeculationCounts(steps, drafted, accepted)
     return {
-        "mean_acceptance_length": 1 + accepted / steps if steps else 0.0,
-        "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+        "mean_acceptance_length": counts.mean_acceptance_length,
+        "draft_acceptance_rate": counts.draft_acceptance_rate,
         "acceptance_histogram": histogram,
         "num_spec_steps": steps,
         "num_accepted_draft_tokens": accepted,

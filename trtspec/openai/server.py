@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import signal
 import socket
 from collections.abc import Generator
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 import uvicorn
 import uvloop
 
+from trtspec.open_files import allow_connections
 from trtspec.openai.app import Texts, make_app
 from trtspec.openai.connection import Connection
 from trtspec.openai.control import follow
@@ -42,10 +42,7 @@ def load(settings: Settings) -> tuple[Texts, Keys]:
 
 def serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys) -> None:
     """Serves until SIGINT or SIGTERM, or with no `url` in the settings until standard input ends."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Each connection takes two files, one to the client and one to Triton.
-    wanted = 2 * _MOST_CONNECTIONS + 256
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
+    allow_connections(_MOST_CONNECTIONS)
     uvloop.run(_serve(listener, settings, texts, keys))
 
 

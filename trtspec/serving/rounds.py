@@ -87,10 +87,12 @@ class Rounds:
         Without a proposal (a draft expects the end, or failed) the target decodes one token.
         """
         state, begin = self._state, self._clock()
+        request = state.request(length)
         self._pace.begin(length)
         try:
-            draft = await drafter.propose(state.request(length), deadline)
-            response = await self._target.answer(state.request(len(draft) + 1, draft), deadline)
+            draft = await drafter.propose(request, deadline)
+            verification = state.request(len(draft) + 1, draft, request.sampling)
+            response = await self._target.answer(verification, deadline)
             ended = not response.token_ids or response.finish_reason is FinishReason.END_ID
             counts = read_verification(draft, response.token_ids, ended)
             now = self._clock()

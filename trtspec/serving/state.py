@@ -63,15 +63,22 @@ class CompletionState:
         return min(self.min_tokens, self.max_tokens) - self.num_output_tokens
 
     def request(
-        self, max_tokens: int, draft_token_ids: Sequence[int] = (), streaming: bool = False
+        self,
+        max_tokens: int,
+        draft_token_ids: Sequence[int] = (),
+        sampling: SamplingConfig | None = None,
+        streaming: bool = False,
     ) -> Request:
-        """Returns the request that continues the text, or that verifies the draft."""
+        """Returns the request that continues the text, or that verifies the draft.
+
+        `sampling` is that of another request for the same text, if there is one: it takes time to make.
+        """
         return Request(
             input_token_ids=self.text,
             max_tokens=max_tokens,
             draft_token_ids=draft_token_ids,
             end_id=self.end_ids[0] if self.end_ids else None,
-            sampling=at_token(self.sampling, self.num_output_tokens),
+            sampling=sampling or at_token(self.sampling, self.num_output_tokens),
             streaming=streaming,
             bad_words=self.bad_words,
             embedding_bias=self.embedding_bias,

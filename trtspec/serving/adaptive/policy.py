@@ -43,7 +43,7 @@ class Origin:
 
     def probes(self, size: int) -> Probes:
         if size not in self._probes:
-            self._probes[size] = Probes(self.longest)
+            self._probes[size] = Probes(self._first)
         return self._probes[size]
 
     def better(self, size: int, tokens: list[float], seconds: list[float]) -> int:

@@ -27,11 +27,12 @@ LEAST_S, MOST_S = 0.5, 30.0
 class Probes:
     """Says which K to try, if any: a draft and none at first, then another than the best one now and then.
 
-    A probe is for all completions, since what a round takes depends on what the others do.
+    A probe is for all completions, since what a round takes depends on what the others do. `first` is the K
+    to begin with.
     """
 
-    def __init__(self, longest: int) -> None:
-        self._longest = longest
+    def __init__(self, first: int) -> None:
+        self._first = first
         self._untried: list[int] = []
         self._length, self._left, self._gap = 0, 0, 0
         self._due = 0.0
@@ -76,7 +77,7 @@ class Probes:
         if now < self._due:
             return False
         if not seconds:
-            self._untried, self._due = [best, 0 if best else min(FIRST, self._longest)], now + LEAST_S
+            self._untried, self._due = [best, 0 if best else self._first], now + LEAST_S
         else:
             doubts = doubt()
             self._untried = [self._other(best, tokens, seconds, doubts)]
