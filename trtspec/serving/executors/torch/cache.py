@@ -14,7 +14,6 @@ from torch import Tensor
 from trtspec.serving.executors.torch.budget import capacity
 from trtspec.serving.executors.torch.cache_view import BatchView, CacheView, CausalMask, SequenceView
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
-from trtspec.serving.executors.torch.scheduler import CHUNK
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +38,7 @@ class Cache:
         self._empty = torch.empty(self._shape, dtype=config.dtype, device=device)
         self._slots: dict[int, Tensor] = {}
         sharing = config.num_heads // config.num_kv_heads
-        self._causal = CausalMask(
-            CHUNK, self._max_seq_len, config.sliding_window, sharing, config.dtype, device
-        )
+        self._causal = CausalMask(config.sliding_window, sharing, config.dtype, device)
 
     @property
     def tokens(self) -> int:

@@ -30,28 +30,16 @@ class CacheView(Protocol):
 class CausalMask:
     """Gives the masks by which a position sees all its past, or the last `window` positions with itself.
 
-    Masks are cut from one table: `rows` consecutive positions between all their past and all their future.
-    `heads` is how many of them share keys.
+    A mask is made for what a step looks at, so it grows with the texts and not with `max_seq_len`. `heads` is
+    how many of them share keys.
     """
 
-    def __init__(
-        self,
-        rows: int,
-        length: int,
-        window: int | None,
-        heads: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self._length, self._window, self._heads = length, window or length, heads
-        table = torch.full((rows, length + rows), float("-inf"), dtype=dtype, device=device)
-        self._table = table.triu(length + 1)
-        if self._window < length:
-            self._table += table.tril_(length - self._window)
+    def __init__(self, window: int | None, heads: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._window, self._heads, self._dtype, self._device = window, heads, dtype, device
 
     def first(self, start: int) -> int:
         """Returns the first position that a row at `start`, or a later one, may see."""
-        return max(start + 1 - self._window, 0)
+        return 0 if self._window is None else max(start + 1 - self._window, 0)
 
     def mask(self, starts: Sequence[int], rows: int) -> Tensor | None:
         """Returns `[sequences, 1, rows, positions]`: 0 where a row may look, -inf elsewhere.
@@ -62,17 +50,16 @@ class CausalMask:
         low, high = min(starts), max(starts)
         if rows == 1 and low == high:
             return None
-        begin, end = self._length + self.first(low), self._length + high + rows
-        parts = [self._cut(rows, begin - start, end - start) for start in starts]
-        if len(parts) == 1:
-            return parts[0][None, None]
-        return torch.stack(parts).repeat_interleave(self._heads, 1)[:, None]
-
-    def _cut(self, rows: int, begin: int, end: int) -> Tensor:
-        """Returns a part of the table, which is continued with -inf: all beyond its end is future."""
-        part = self._table[:rows, begin:end]
-        missing = end - begin - part.shape[1]
-        return F.pad(part, (0, missing), value=float("-inf")) if missing else part
+        heads = 1 if len(starts) == 1 else self._heads
+        last, first = high + rows - 1, self.first(low)
+        # Each row of a mask is a part of one line, what the last row sees of its past and the first of its
+        # future, from as much further on as the row is before the last.
+        line = torch.full((2 * last - low + 1 - first,), float("-inf"), dtype=self._dtype, device=self._device)
+        line[self.first(last) - first : last + 1 - first] = 0
+        parts = [last - start - row for start in starts for row in range(rows) for _ in range(heads)]
+        every = line.unfold(0, last + 1 - first, 1)
+        mask = every.index_select(0, torch.tensor(parts, device=self._device))
+        return mask.view(len(starts), 1, rows * heads, -1)
 
 
 class SequenceView:

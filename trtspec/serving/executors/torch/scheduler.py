@@ -14,7 +14,7 @@ from trtspec.serving.executors.torch.sequence import Sequence
 # (990 TFLOP/s and 3.35 TB/s, bfloat16). These are several times that.
 MAX_ROWS = {"cpu": 256, "cuda": 2048}
 
-# The most rows of one sequence in one step: bounds the table of masks.
+# The most rows of one sequence in one step: bounds its mask, which has its whole text in each row.
 CHUNK = 512
 
 
