@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from trtspec.serving.executors.torch.cache import Span
 from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 CERTAIN = 1e4

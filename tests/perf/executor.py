@@ -19,8 +19,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from tests.fakes.engine_dir import tiny_llama, write_engine
-from trtspec.serving.executors.torch.cache import Span
 from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 
 LENGTH = 200

@@ -15,9 +15,9 @@ import torch
 from tests.perf.pair import heldout
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.executor import Request, SamplingConfig
-from trtspec.serving.executors.torch.cache import Span
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.sampler import log_probs
+from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.seeds import at_token
 from trtspec.serving.tokenizer import Tokenizer

@@ -22,9 +22,10 @@ from trtspec.errors import ModelError
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.families.family import shapes
 from trtspec.models.source import read_source
-from trtspec.serving.executors.torch.cache import Cache, Span
+from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import read_tensors
 
 LLAMA3 = {

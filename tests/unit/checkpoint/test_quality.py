@@ -25,9 +25,10 @@ from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.torch_builder import build
 from trtspec.models.families import family_of
 from trtspec.models.source import Source, read_source
-from trtspec.serving.executors.torch.cache import Cache, Span
+from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import read_tensors
 
 TEXTS = torch.randint(0, 264, (5, 30), generator=torch.Generator().manual_seed(1)).tolist()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -14,15 +13,7 @@ from torch import Tensor
 from trtspec.serving.executors.torch.budget import capacity
 from trtspec.serving.executors.torch.cache_view import BatchView, CacheView, CausalMask, SequenceView
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The `rows` new positions of the sequence in `slot`, from `start` on; the cache has those before."""
-
-    slot: int
-    start: int
-    rows: int
+from trtspec.serving.executors.torch.spans import SIZES, Span, batches
 
 
 class Cache:
@@ -37,6 +28,8 @@ class Cache:
         self._shape = (config.num_layers, 2 * config.num_kv_heads, 0, config.head_size)
         self._empty = torch.empty(self._shape, dtype=config.dtype, device=device)
         self._slots: dict[int, Tensor] = {}
+        self._room = self._empty.new_empty(0)
+        self._window, self._size = config.sliding_window, SIZES[device.type]
         sharing = config.num_heads // config.num_kv_heads
         self._causal = CausalMask(config.sliding_window, sharing, config.dtype, device)
 
@@ -46,16 +39,20 @@ class Cache:
         return sum(slot.shape[2] for slot in self._slots.values())
 
     def views(self, spans: Sequence[Span]) -> list[CacheView]:
-        """Returns a view for each run of spans with the same number of rows, in the order of the spans."""
+        """Returns a view for each of the `batches` of spans, in the order of the spans."""
+        _, heads, _, head_size = self._shape
+        bytes_per_token = heads * head_size * self._empty.element_size()
         views: list[CacheView] = []
-        for rows, run in groupby(spans, key=lambda span: span.rows):
-            group = list(run)
-            starts = [span.start for span in group]
-            slots = [self._grown(span.slot, span.start + rows) for span in group]
-            if len(group) == 1:
+        parts = batches(spans, self._window, bytes_per_token, self._size)
+        rooms = self._rooms([part.gathered * heads * head_size for part in parts])
+        for part, room in zip(parts, rooms, strict=True):
+            rows, starts = part.spans[0].rows, [span.start for span in part.spans]
+            slots = [self._grown(span.slot, span.start + rows) for span in part.spans]
+            if len(slots) == 1:
                 views.append(SequenceView(slots[0], self._kv_heads, starts[0], rows, self._causal))
             else:
-                views.append(BatchView(slots, self._kv_heads, starts, rows, self._causal))
+                gathered = room.view(len(slots), heads, -1, head_size)
+                views.append(BatchView(slots, self._kv_heads, starts, rows, self._causal, gathered))
         return views
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -65,6 +62,18 @@ class Cache:
     def drop(self, slot: int) -> None:
         """Frees the memory of a slot."""
         self._slots.pop(slot, None)
+
+    def _rooms(self, sizes: list[int]) -> list[Tensor]:
+        """Returns memory of so many elements for each batch to gather in.
+
+        One thread has the same for all, which stays in the caches of its processor; several would take its
+        lines from one another.
+        """
+        is_shared = torch.get_num_threads() == 1
+        ends = sizes if is_shared else list(accumulate(sizes))
+        if self._room.numel() < max(ends, default=0):
+            self._room = self._empty.new_empty(max(ends))
+        return [self._room[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def _grown(self, slot: int, length: int) -> Tensor:
         """Returns the slot's tensor, with room for `length` tokens."""

@@ -54,7 +54,9 @@ class CausalMask:
         last, first = high + rows - 1, self.first(low)
         # Each row of a mask is a part of one line, what the last row sees of its past and the first of its
         # future, from as much further on as the row is before the last.
-        line = torch.full((2 * last - low + 1 - first,), float("-inf"), dtype=self._dtype, device=self._device)
+        line = torch.full(
+            (2 * last - low + 1 - first,), float("-inf"), dtype=self._dtype, device=self._device
+        )
         line[self.first(last) - first : last + 1 - first] = 0
         parts = [last - start - row for start in starts for row in range(rows) for _ in range(heads)]
         every = line.unfold(0, last + 1 - first, 1)
@@ -83,19 +85,28 @@ class BatchView:
     """The view of several sequences, each `[layers, 2 * kv_heads, capacity, head_size]`.
 
     Capacities differ. The keys and values that the sequences see are gathered side by side, layer after layer
-    in the same memory, for one product instead of one for each. Behind a shorter sequence there are zeros,
-    since a masked position may hold anything but NaN.
+    in the same memory, for one product instead of one for each. That is `gathered`,
+    `[sequences, 2 * kv_heads, positions, head_size]` up to the last position that any of them sees; other
+    batches may use it too. Behind a shorter sequence there are zeros, since a masked position may hold
+    anything but NaN.
     """
 
     def __init__(
-        self, slots: Sequence[Tensor], kv_heads: int, starts: Sequence[int], rows: int, causal: CausalMask
+        self,
+        slots: Sequence[Tensor],
+        kv_heads: int,
+        starts: Sequence[int],
+        rows: int,
+        causal: CausalMask,
+        gathered: Tensor,
     ) -> None:
-        self.rows, self._kv_heads, self._each = rows * len(slots), kv_heads, rows
-        first, end = causal.first(min(starts)), max(starts) + rows
-        _, heads, _, head_size = slots[0].shape
-        self._seen = slots[0].new_zeros(len(slots), heads, end - first, head_size)
-        self._places = [self._seen[i, :, : start + rows - first] for i, start in enumerate(starts)]
+        self.rows, self._kv_heads, self._each, self._seen = rows * len(slots), kv_heads, rows, gathered
+        end = max(starts) + rows
+        first = end - gathered.shape[2]
         pairs = list(zip(slots, starts, strict=True))
+        lengths = [start + rows - first for start in starts]
+        self._places = [gathered[i, :, :length] for i, length in enumerate(lengths)]
+        self._padding = [gathered[i, :, length:] for i, length in enumerate(lengths) if first + length < end]
         self._parts = _by_layer(slot[:, :, first : start + rows] for slot, start in pairs)
         self._new = _by_layer(slot[:, :, start : start + rows].transpose(1, 2) for slot, start in pairs)
         self._mask = causal.mask(starts, rows)
@@ -105,6 +116,8 @@ class BatchView:
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         torch._foreach_copy_(self._places, self._parts[layer])
+        if self._padding:
+            torch._foreach_zero_(self._padding)
         keys, values = self._seen[:, : self._kv_heads], self._seen[:, self._kv_heads :]
         return _attend(queries, keys, values, self._mask)
 

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trtspec.serving.executors.torch.cache import Cache, Span
+from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_view import CacheView
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.fp8 import E4M3
 from trtspec.serving.executors.torch.linear import NormedLinear, linear
 from trtspec.serving.executors.torch.matrix import Matrix, matrix, stacked, swap_halves
 from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations
+from trtspec.serving.executors.torch.spans import Span
 
 Tensors = dict[str, Tensor]
 

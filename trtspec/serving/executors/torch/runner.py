@@ -13,13 +13,14 @@ import torch
 from trtspec.serving.errors import GuideError
 from trtspec.serving.executor import FinishReason, Limits, Response
 from trtspec.serving.executors.step_result import decode, verify
-from trtspec.serving.executors.torch.cache import Cache, Span
+from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
 from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
 from trtspec.serving.executors.torch.scheduler import Scheduler, Work
 from trtspec.serving.executors.torch.sequence import Sequence
+from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.text import common_prefix
 
 log = logging.getLogger(__name__)

@@ -45,7 +45,7 @@ class Scheduler:
     short: int
 
     def schedule(self, running: Iterable[Sequence]) -> list[Work]:
-        """Returns the work of a step by number of rows: equal ones go through attention together."""
+        """Returns the work of a step by number of rows and then by length: neighbours share attention."""
         works, prompts = [], []
         for sequence in running:
             if sequence.missing <= self.short:
@@ -58,7 +58,7 @@ class Scheduler:
             budget -= work.rows
             if work.rows:
                 works.append(work)
-        return sorted(works, key=lambda work: work.rows)
+        return sorted(works, key=lambda work: (work.rows, work.sequence.computed))
 
 
 def _chunk(sequence: Sequence, budget: int) -> Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import MODELS, tiny_llama, tiny_model, write_engine
-from trtspec.serving.executors.torch.cache import Cache, Span
+from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.scheduler import CHUNK
+from trtspec.serving.executors.torch.spans import SIZES, BatchSize, Span
 from trtspec.serving.executors.torch.weights import read_tensors
 
 BOUND = 3e-5  # relative to the largest logit: what float32 leaves when sums run in another order
@@ -130,12 +132,27 @@ def test_a_ragged_batch(tmp_path: Path, family: str) -> None:
     check_ragged(tmp_path, tiny_model(family))
 
 
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """So many threads: with one of them all batches gather in the same memory."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("size", [BatchSize(1 << 30, 1 << 30), BatchSize(150_000, 150_000), SIZES["cpu"]])
 @pytest.mark.parametrize("rows", [1, 6])
-def test_short_and_long_texts_in_one_batch(tmp_path: Path, rows: int) -> None:
-    """Further apart than any step is long."""
-    lengths = [3, CHUNK + 500, 700]
+def test_short_and_long_texts_in_one_step(tmp_path: Path, threads: int, rows: int, size: BatchSize) -> None:
+    """Further apart than any step is long, in one batch and in several.
+
+    What lay in memory before is not seen.
+    """
+    lengths = [3, 300, 700, 720, 730, CHUNK + 500, 690]
     model = tiny_llama(max_position_embeddings=2048)
     decoder = load(tmp_path, model, max_seq_len=2048)
+    decoder._cache._size = size
+    decoder._cache._room = torch.full((1 << 20,), float("nan"))
     texts = [torch.randint(0, 96, (length + rows,)).tolist() for length in lengths]
     with torch.inference_mode():
         for slot, length in enumerate(lengths):
@@ -147,6 +164,12 @@ def test_short_and_long_texts_in_one_batch(tmp_path: Path, rows: int) -> None:
         parts = decoder.forward(flat, spans, list(range(len(flat)))).split(rows)
     for text, part in zip(texts, parts, strict=True):
         assert difference(part, expected(model, text)[-rows:]) < BOUND
+
+
+def test_a_prompt_alone_gathers_nothing(tmp_path: Path) -> None:
+    decoder = load(tmp_path, tiny_llama())
+    run(decoder, list(range(90)), 30)
+    assert decoder._cache._room.numel() == 0
 
 
 def check_ragged(folder: Path, model: PreTrainedModel) -> None:

@@ -20,13 +20,13 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
 from trtspec.serving.executors.torch import memory
-from trtspec.serving.executors.torch.cache import Span
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.host import ProcessShare
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.executors.torch.runner import STRIKES, Runner
 from trtspec.serving.executors.torch.scheduler import MAX_ROWS
+from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.text import Text
 

@@ -1,0 +1,77 @@
+"""The spans of a step, and which of them go through attention together. No tensors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The `rows` new positions of the sequence in `slot`, from `start` on; the cache has those before."""
+
+    slot: int
+    start: int
+    rows: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """Spans with the same number of rows; together they look at the positions from `first` up to `end`.
+
+    `used` counts what each of them looks at by itself.
+    """
+
+    spans: list[Span]
+    first: int
+    end: int
+    used: int
+
+    def tokens(self, first: int, end: int) -> int:
+        """Returns how many lie side by side, padding included, with another from `first` to `end`."""
+        return (len(self.spans) + 1) * (max(self.end, end) - min(self.first, first))
+
+    def add(self, span: Span, first: int, end: int) -> None:
+        self.spans.append(span)
+        self.first, self.end = min(self.first, first), max(self.end, end)
+        self.used += end - first
+
+    @property
+    def gathered(self) -> int:
+        """Returns how many tokens are gathered side by side; one sequence is looked at where it lies."""
+        return len(self.spans) * (self.end - self.first) if len(self.spans) > 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """The bounds of a batch, in bytes of one layer's keys and values.
+
+    `most` bounds all that is looked at, unless it is two texts, and `padding` that of texts which are not
+    alike.
+    """
+
+    most: int
+    padding: int
+
+
+# On a CPU the keys of a batch stay in caches near the processors until they are used, and padding costs as
+# much as the calls of one batch more. A GPU has no such caches, and waits for calls.
+SIZES = {"cpu": BatchSize(most=4 << 20, padding=1 << 19), "cuda": BatchSize(sys.maxsize, sys.maxsize)}
+
+
+def batches(spans: Iterable[Span], window: int | None, bytes_per_token: int, size: BatchSize) -> list[Batch]:
+    """Returns batches of neighbours, in the order of the spans; a row sees `window` tokens at most."""
+    result: list[Batch] = []
+    for span in spans:
+        first, end = 0 if window is None else max(span.start + 1 - window, 0), span.start + span.rows
+        batch = result[-1] if result else None
+        if batch is not None and batch.spans[0].rows == span.rows:
+            tokens = batch.tokens(first, end)
+            padding = tokens - batch.used - (end - first)
+            is_small = len(batch.spans) == 1 or tokens * bytes_per_token <= size.most
+            if is_small and padding * bytes_per_token <= size.padding:
+                batch.add(span, first, end)
+                continue
+        result.append(Batch([span], first, end, end - first))
+    return result
