@@ -17,6 +17,7 @@ from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
 from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
 from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.penalties import Penalties, punishes
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
 from trtspec.serving.executors.torch.scheduler import Scheduler, Work
 from trtspec.serving.executors.torch.sequence import Sequence
@@ -142,6 +143,8 @@ class Runner:
         for work in works:
             if work.choices and not work.sequence.draft:
                 self._mask(work.sequence)
+            if work.choices and punishes(work.sequence.sampling):
+                self._count(work.sequence, logits.device)
         tokens = choose(logits, [_choice(work.sequence) for work in works if work.choices])
         asked = [work.sequence.log_probs is not None for work in works for _ in range(work.choices)]
         rows = [row for row, is_asked in enumerate(asked) if is_asked]
@@ -170,6 +173,12 @@ class Runner:
         if sequence.guided is not None:
             num_endless = (sequence.sampling.min_tokens or 0) - len(sequence.new)
             sequence.guided.mask(sequence.draft, self._vocab_size, num_endless)
+
+    def _count(self, sequence: Sequence, device: torch.device) -> None:
+        """Has the penalties read what is new of the text."""
+        if sequence.penalties is None:
+            sequence.penalties = Penalties(sequence.sampling, self._vocab_size, device)
+        sequence.penalties.add(sequence.tokens(sequence.penalties.read, sequence.length))
 
     def _advance(self, work: Work, chosen: list[int], logged: Iterator[float]) -> None:
         sequence = work.sequence
@@ -250,4 +259,5 @@ def _choice(sequence: Sequence) -> TokenChoice:
         sequence.bad_words,
         sequence.bias,
         None if sequence.guided is None else sequence.guided.masks,
+        sequence.penalties,
     )

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch.follower import NOTHING, Masks
+from trtspec.serving.executors.torch.penalties import Penalties
 
 WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15
@@ -25,21 +26,23 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """The choice of tokens for `rows` consecutive rows of logits; row j follows `history(None) + draft[:j]`.
+    """The choice of tokens for `rows` consecutive rows of logits; row j follows the text and `draft[:j]`.
 
-    `history` takes how many of the last tokens are wanted, None for all. `number` is the number of the first
-    row's draw, and `generated` how many tokens the request already has. Rows behind the `masks` are free.
+    `history(n)` is the last n tokens of the text, and the `penalties` have read all of it. `number` is the
+    number of the first row's draw, and `generated` how many tokens the request already has. Rows behind the
+    `masks` are free.
     """
 
     sampling: SamplingConfig
     number: int
     generated: int
     end_id: int | None
-    history: Callable[[int | None], list[int]]
+    history: Callable[[int], list[int]]
     draft: list[int]
     bad_words: Sequence[Sequence[int]] = ()
     bias: Mapping[int, float] = field(default_factory=dict)
     masks: Masks | None = None
+    penalties: Penalties | None = None
 
     @property
     def rows(self) -> int:
@@ -53,16 +56,7 @@ class TokenChoice:
     @property
     def changes_logits(self) -> bool:
         """Says whether `change` does anything."""
-        return self._punishes or bool(self.bad_words) or self._forbids_end
-
-    @property
-    def _punishes(self) -> bool:
-        sampling = self.sampling
-        return (
-            sampling.repetition_penalty not in (None, 1)
-            or bool(sampling.presence_penalty)
-            or bool(sampling.frequency_penalty)
-        )
+        return self.penalties is not None or bool(self.bad_words) or self._forbids_end
 
     @property
     def _forbids_end(self) -> bool:
@@ -80,8 +74,8 @@ class TokenChoice:
 
     def change(self, logits: Tensor) -> None:
         """Applies penalties, bad words and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
-        if self._punishes:
-            self._punish(logits)
+        if self.penalties is not None:
+            self.penalties.apply(logits, self.draft)
         if self.bad_words:
             self._ban(logits)
         if self._forbids_end:
@@ -93,17 +87,6 @@ class TokenChoice:
         for row in range(self.rows):
             text = before + self.draft[:row]
             logits[row, [word[-1] for word in self.bad_words if _ends_with(text, word[:-1])]] = float("-inf")
-
-    def _punish(self, logits: Tensor) -> None:
-        sampling, history = self.sampling, self.history(None)
-        repetition, presence = sampling.repetition_penalty or 1.0, sampling.presence_penalty or 0.0
-        for row in range(self.rows):
-            text = torch.tensor(history + self.draft[:row], device=logits.device)
-            counts = torch.bincount(text, minlength=logits.shape[1])
-            seen, values = counts > 0, logits[row]
-            punished = torch.where(values < 0, values * repetition, values / repetition)
-            punished -= presence + (sampling.frequency_penalty or 0.0) * counts
-            logits[row] = torch.where(seen, punished, values)
 
 
 def choose(logits: Tensor, choices: list[TokenChoice]) -> list[int]:

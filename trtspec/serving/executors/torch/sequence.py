@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trtspec.serving.executor import FinishReason, Request, Response
 from trtspec.serving.executors.torch.follower import GuidedText
+from trtspec.serving.executors.torch.penalties import Penalties
 from trtspec.serving.executors.validation import Valid
 from trtspec.serving.guides.compiler import Grammar
 
@@ -11,7 +12,8 @@ from trtspec.serving.guides.compiler import Grammar
 class Sequence:
     """A sequence of tokens: the first `prompt_len` of `text`, and `new`, generated after them.
 
-    `log_probs` are those of the new tokens, None if nobody asks for them.
+    `log_probs` are those of the new tokens, None if nobody asks for them. The `penalties` are None until they
+    are applied.
     The cache holds the first `computed` tokens of both. `seed` is the number of the random stream's first
     token. The text may grow while the sequence runs, and is not read beyond the prompt. It is `guided` by
     a grammar, or not.
@@ -28,6 +30,7 @@ class Sequence:
         if grammar is not None:
             self.guided = GuidedText(request, grammar, valid.text, valid.prompt_len)
         self.new: list[int] = []
+        self.penalties: Penalties | None = None
         self.log_probs: list[float] | None = [] if request.return_log_probs else None
         self.slot = -1
         self.computed = 0
@@ -61,9 +64,9 @@ class Sequence:
             return self.text[start:end]
         return self.text[start:prompt_len] + self.new[: end - prompt_len]
 
-    def history(self, last: int | None = None) -> list[int]:
-        """Returns a copy of the `last` tokens, or of all."""
-        return self.tokens(0 if last is None else max(0, self.length - last), self.length)
+    def history(self, last: int) -> list[int]:
+        """Returns a copy of the `last` tokens."""
+        return self.tokens(max(0, self.length - last), self.length)
 
     def response(self, reason: FinishReason) -> Response | None:
         """Returns the response that the listener gets now, if any."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,11 +8,20 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.executors.torch.penalties import Penalties
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, noise
 
 
 def choice(sampling: SamplingConfig, number: int = 0, draft: tuple[int, ...] = ()) -> TokenChoice:
     return TokenChoice(sampling, number, 0, None, lambda last: [1], list(draft))
+
+
+def penalized(sampling: SamplingConfig, text: list[int], draft: list[int]) -> TokenChoice:
+    """The text is read in two parts."""
+    penalties = Penalties(sampling, 50, torch.device("cpu"))
+    penalties.add(text[:2])
+    penalties.add(text[2:])
+    return TokenChoice(sampling, 0, 0, None, lambda last: [], draft, penalties=penalties)
 
 
 def test_noise_is_standard_gumbel() -> None:
@@ -90,16 +100,28 @@ def test_a_repetition_penalty_counts_the_draft_before_each_row(penalty: float) -
     theirs = RepetitionPenaltyLogitsProcessor(penalty)
     expected = [theirs(torch.tensor([text + draft[:j]]), logits[j : j + 1])[0] for j in range(4)]
     ours, sampling = logits.clone(), SamplingConfig(repetition_penalty=penalty)
-    TokenChoice(sampling, 0, 0, None, lambda last: text, draft).change(ours)
+    penalized(sampling, text, draft).change(ours)
     assert torch.allclose(ours, torch.stack(expected))
 
 
 def test_presence_and_frequency_penalties_are_those_of_openai() -> None:
     text, draft, logits = [3, 5, 3], [7, 5, 9], torch.randn(4, 50)
     ours, sampling = logits.clone(), SamplingConfig(presence_penalty=0.7, frequency_penalty=-0.2)
-    TokenChoice(sampling, 0, 0, None, lambda last: text, draft).change(ours)
+    penalized(sampling, text, draft).change(ours)
     for row in range(4):
         for token in range(50):
             count = (text + draft[:row]).count(token)
             expected = float(logits[row, token]) - count * -0.2 - (count > 0) * 0.7
             assert float(ours[row, token]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_draft_leaves_no_count() -> None:
+    """Behind a draft that was rejected the penalties are those of the text alone."""
+    sampling = SamplingConfig(repetition_penalty=1.5, presence_penalty=0.3, frequency_penalty=0.2)
+    tried = penalized(sampling, [3, 5, 3], [7, 5, 9])
+    tried.change(torch.randn(4, 50))
+    logits = torch.randn(1, 50)
+    ours, expected = logits.clone(), logits.clone()
+    replace(tried, draft=[]).change(ours)
+    penalized(sampling, [3, 5, 3], []).change(expected)
+    assert torch.equal(ours, expected)

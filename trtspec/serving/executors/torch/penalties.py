@@ -1,0 +1,59 @@
+"""The penalties of one sequence on the tokens that its text has already."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trtspec.serving.executor import SamplingConfig
+
+
+class Penalties:
+    """The penalties for repetition, presence and frequency, as in TensorRT-LLM, on the first `read` tokens.
+
+    Each token of the text is counted once, on the `device` of the logits, and only its tokens are looked up
+    there: a vocabulary may be a hundred times as large as a text.
+    """
+
+    def __init__(self, sampling: SamplingConfig, vocab_size: int, device: torch.device) -> None:
+        self._repetition = sampling.repetition_penalty or 1.0
+        self._presence, self._frequency = sampling.presence_penalty or 0.0, sampling.frequency_penalty or 0.0
+        self.read = 0
+        self._counts = torch.zeros(vocab_size, device=device)
+        self._seen = torch.empty(0, dtype=torch.int64, device=device)
+
+    def add(self, token_ids: list[int]) -> None:
+        """Counts the next tokens of the text."""
+        self.read += len(token_ids)
+        new = self._tensor(token_ids)
+        # What is twice among the new ones is seen twice, which does no harm.
+        self._seen = torch.cat([self._seen, new[self._counts[new] == 0]])
+        self._counts.index_add_(0, new, self._counts.new_ones(len(token_ids)))
+
+    def apply(self, logits: Tensor, draft: list[int]) -> None:
+        """Changes `logits`, float32 `[len(draft) + 1, vocab_size]`, in place; row j follows `draft[:j]`.
+
+        The draft, which may be rejected, counts for its rows alone.
+        """
+        seen = torch.cat([self._seen, self._tensor(draft)]) if draft else self._seen
+        counts = self._counts[seen].repeat(len(draft) + 1, 1)
+        for row, token_id in enumerate(draft, 1):
+            counts[row:] += seen == token_id
+        values, is_counted = logits.index_select(1, seen), counts > 0
+        if self._repetition != 1:
+            punished = torch.where(values < 0, values * self._repetition, values / self._repetition)
+            values = torch.where(is_counted, punished, values)
+        values -= counts.mul_(self._frequency).add_(is_counted, alpha=self._presence)
+        logits.index_copy_(1, seen, values)
+
+    def _tensor(self, token_ids: list[int]) -> Tensor:
+        return torch.tensor(token_ids, dtype=torch.int64, device=self._counts.device)
+
+
+def punishes(sampling: SamplingConfig) -> bool:
+    """Says whether a request asks for any of the penalties."""
+    return (
+        sampling.repetition_penalty not in (None, 1)
+        or bool(sampling.presence_penalty)
+        or bool(sampling.frequency_penalty)
+    )
