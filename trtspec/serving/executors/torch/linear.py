@@ -11,17 +11,18 @@ from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.fp8 import E4M3
 from trtspec.serving.executors.torch.matrix import Matrix
-from trtspec.serving.executors.torch.packed_weights import packed
+from trtspec.serving.executors.torch.packed_weights import Pack, packed
 
 
 class Linear:
     """Computes `x @ weight.T + bias` for `x` of any number of rows; `weight` is `[out, in]`.
 
-    `product` computes the same from an `x` that has been multiplied by `scale`, a power of two.
+    `product` computes the same from an `x` that has been multiplied by `scale`, a power of two. `pack` makes
+    it of the weights.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.product, self.scale = packed(weight, bias)
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, pack: Pack = packed) -> None:
+        self.product, self.scale = pack(weight, bias)
         self._scale = None if self.scale == 1 else torch.tensor(self.scale)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -40,9 +41,9 @@ class QuantizedLinear:
         return self._linear(self._quantize(x))
 
 
-def linear(matrix: Matrix) -> Callable[[Tensor], Tensor]:
-    """Returns the product that `matrix` describes."""
-    product = Linear(matrix.weight, matrix.bias)
+def linear(matrix: Matrix, pack: Pack = packed) -> Callable[[Tensor], Tensor]:
+    """Returns the product that `matrix` describes, as `pack` makes it."""
+    product = Linear(matrix.weight, matrix.bias, pack)
     return product if matrix.quantize is None else QuantizedLinear(matrix.quantize, product)
 
 
@@ -53,10 +54,10 @@ class NormedLinear:
     `sqrt(|x| ** 2 + size * epsilon)`, the length of a hypotenuse, costs half of `F.rms_norm` for few rows.
     """
 
-    def __init__(self, norm: Tensor, matrix: Matrix, epsilon: float) -> None:
+    def __init__(self, norm: Tensor, matrix: Matrix, epsilon: float, pack: Pack = packed) -> None:
         self._norm, self._epsilon, size = norm, epsilon, norm.shape[0]
         self._floor = torch.tensor(math.sqrt(size * epsilon), device=norm.device)
-        self._linear = linear(matrix)
+        self._linear = linear(matrix, pack)
         self._scaled_norm: Tensor | None = None
         if norm.dtype == torch.float32 and isinstance(self._linear, Linear):
             self._scaled_norm = norm * (math.sqrt(size) * self._linear.scale)

@@ -20,27 +20,39 @@ from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.fp8 import E4M3
 from trtspec.serving.executors.torch.linear import NormedLinear, linear
 from trtspec.serving.executors.torch.matrix import Matrix, matrix, stacked, swap_halves
+from trtspec.serving.executors.torch.packed_weights import Pack, packed
 from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations
+from trtspec.serving.executors.torch.shared_weights import SharedWeights
 from trtspec.serving.executors.torch.spans import Span
 
 Tensors = dict[str, Tensor]
 
 
 class Decoder:
-    """A model whose weights are ready to run; it writes the cache as rows pass through."""
+    """A model whose weights are ready to run; it writes the cache as rows pass through.
+
+    `shared` has the weights of other engines that it may have too.
+    """
 
     def __init__(
-        self, config: TorchEngineConfig, tensors: Tensors, cache: Cache, device: torch.device
+        self,
+        config: TorchEngineConfig,
+        tensors: Tensors,
+        cache: Cache,
+        device: torch.device,
+        shared: SharedWeights | None = None,
     ) -> None:
+        pack = packed if shared is None else shared.pack
         self._device, self._cache = device, cache
         self._rotations = rotations(
             config.head_size, config.rotary_base, config.rotary_scaling, config.limits.max_seq_len, device
         )
-        self._embedding = tensors["transformer.vocab_embedding.weight"]
-        self._layers = [Layer(config, tensors, index) for index in range(config.num_layers)]
-        self._head = NormedLinear(
-            tensors["transformer.ln_f.weight"], Matrix(tensors["lm_head.weight"]), config.norm_epsilon
-        )
+        embedding, head = tensors["transformer.vocab_embedding.weight"], tensors["lm_head.weight"]
+        self._embedding = embedding if shared is None else shared.tensor(embedding)
+        if torch.equal(head, self._embedding):  # They are tied; where the head is not packed, one is enough.
+            head = self._embedding
+        self._layers = [Layer(config, tensors, index, pack) for index in range(config.num_layers)]
+        self._head = NormedLinear(tensors["transformer.ln_f.weight"], Matrix(head), config.norm_epsilon, pack)
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
         """Returns the logits `[len(wanted), vocab_size]` after the rows `wanted`, which are in order.
@@ -62,7 +74,7 @@ class Decoder:
 class Layer:
     """One decoder layer."""
 
-    def __init__(self, config: TorchEngineConfig, tensors: Tensors, index: int) -> None:
+    def __init__(self, config: TorchEngineConfig, tensors: Tensors, index: int, pack: Pack) -> None:
         layer, dtype = f"transformer.layers.{index}", config.dtype
         self._index, self._head_size, self._heads = index, config.head_size, config.num_heads
         self._turned, self._epsilon = config.num_heads + config.num_kv_heads, config.norm_epsilon
@@ -72,14 +84,14 @@ class Layer:
             return torch.cat([pair_up(rows[:border], self._turned), rows[border:]])
 
         qkv = matrix(tensors, f"{layer}.attention.qkv", dtype).reordered(paired)
-        self._qkv = NormedLinear(tensors[f"{layer}.input_layernorm.weight"], qkv, self._epsilon)
-        self._dense = linear(matrix(tensors, f"{layer}.attention.dense", dtype))
+        self._qkv = NormedLinear(tensors[f"{layer}.input_layernorm.weight"], qkv, self._epsilon, pack)
+        self._dense = linear(matrix(tensors, f"{layer}.attention.dense", dtype), pack)
         if config.fused_gate:
             fc_gate = matrix(tensors, f"{layer}.mlp.fc", dtype).reordered(swap_halves)
         else:
             fc_gate = stacked(tensors, (f"{layer}.mlp.fc", f"{layer}.mlp.gate"), dtype)
-        self._fc_gate = NormedLinear(tensors[f"{layer}.post_layernorm.weight"], fc_gate, self._epsilon)
-        self._proj = linear(matrix(tensors, f"{layer}.mlp.proj", dtype))
+        self._fc_gate = NormedLinear(tensors[f"{layer}.post_layernorm.weight"], fc_gate, self._epsilon, pack)
+        self._proj = linear(matrix(tensors, f"{layer}.mlp.proj", dtype), pack)
         self._head_norms: Tensor | None = None
         if config.qk_norm:
             q, k = (pair_up(tensors[f"{layer}.attention.{part}_layernorm.weight"], 1) for part in "qk")

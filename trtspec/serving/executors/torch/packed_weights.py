@@ -29,6 +29,9 @@ class PackedWeights(NamedTuple):
     scale: float = 1.0
 
 
+Pack = Callable[[Tensor, "Tensor | None"], PackedWeights]
+
+
 def packed(weight: Tensor, bias: Tensor | None) -> PackedWeights:
     """Returns the fastest product with `weight`, `[out, in]`.
 

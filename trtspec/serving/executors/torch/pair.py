@@ -11,6 +11,7 @@ from trtspec.serving.executors.torch.device import CPU, find_device
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.memory import kv_tokens_of
+from trtspec.serving.executors.torch.shared_weights import SharedWeights
 from trtspec.serving.executors.torch.thread_count import usable_threads
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides
@@ -23,7 +24,8 @@ def load_engines(
 
     They run on the first GPU, if there is one; a draft on `draft_device`, if that is named. On one device the
     draft is loaded first, so that its steps come first (see `TurnOrder`), and their KV caches hold as many
-    tokens each. They follow `guides`. Raises `EngineLoadError`.
+    tokens each; on a CPU they hold weights that are alike once. They follow `guides`. Raises
+    `EngineLoadError`.
     """
     device = find_device(None)
     if draft_device is not None and find_device(draft_device) != device:
@@ -36,8 +38,16 @@ def load_engines(
         )
     device_thread = DeviceThread()
     kv_tokens = kv_tokens_of([read_config(folder) for folder in folders], device)
+    shared = SharedWeights() if device == CPU and len(folders) > 1 else None
     loaded = [
-        TorchExecutor(folder, device=device, device_thread=device_thread, kv_tokens=kv_tokens, guides=guides)
+        TorchExecutor(
+            folder,
+            device=device,
+            device_thread=device_thread,
+            kv_tokens=kv_tokens,
+            guides=guides,
+            shared=shared,
+        )
         for folder in reversed(folders)
     ]
     return loaded[::-1]

@@ -23,6 +23,7 @@ from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.runner import Runner
 from trtspec.serving.executors.torch.scheduler import MAX_ROWS, Scheduler
 from trtspec.serving.executors.torch.sequence import Sequence
+from trtspec.serving.executors.torch.shared_weights import SharedWeights
 from trtspec.serving.executors.torch.weights import read_tensors
 from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.guides.compiler import Grammar
@@ -37,7 +38,8 @@ class TorchExecutor:
     `engine_dir` is an engine directory of the torch backend; raises `EngineLoadError`. Engines of one
     device share its `device_thread`, and the draft engine is loaded first. The cache holds `kv_tokens` or as
     many tokens as fit beside this engine alone; those that no request uses keep the prefixes of requests
-    between two rounds. Without `guides` requests with a guide are refused.
+    between two rounds. Without `guides` requests with a guide are refused. Engines that are
+    loaded with the same `shared` hold what they have in common once.
 
     Requests are checked and answered here, on the loop's thread; `Runner` does all that is between, on the
     thread of the device.
@@ -51,13 +53,14 @@ class TorchExecutor:
         device_thread: DeviceThread | None = None,
         kv_tokens: int | None = None,
         guides: Guides | None = None,
+        shared: SharedWeights | None = None,
     ) -> None:
         config, self._device_thread = read_config(engine_dir), device_thread or DeviceThread()
         self._kv_tokens = kv_tokens or kv_tokens_of([config], device)
         guide_types = frozenset() if guides is None else guides.types
         self._limits = replace(config.limits, guide_types=guide_types, resumes_guides=bool(guide_types))
         self._runner: Runner | None = self._device_thread.call(
-            lambda: _load(engine_dir, config, torch.device(device), self._kv_tokens, self._say)
+            lambda: _load(engine_dir, config, torch.device(device), self._kv_tokens, self._say, shared)
         )
         self._listeners: dict[int, Listener] = {}
         self._guides, self._reading = guides, set[asyncio.Task[None]]()
@@ -159,9 +162,10 @@ def _load(
     device: torch.device,
     kv_tokens: int,
     say: Callable[[Response], None],
+    shared: SharedWeights | None,
 ) -> Runner:
     limits, cache = config.limits, Cache(config, device)
-    model = Decoder(config, read_tensors(engine_dir, config, device), cache, device)
+    model = Decoder(config, read_tensors(engine_dir, config, device), cache, device, shared)
     # From round to round the cache lacks a draft, and a token or two before it.
     short = limits.max_draft_len + 2
     scheduler = Scheduler(max(min(MAX_ROWS[device.type], config.max_num_tokens), 4 * short), short)

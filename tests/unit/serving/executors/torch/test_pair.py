@@ -8,19 +8,26 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor, Request
-from trtspec.serving.executors.torch import device, host, pair
+from trtspec.serving.executors.torch import device, host, pair, shared_weights
 from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.packed_weights import PackedWeights, packed
 from trtspec.serving.executors.torch.pair import load_beside, load_engines
+from trtspec.serving.executors.torch.shared_weights import SharedWeights
+from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides
 
@@ -171,3 +178,85 @@ def test_a_target_that_does_not_load_takes_the_draft_with_it(folders: tuple[Path
     with pytest.raises(EngineLoadError, match="GPU 0: is busy"):
         load_beside(load, folders[1], device.CPU)
     assert running() == 0
+
+
+def test_a_draft_of_layers_of_its_target_holds_no_weights_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has the logits of its own model in transformers, and the target goes on when the draft is gone."""
+    packs = count_packs(monkeypatch)
+    target, draft = some_layers(tmp_path, [0, 2])
+    alone = 4 * 4 + 1  # Four products in each of four layers, and the head.
+
+    async def main() -> None:
+        executors = load_engines([tmp_path / "target", tmp_path / "draft"])
+        assert len(packs) == alone
+        runners = [executor._runner for executor in executors if isinstance(executor, TorchExecutor)]
+        decoders = [runner._model for runner in runners if runner]
+        assert decoders[0]._embedding is decoders[1]._embedding
+        for executor, decoder, model in zip(executors[::-1], decoders[::-1], (draft, target), strict=True):
+            assert isinstance(executor, TorchExecutor)
+            assert executor._device_thread.call(partial(difference, decoder, model)) < 3e-5
+            executor.shutdown()
+
+    asyncio.run(main())
+
+
+def test_weights_that_differ_are_not_shared() -> None:
+    """By one bit, in a bias or in a weight."""
+    shared, weight = SharedWeights(), torch.randn(300, 300)
+    bias, changed = torch.randn(300), weight.clone()
+    changed[7, 7] = torch.nextafter(weight[7, 7], torch.tensor(9.0))
+    packs = [shared.pack(*one) for one in ((weight, None), (weight, bias), (changed, None), (weight, -bias))]
+    assert len({id(pack) for pack in packs}) == 4
+    assert shared.pack(weight.clone(), bias.clone()) is packs[1]
+    assert shared.tensor(weight) is not shared.tensor(weight.view(100, 900))
+    assert shared.tensor(weight.clone()) is weight
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_tied_head_that_is_not_packed_is_the_embedding(tmp_path: Path, is_tied: bool) -> None:
+    model = tiny_llama(tie_word_embeddings=is_tied)
+    executor = TorchExecutor(write_engine(tmp_path / "engine", model))
+    assert executor._runner
+    decoder = executor._runner._model
+    product = decoder._head._linear
+    assert isinstance(product, partial)
+    assert (product.keywords["weight"].data_ptr() == decoder._embedding.data_ptr()) == is_tied
+    assert executor._device_thread.call(partial(difference, decoder, model)) < 3e-5
+    executor.shutdown()
+
+
+def count_packs(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The weights that are packed from now on."""
+    packs: list[torch.Tensor] = []
+
+    def counted(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeights:
+        packs.append(weight)
+        return packed(weight, bias)
+
+    monkeypatch.setattr(shared_weights, "packed", counted)
+    return packs
+
+
+def some_layers(folder: Path, kept: list[int]) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """A target of four layers, and a draft of some of them; both also as engines."""
+    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 32}
+    target = tiny_llama(num_hidden_layers=4, **sizes)
+    draft = tiny_llama(num_hidden_layers=len(kept), **sizes)
+    draft.model.embed_tokens, draft.model.norm = target.model.embed_tokens, target.model.norm
+    draft.lm_head = target.lm_head
+    for place, layer in enumerate(kept):
+        draft.model.layers[place].load_state_dict(target.model.layers[layer].state_dict())
+    write_engine(folder / "target", target)
+    write_engine(folder / "draft", draft, max_draft_len=0, speculative_decoding_mode=1)
+    return target, draft
+
+
+@torch.inference_mode()
+def difference(decoder: Decoder, model: PreTrainedModel) -> float:
+    """Between the logits of an engine and transformers', relative to the largest."""
+    text = [(17 * i) % 96 for i in range(40)]
+    theirs = model(torch.tensor([text])).logits[0]
+    ours = decoder.forward(text, [Span(0, 0, len(text))], list(range(len(text))))
+    return float((ours - theirs).abs().max() / theirs.abs().max())
