@@ -44,15 +44,21 @@ class Cache:
         bytes_per_token = heads * head_size * self._empty.element_size()
         views: list[CacheView] = []
         parts = batches(spans, self._window, bytes_per_token, self._size)
-        rooms = self._rooms([part.gathered * heads * head_size for part in parts])
-        for part, room in zip(parts, rooms, strict=True):
+        # In one thread all batches gather in the same memory, which stays in the caches of its processor.
+        # Several threads would take its lines from one another.
+        sizes = [part.tokens * heads * head_size for part in parts if len(part.spans) > 1]
+        is_shared = len(sizes) > 1 and torch.get_num_threads() == 1
+        rooms = iter(self._rooms(sizes, is_shared))
+        for part in parts:
             rows, starts = part.spans[0].rows, [span.start for span in part.spans]
             slots = [self._grown(span.slot, span.start + rows) for span in part.spans]
             if len(slots) == 1:
                 views.append(SequenceView(slots[0], self._kv_heads, starts[0], rows, self._causal))
             else:
-                gathered = room.view(len(slots), heads, -1, head_size)
-                views.append(BatchView(slots, self._kv_heads, starts, rows, self._causal, gathered))
+                gathered = next(rooms).view(len(slots), heads, -1, head_size)
+                views.append(
+                    BatchView(slots, self._kv_heads, starts, rows, self._causal, gathered, is_shared)
+                )
         return views
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -63,15 +69,12 @@ class Cache:
         """Frees the memory of a slot."""
         self._slots.pop(slot, None)
 
-    def _rooms(self, sizes: list[int]) -> list[Tensor]:
-        """Returns memory of so many elements for each batch to gather in.
-
-        One thread has the same for all, which stays in the caches of its processor; several would take its
-        lines from one another.
-        """
-        is_shared = torch.get_num_threads() == 1
+    def _rooms(self, sizes: list[int], is_shared: bool) -> list[Tensor]:
+        """Returns memory of so many elements for each batch to gather in, the same for all or its own."""
+        if not sizes:
+            return []
         ends = sizes if is_shared else list(accumulate(sizes))
-        if self._room.numel() < max(ends, default=0):
+        if self._room.numel() < max(ends):
             self._room = self._empty.new_empty(max(ends))
         return [self._room[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 

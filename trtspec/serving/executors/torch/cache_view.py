@@ -57,7 +57,7 @@ class CausalMask:
         line = torch.full(
             (2 * last - low + 1 - first,), float("-inf"), dtype=self._dtype, device=self._device
         )
-        line[self.first(last) - first : last + 1 - first] = 0
+        line[self.first(last) - first : last + 1 - first].zero_()
         parts = [last - start - row for start in starts for row in range(rows) for _ in range(heads)]
         every = line.unfold(0, last + 1 - first, 1)
         mask = every.index_select(0, torch.tensor(parts, device=self._device))
@@ -86,9 +86,9 @@ class BatchView:
 
     Capacities differ. The keys and values that the sequences see are gathered side by side, layer after layer
     in the same memory, for one product instead of one for each. That is `gathered`,
-    `[sequences, 2 * kv_heads, positions, head_size]` up to the last position that any of them sees; other
-    batches may use it too. Behind a shorter sequence there are zeros, since a masked position may hold
-    anything but NaN.
+    `[sequences, 2 * kv_heads, positions, head_size]` up to the last position that any of them sees; where it
+    `is_shared`, other batches of the step use it too. Behind a shorter sequence there are zeros, since a
+    masked position may hold anything but NaN.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class BatchView:
         rows: int,
         causal: CausalMask,
         gathered: Tensor,
+        is_shared: bool,
     ) -> None:
         self.rows, self._kv_heads, self._each, self._seen = rows * len(slots), kv_heads, rows, gathered
         end = max(starts) + rows
@@ -106,7 +107,10 @@ class BatchView:
         pairs = list(zip(slots, starts, strict=True))
         lengths = [start + rows - first for start in starts]
         self._places = [gathered[i, :, :length] for i, length in enumerate(lengths)]
-        self._padding = [gathered[i, :, length:] for i, length in enumerate(lengths) if first + length < end]
+        padding = [gathered[i, :, length:] for i, length in enumerate(lengths) if first + length < end]
+        if padding:
+            torch._foreach_zero_(padding)
+        self._padding = padding if is_shared else []
         self._parts = _by_layer(slot[:, :, first : start + rows] for slot, start in pairs)
         self._new = _by_layer(slot[:, :, start : start + rows].transpose(1, 2) for slot, start in pairs)
         self._mask = causal.mask(starts, rows)

@@ -28,19 +28,19 @@ class Batch:
     end: int
     used: int
 
-    def tokens(self, first: int, end: int) -> int:
-        """Returns how many lie side by side, padding included, with another from `first` to `end`."""
+    @property
+    def tokens(self) -> int:
+        """Returns how many lie side by side, padding included."""
+        return len(self.spans) * (self.end - self.first)
+
+    def tokens_with(self, first: int, end: int) -> int:
+        """Returns how many there would be with another text, from `first` to `end`."""
         return (len(self.spans) + 1) * (max(self.end, end) - min(self.first, first))
 
     def add(self, span: Span, first: int, end: int) -> None:
         self.spans.append(span)
         self.first, self.end = min(self.first, first), max(self.end, end)
         self.used += end - first
-
-    @property
-    def gathered(self) -> int:
-        """Returns how many tokens are gathered side by side; one sequence is looked at where it lies."""
-        return len(self.spans) * (self.end - self.first) if len(self.spans) > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def batches(spans: Iterable[Span], window: int | None, bytes_per_token: int, siz
         first, end = 0 if window is None else max(span.start + 1 - window, 0), span.start + span.rows
         batch = result[-1] if result else None
         if batch is not None and batch.spans[0].rows == span.rows:
-            tokens = batch.tokens(first, end)
+            tokens = batch.tokens_with(first, end)
             padding = tokens - batch.used - (end - first)
             is_small = len(batch.spans) == 1 or tokens * bytes_per_token <= size.most
             if is_small and padding * bytes_per_token <= size.padding:

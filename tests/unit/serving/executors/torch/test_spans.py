@@ -62,7 +62,7 @@ def check(batch: Batch, window: int | None) -> None:
     ]
     assert (batch.first, batch.end) == (min(map(min, seen)), 1 + max(map(max, seen)))
     side_by_side = len(seen) * (batch.end - batch.first)
-    assert batch.gathered == (side_by_side if len(seen) > 1 else 0)
+    assert batch.tokens == side_by_side
     assert len(seen) < 3 or side_by_side * BYTES <= SIZE.most
     assert (side_by_side - sum(map(len, seen))) * BYTES <= SIZE.padding
 
