@@ -44,21 +44,19 @@ class Cache:
         bytes_per_token = heads * head_size * self._empty.element_size()
         views: list[CacheView] = []
         parts = batches(spans, self._window, bytes_per_token, self._size)
-        # In one thread all batches gather in the same memory, which stays in the caches of its processor.
-        # Several threads would take its lines from one another.
-        sizes = [part.tokens * heads * head_size for part in parts if len(part.spans) > 1]
-        is_shared = len(sizes) > 1 and torch.get_num_threads() == 1
-        rooms = iter(self._rooms(sizes, is_shared))
+        gathered = [part.tokens for part in parts if len(part.spans) > 1]
+        # In one thread batches that would push one another out of its caches gather in the same
+        # memory. Several threads would take its lines from one another.
+        is_shared = sum(gathered) * bytes_per_token > self._size.most and torch.get_num_threads() == 1
+        rooms = iter(self._rooms([tokens * heads * head_size for tokens in gathered], is_shared))
         for part in parts:
             rows, starts = part.spans[0].rows, [span.start for span in part.spans]
             slots = [self._grown(span.slot, span.start + rows) for span in part.spans]
             if len(slots) == 1:
                 views.append(SequenceView(slots[0], self._kv_heads, starts[0], rows, self._causal))
             else:
-                gathered = next(rooms).view(len(slots), heads, -1, head_size)
-                views.append(
-                    BatchView(slots, self._kv_heads, starts, rows, self._causal, gathered, is_shared)
-                )
+                room = next(rooms).view(len(slots), heads, -1, head_size)
+                views.append(BatchView(slots, self._kv_heads, starts, rows, self._causal, room, is_shared))
         return views
 
     def copy(self, source: int, target: int, length: int) -> None:

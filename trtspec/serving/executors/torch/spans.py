@@ -57,7 +57,7 @@ class BatchSize:
 
 # On a CPU the keys of a batch stay in caches near the processors until they are used, and padding costs as
 # much as the calls of one batch more. A GPU has no such caches, and waits for calls.
-SIZES = {"cpu": BatchSize(most=4 << 20, padding=1 << 19), "cuda": BatchSize(sys.maxsize, sys.maxsize)}
+SIZES = {"cpu": BatchSize(most=4 << 20, padding=1 << 20), "cuda": BatchSize(sys.maxsize, sys.maxsize)}
 
 
 def batches(spans: Iterable[Span], window: int | None, bytes_per_token: int, size: BatchSize) -> list[Batch]:
