@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -245,14 +246,26 @@ def test_an_error_names_the_field_in_openais_words(client: openai.OpenAI) -> Non
     assert missing.value.code == "model_not_found"
 
 
-def test_the_lines_of_the_readme_hold_a_conversation(
-    server: Deploy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_three_lines_of_the_readme_hold_a_conversation(server: Deploy, client: openai.OpenAI) -> None:
+    """Pasted into Python's own prompt, on a terminal; a chat remembers what was said before."""
     (code,) = re.findall(r"```python\n(.*?)```", (TINY.parents[1] / "README.md").read_text(), re.DOTALL)
-    asked = iter(["class Stack:", "class Queue:"])
-    monkeypatch.setattr("builtins.input", lambda _: next(asked))
+    assert code.count("\n") == 3
+    said = ["class Stack:", "class Queue:"]
+    pasted = "\n".join([code.replace("http://127.0.0.1:9000/v1", server.api), *said, "", "exit()", ""])
+    python = f"{sys.executable} -q"
+    shown = subprocess.run(
+        ["script", "--quiet", "--return", "--command", python, "/dev/null"],
+        input=pasted,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
-    with pytest.raises(StopIteration):
-        exec(code.replace("http://127.0.0.1:9000/v1", server.api), {})
-
-    assert len(capsys.readouterr().out) > 80
+    talk: list[Any] = []
+    for line in said:
+        talk.append({"role": "user", "content": line})
+        made = client.chat.completions.create(model=MODEL, messages=talk, max_tokens=60, temperature=0)
+        talk.append(made.choices[0].message)
+        answer = (made.choices[0].message.content or "").strip()
+        assert answer in shown.stdout.replace("\r\n", "\n")
+    assert "Error" not in shown.stdout
