@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from aiohttp import web
 from multidict import CIMultiDict
 
-RETRY_S = 1
+from trtspec.client_bounds import RETRY_S
 
 _IN_PARTS = b"generate expects model to produce exactly 1 response"
 # The model's own errors begin with their status: see `trtspec.serving.triton.departures`.

@@ -11,7 +11,7 @@ import asyncio
 import re
 import threading
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
@@ -27,8 +27,10 @@ from aiohttp import (
 )
 from yarl import URL
 
+from trtspec.bodies import Bodies, BodyError
+from trtspec.client_bounds import HEAD_S, LEFT_S, MOST_CONNECTIONS, SHORT_BODY
 from trtspec.deploy.answers import corrected, error, error_json, without_status
-from trtspec.deploy.bodies import Bodies, BodyError, is_deep, with_field
+from trtspec.deploy.bodies import is_deep, with_field
 from trtspec.open_files import allow_connections
 from trtspec.serving.triton.departures import LEFT, REQUEST
 from trtspec.serving.triton.request_id import HEADER, ID
@@ -44,15 +46,9 @@ _NOT_FORWARDED = {
 # Nowhere in JSON but at a key: in a string the quotation marks would have backslashes.
 _NAMED = re.compile(rf'"{REQUEST}":\s*"(\w{{1,64}})"'.encode())
 _FORM = "application/x-www-form-urlencoded"
-_MOST_CONNECTIONS = 4096
+_MOST_HELD = 512 << 20
 _IDLE_S = 75.0
-# The time that a client has for the head of its first request; later ones have that of an idle connection.
-_HEAD_S = 30.0
 _UNUSED_S = 1.0
-# Bodies of at most so many bytes are examined on the loop, since that takes next to no time.
-_SHORT = 1 << 16
-# The wait before the model is told that a client has left, so that this does not overtake its request.
-_LEFT_S = 0.1
 
 
 class Front:
@@ -66,7 +62,7 @@ class Front:
         self._triton: URL | None = None
         self._state: str | None = "starting"
         self._is_alive = True
-        self._bodies, self._notes = Bodies(), set[asyncio.Task[None]]()
+        self._bodies, self._notes = Bodies(_MOST_HELD), set[asyncio.Task[None]]()
         self._silent = set[asyncio.BaseProtocol]()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="trtspec-front", daemon=True)
@@ -111,7 +107,7 @@ class Front:
         self._server = web.Server(
             self._handle, handler_cancellation=True, access_log=None, keepalive_timeout=_IDLE_S
         )
-        self._most = allow_connections(_MOST_CONNECTIONS)
+        self._most = allow_connections(MOST_CONNECTIONS)
         self._listener = await self._loop.create_server(self._accept, self._host, self._port, backlog=1024)
 
     async def _close(self) -> None:
@@ -124,7 +120,8 @@ class Front:
             return _Full()
         client = self._server()
         self._silent.add(client)
-        self._loop.call_later(_HEAD_S, self._hang_up, client)
+        # Later heads have the time of an idle connection.
+        self._loop.call_later(HEAD_S, self._hang_up, client)
         return client
 
     def _hang_up(self, client: web.RequestHandler) -> None:
@@ -144,7 +141,7 @@ class Front:
         if self._state or self._triton is None:
             return error(503, f"the server is {self._state}")
         try:
-            async with self._bodies.read(request) as body:
+            async with self._bodies.read(_chunks(request), request.content_length or 0) as body:
                 return await self._answer(request, self._triton, path, body)
         except BodyError as problem:
             return error(problem.status, str(problem))
@@ -156,7 +153,7 @@ class Front:
     async def _answer(
         self, request: web.BaseRequest, triton: URL, path: str, body: bytes
     ) -> web.StreamResponse:
-        if await asyncio.to_thread(is_deep, body) if len(body) > _SHORT else is_deep(body):
+        if await asyncio.to_thread(is_deep, body) if len(body) > SHORT_BODY else is_deep(body):
             return error(400, "the JSON has too many brackets in brackets")
         generate = _GENERATE.fullmatch(path)
         # A client, such as OpenAI's API, may have named its request itself.
@@ -187,10 +184,19 @@ class Front:
         note.add_done_callback(self._notes.discard)
 
     async def _told_left(self, url: URL, name: str) -> None:
-        await asyncio.sleep(_LEFT_S)
+        await asyncio.sleep(LEFT_S)
         with suppress(ClientError):
             async with self._session.post(url, json={"text_input": "", LEFT: name}):
                 pass
+
+
+async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
+    if not request.can_read_body:
+        return
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    async for chunk in request.content.iter_any():
+        yield chunk
 
 
 def _named(request: web.BaseRequest, body: bytes, name: str | None) -> bytes:

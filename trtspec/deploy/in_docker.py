@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from trtspec.client_bounds import MAX_BODY
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.launch import SERVER, launch
 from trtspec.deploy.openai import OpenAi
 from trtspec.deploy.ports import address_of, check_free
 from trtspec.deploy.server import Server, check_path
 from trtspec.deploy.shared_memory import PREFIX
-from trtspec.deploy.tritonserver_options import MAX_BODY, server_options
+from trtspec.deploy.tritonserver_options import server_options
 from trtspec.docker import command
 from trtspec.docker.container import Container, Health, Mount, name_for
 from trtspec.docker.state import find_state, remove

@@ -5,9 +5,6 @@ from __future__ import annotations
 from trtspec.deploy.deployment import KEY_HEADER, Deployment
 from trtspec.serving.triton.request_id import HEADER_PATTERN
 
-MAX_BODY = 16 << 20
-"""The most bytes of one HTTP body, which is more text than any model reads."""
-
 # The APIs that change the server, or let a client into its memory; perf_analyzer reads the others.
 _CLOSED = "model-repository,shared-memory,logging,trace"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +15,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from trtspec.bodies import Bodies, BodyError
+from trtspec.client_bounds import SHORT_BODY
 from trtspec.openai.answers import Answer, Chat, Completions
-from trtspec.openai.bodies import Bodies
 from trtspec.openai.errors import ApiError
 from trtspec.openai.exchange import Exchange
 from trtspec.openai.job import Job, chat, completion, template_messages, template_tools
@@ -30,8 +33,7 @@ _NO_TEMPLATE = (
     "this model has no chat template, so it takes no messages; send its prompt to /v1/completions, "
     "or serve a model whose tokenizer has one"
 )
-# A body of so many bytes is read on the loop, since that takes next to no time.
-_SHORT = 1 << 16
+_MOST_HELD = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +94,11 @@ class _Bounded:
 class _Routes:
     def __init__(self, upstream: Upstream, texts: Texts, keys: Keys) -> None:
         self._upstream, self._texts, self._keys = upstream, texts, keys
-        self._bodies, self._began = Bodies(), int(time.time())
+        self._bodies, self._began = Bodies(_MOST_HELD), int(time.time())
 
     async def chat(self, request: Request) -> Response:
         tenant = self._tenant(request)
-        async with self._bodies.read(request) as body:
+        async with self._body(request) as body:
             wanted = await _read(body, ChatRequest)
         self._check_model(wanted.model)
         template = self._texts.template
@@ -112,7 +114,7 @@ class _Routes:
 
     async def completions(self, request: Request) -> Response:
         tenant = self._tenant(request)
-        async with self._bodies.read(request) as body:
+        async with self._body(request) as body:
             wanted = await _read(body, CompletionRequest)
         self._check_model(wanted.model)
         return self._exchange(request, Completions(), completion(wanted, tenant, self._texts.tokenizer))
@@ -131,6 +133,20 @@ class _Routes:
             state = "not ready" if self._upstream.url else self._upstream.state
             raise ApiError(503, f"the server is {state}")
         return Response()
+
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """Yields the whole body of JSON; raises `ApiError`."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise ApiError(415, "the body must be JSON: send the header Content-Type: application/json")
+        said = request.headers.get("content-length", "0")
+        size = int(said) if said.isdecimal() and len(said) < 20 else 0
+        try:
+            async with self._bodies.read(request.stream(), size) as body:
+                yield body
+        except BodyError as error:
+            raise ApiError(error.status, str(error)) from None
 
     def _tenant(self, request: Request) -> str:
         return self._keys.tenant(request.headers.get("authorization"))
@@ -153,7 +169,7 @@ class _Routes:
 
 
 async def _read(body: bytes, kind: type[Any]) -> Any:
-    return await asyncio.to_thread(read, body, kind) if len(body) > _SHORT else read(body, kind)
+    return await asyncio.to_thread(read, body, kind) if len(body) > SHORT_BODY else read(body, kind)
 
 
 def _response(error: ApiError) -> Response:

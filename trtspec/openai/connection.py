@@ -6,11 +6,13 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from trtspec.client_bounds import HEAD_S
+
 
 class Connection(HttpToolsProtocol):
     """Hangs up when a head is not there `head_s` seconds after it, or the connection, has begun."""
 
-    head_s = 30.0
+    head_s = HEAD_S
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-RETRY_S = 1
-"""After how many seconds a client that found no place may try again."""
+from trtspec.client_bounds import RETRY_S
 
 
 class ApiError(Exception):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import uvicorn
 import uvloop
 
+from trtspec.client_bounds import MOST_CONNECTIONS
 from trtspec.open_files import allow_connections
 from trtspec.openai.app import Texts, make_app
 from trtspec.openai.connection import Connection
@@ -21,7 +22,6 @@ from trtspec.openai.template import ChatTemplate
 from trtspec.openai.upstream import Upstream
 from trtspec.serving.tokenizer import Tokenizer
 
-_MOST_CONNECTIONS = 4096
 _LAST_RESPONSES_S = 5
 
 
@@ -42,7 +42,7 @@ def load(settings: Settings) -> tuple[Texts, Keys]:
 
 def serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys) -> None:
     """Serves until SIGINT or SIGTERM, or with no `url` in the settings until standard input ends."""
-    allow_connections(_MOST_CONNECTIONS)
+    allow_connections(MOST_CONNECTIONS)
     uvloop.run(_serve(listener, settings, texts, keys))
 
 
@@ -58,7 +58,7 @@ async def _serve(listener: socket.socket, settings: Settings, texts: Texts, keys
         server_header=False,
         proxy_headers=False,
         http=Connection,
-        limit_concurrency=_MOST_CONNECTIONS,
+        limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=_LAST_RESPONSES_S,
     )
     server = _Server(config)

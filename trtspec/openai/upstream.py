@@ -13,14 +13,13 @@ from typing import Any
 
 import orjson
 
+from trtspec.client_bounds import LEFT_S
 from trtspec.openai.errors import ApiError
 from trtspec.openai.pieces import failure
 from trtspec.openai.wire import Wire, WireError, Wires
 from trtspec.serving.triton.departures import LEFT, REQUEST
 
 _ANSWER_S = 5.0
-# The wait before the model is told that a client has left, so that this does not overtake its request.
-_LEFT_S = 0.1
 _EVENT, _END = b"data:", b"\n\n"
 
 
@@ -78,7 +77,7 @@ class Upstream:
         note.add_done_callback(self._notes.discard)
 
     async def _told_left(self, url: str, name: str) -> None:
-        await asyncio.sleep(_LEFT_S)
+        await asyncio.sleep(LEFT_S)
         await self._status("POST", url, orjson.dumps({"text_input": "", LEFT: name}))
 
     async def _status(self, method: str, url: str, body: bytes = b"") -> int:

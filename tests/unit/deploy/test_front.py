@@ -46,7 +46,7 @@ def test_a_client_that_leaves_within_its_body_is_no_error_of_ours(
 
 @pytest.mark.parametrize("said", [b"", b"GET /v2/health/live HTTP/1.1\r\nHost: "])
 def test_who_asks_nothing_is_not_waited_for(port: int, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_HEAD_S", 0.2)
+    monkeypatch.setattr(module, "HEAD_S", 0.2)
     with socket.create_connection((HOST, port), timeout=10) as line:
         line.sendall(said)
         with suppress(ConnectionResetError):
@@ -54,7 +54,7 @@ def test_who_asks_nothing_is_not_waited_for(port: int, said: bytes, monkeypatch:
 
 
 def test_who_has_asked_may_stay(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_HEAD_S", 0.2)
+    monkeypatch.setattr(module, "HEAD_S", 0.2)
     with socket.create_connection((HOST, port), timeout=10) as line:
         deadline = time.monotonic() + 0.5
         while time.monotonic() < deadline:

@@ -1,0 +1,23 @@
+"""What clients are held to by the two HTTP servers of this machine: `deploy`'s front and OpenAI's API."""
+
+from __future__ import annotations
+
+MAX_BODY = 16 << 20
+"""The most bytes of one body, which is more text than any model reads."""
+
+SHORT_BODY = 1 << 16
+"""Bodies of at most so many bytes are read and examined on the loop, since that takes next to no time."""
+
+MOST_CONNECTIONS = 4096
+
+HEAD_S = 30.0
+"""The seconds that a client has for the head of a request."""
+
+SENDING_S = 60.0
+"""The seconds that a client has for the body."""
+
+RETRY_S = 1
+"""After how many seconds a client that found no place may try again."""
+
+LEFT_S = 0.1
+"""The seconds before the model is told that a client has left, so that this does not overtake its request."""
