@@ -30,7 +30,12 @@ def check(subject: Subject, request: Request, response: Response) -> None:
     assert response.log_probs is not None
     assert len(response.log_probs) == len(response.token_ids)
     right = expected(subject, request.input_token_ids, response.token_ids)
-    assert response.log_probs == pytest.approx(right, abs=CLOSE)
+    assert values(response) == pytest.approx(right, abs=CLOSE)
+    assert {len(said.top) for said in response.log_probs} <= {request.top_log_probs}
+
+
+def values(response: Response) -> list[float]:
+    return [said.value for said in response.log_probs or ()]
 
 
 @SAYS
@@ -80,7 +85,7 @@ def test_of_a_stream(subject: Subject, ask: Ask) -> None:
     responses = asyncio.run(main())
     assert [len(response.log_probs or ()) for response in responses] == [1] * 12
     tokens = [token for response in responses for token in response.token_ids]
-    log_probs = [value for response in responses for value in response.log_probs or ()]
+    log_probs = [value for response in responses for value in values(response)]
     assert log_probs == pytest.approx(expected(subject, PROMPT, tokens), abs=CLOSE)
 
 
@@ -134,9 +139,9 @@ def test_of_rounds_are_those_of_one_text(subject: Subject, answers: Answers) -> 
         draft = plain.token_ids[len(said) : len(said) + 4]
         draft[-1] = (draft[-1] + 1) % 96
         [round_] = answers(executor, Request(PROMPT + said, 5, draft, return_log_probs=True))
-        said, log_probs = said + round_.token_ids, log_probs + (round_.log_probs or [])
+        said, log_probs = said + round_.token_ids, log_probs + values(round_)
     assert said[:24] == plain.token_ids
-    assert log_probs[:24] == pytest.approx(plain.log_probs, abs=CLOSE)
+    assert log_probs[:24] == pytest.approx(values(plain), abs=CLOSE)
 
 
 @pytest.mark.parametrize("subject", ["tensorrt_llm"], indirect=True)
@@ -157,3 +162,45 @@ def test_of_a_prompt_that_takes_several_steps(subject: Torch, answers: Answers) 
     request = Request(prompt, 4, return_log_probs=True)
     [response] = answers(subject.load(max_num_tokens=32), request)
     check(subject, request, response)
+
+
+def check_top(subject: Torch, request: Request, response: Response) -> None:
+    """The likeliest tokens at each place are those of transformers' logits."""
+    text = [*request.input_token_ids, *response.token_ids]
+    right = subject.logits(text).double().log_softmax(-1)[len(request.input_token_ids) - 1 : -1]
+    likeliest, token_ids = right.topk(max(request.top_log_probs, 1))
+    assert response.log_probs is not None
+    for said, own, ids in zip(response.log_probs, likeliest.tolist(), token_ids.tolist(), strict=True):
+        assert [token_id for token_id, _ in said.top] == ids[: request.top_log_probs]
+        assert [value for _, value in said.top] == pytest.approx(own[: request.top_log_probs], abs=CLOSE)
+
+
+@pytest.mark.parametrize("subject", ["torch"], indirect=True)
+def test_the_likeliest_others_of_each_place(
+    subject: Torch, continuation: Continuation, answers: Answers
+) -> None:
+    """Drafted or not, accepted or not, whatever else is asked for, each request as many as it wants."""
+    right = continuation(PROMPT, K)
+    wrong = [*right[:3], (right[3] + 1) % 96, *right[4:]]
+    asked = [
+        Request(PROMPT, 12, return_log_probs=True, top_log_probs=5),
+        Request(PROMPT, 12, return_log_probs=True),
+        Request(PROMPT, 12, sampling=PENALTIES, return_log_probs=True, top_log_probs=20),
+        Request(PROMPT, 9, bad_words=[[60]], embedding_bias={5: 9.0}, return_log_probs=True, top_log_probs=2),
+        Request(PROMPT, K + 1, draft_token_ids=right, return_log_probs=True, top_log_probs=3),
+        Request(PROMPT, K + 1, draft_token_ids=wrong, sampling=WARM, return_log_probs=True, top_log_probs=1),
+        Request(PROMPT, K + 1, draft_token_ids=wrong),
+    ]
+    said = answers(subject.load(max_batch_size=8), *asked)
+    assert [len(response.token_ids) for response in said[4:]][0::2] == [K + 1, 4]
+    for request, response in zip(asked[:-1], said, strict=False):
+        check(subject, request, response)
+        check_top(subject, request, response)
+    assert said[-1].log_probs is None
+
+
+@pytest.mark.parametrize("subject", ["bls", "tensorrt_llm"], indirect=True)
+def test_who_cannot_say_others_refuses(subject: Torch, answers: Answers) -> None:
+    [refused] = answers(subject.load(), Request(PROMPT, 4, return_log_probs=True, top_log_probs=1))
+    assert refused.token_ids == []
+    assert "og-probabilities" in (refused.error or "")

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executor import FinishReason, Limits, Listener, LogProb, Request, Response
 from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.seeds import NUM_SEEDS
@@ -184,11 +184,18 @@ class _Flight:
             return None
         return (sampling.seed + len(self.generated) + ahead) % NUM_SEEDS
 
-    def unsent(self) -> tuple[list[int], list[float] | None]:
+    def unsent(self) -> tuple[list[int], list[LogProb] | None]:
         first, tokens = self.sent, self.generated[self.sent :]
         self.sent = len(self.generated)
         if not self.request.return_log_probs:
             return tokens, None
         text = self.valid.text[: self.valid.prompt_len] + self.generated
         places = range(self.valid.prompt_len + first, len(text))
-        return tokens, [scripted_log_prob(text[:place], text[place]) for place in places]
+        return tokens, [self._log_prob(text[:place], text[place]) for place in places]
+
+    def _log_prob(self, before: list[int], token_id: int) -> LogProb:
+        others = range(self.request.top_log_probs)
+        return LogProb(
+            scripted_log_prob(before, token_id),
+            tuple((other, scripted_log_prob(before, other)) for other in others),
+        )

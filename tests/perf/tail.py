@@ -195,7 +195,7 @@ class Cut(Around):
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
         def listen(response: Response) -> None:
-            width = kept(response.log_probs or (), self._least)
+            width = kept([said.value for said in response.log_probs or ()], self._least)
             listener(replace(response, token_ids=response.token_ids[:width], log_probs=None))
 
         return super().enqueue_request(replace(request, return_log_probs=True), listen)

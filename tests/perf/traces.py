@@ -103,7 +103,7 @@ async def _trace(
         assert proposal.log_probs is not None
         verification = replace(request, max_tokens=length + 1, draft_token_ids=proposal.token_ids)
         answer = await target.answer(verification, math.inf)
-        trace.rounds.append(Round(proposal.log_probs, len(answer.token_ids) - 1))
+        trace.rounds.append(Round([said.value for said in proposal.log_probs], len(answer.token_ids) - 1))
         trace.output.extend(answer.token_ids)
     return trace
 

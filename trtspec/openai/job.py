@@ -41,10 +41,7 @@ def completion(body: CompletionRequest, tenant: str, tokenizer: Tokenizer | None
     """Returns the job of a body of `/v1/completions`; raises `ApiError` for what nobody can do."""
     if body.best_of not in (None, body.n or 1):
         raise ApiError(400, "best_of must be n or left out: every completion is returned", "best_of")
-    if body.logprobs:
-        message = "logprobs must be 0: the server says the log-probability of the chosen tokens alone"
-        raise ApiError(400, message, "logprobs")
-    shared = _shared(body, tenant, tokenizer, log_probs=body.logprobs is not None)
+    shared = _shared(body, tenant, tokenizer, body.logprobs)
     shared["max_tokens"] = body.max_tokens or 16
     if body.echo:
         if body.logprobs is not None:
@@ -56,12 +53,9 @@ def completion(body: CompletionRequest, tenant: str, tokenizer: Tokenizer | None
 
 def chat(body: ChatRequest, prompt: str, template: str, tenant: str, tokenizer: Tokenizer | None) -> Job:
     """Returns the job of a body of `/v1/chat/completions`, whose messages `template` has made a `prompt`."""
-    if body.top_logprobs:
-        message = "top_logprobs must be 0: the server says the log-probability of the chosen tokens alone"
-        raise ApiError(400, message, "top_logprobs")
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs goes with logprobs: true", "top_logprobs")
-    shared = _shared(body, tenant, tokenizer, log_probs=bool(body.logprobs))
+    shared = _shared(body, tenant, tokenizer, body.top_logprobs or 0 if body.logprobs else None)
     shared["max_tokens"] = body.max_completion_tokens or body.max_tokens or _ENDLESS
     # The template writes the beginning of the text itself.
     shared |= {"text_input": prompt, "add_special_tokens": False}
@@ -137,8 +131,12 @@ def _job(
     )
 
 
-def _shared(body: Request, tenant: str, tokenizer: Tokenizer | None, *, log_probs: bool) -> dict[str, Any]:
-    """Returns the inputs that both routes set; what is left out has OpenAI's default, or the model's."""
+def _shared(body: Request, tenant: str, tokenizer: Tokenizer | None, log_probs: int | None) -> dict[str, Any]:
+    """Returns the inputs that both routes set; what is left out has OpenAI's default, or the model's.
+
+    `log_probs` is how many of the likeliest tokens are told with the log-probability of each; None for none
+    of this.
+    """
     values: dict[str, Any] = {
         "stream": bool(body.stream),
         "return_num_input_tokens": True,
@@ -167,11 +165,13 @@ def _shared(body: Request, tenant: str, tokenizer: Tokenizer | None, *, log_prob
         values["num_draft_tokens"] = body.num_draft_tokens
     if body.ignore_eos:
         values["end_id"] = _NO_END
-    if log_probs:
+    if log_probs is not None:
         if tokenizer is None:
             message = "logprobs need the model's tokenizer, which this server was not given"
             raise ApiError(400, message, "logprobs")
         values["return_log_probs"] = True
+    if log_probs:
+        values["top_log_probs"] = log_probs
     if tenant:
         values["tenant"] = tenant
     return values | _format(body) | bias_inputs(body.logit_bias or {}, tokenizer)

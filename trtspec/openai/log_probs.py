@@ -10,20 +10,46 @@ from trtspec.serving.tokenizer import Tokenizer
 
 def chat_log_probs(tokenizer: Tokenizer, piece: Piece) -> dict[str, Any]:
     """Returns `choices[].logprobs` of a chat answer; U+FFFD is in a token whose bytes alone are no text."""
-    content = []
-    for token_id, value in zip(piece.token_ids, piece.log_probs, strict=True):
-        said = tokenizer.bytes_of(token_id)
-        text = said.decode(errors="replace")
-        content.append({"token": text, "logprob": value, "bytes": list(said), "top_logprobs": []})
+    content = [
+        {
+            **_entry(tokenizer, token_id, said.value),
+            "top_logprobs": [_entry(tokenizer, other, value) for other, value in said.top],
+        }
+        for token_id, said in zip(piece.token_ids, piece.log_probs, strict=True)
+    ]
     return {"content": content, "refusal": None}
 
 
 def completion_log_probs(tokenizer: Tokenizer, piece: Piece, offset: int) -> dict[str, Any]:
-    """Returns `choices[].logprobs` of a completion, whose tokens begin at the character `offset`."""
+    """Returns `choices[].logprobs` of a completion, whose tokens begin at the character `offset`.
+
+    The token that came is among the likeliest ones in any case. Of several that read alike, as torn
+    characters do, it counts, or else the likeliest.
+    """
     tokens = [tokenizer.bytes_of(token_id).decode(errors="replace") for token_id in piece.token_ids]
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
-    values = list(piece.log_probs)
-    return {"tokens": tokens, "token_logprobs": values, "top_logprobs": None, "text_offset": offsets}
+    top: list[dict[str, float]] = []
+    for token, said in zip(tokens, piece.log_probs, strict=True):
+        likeliest: dict[str, float] = {}
+        for other, value in said.top:
+            likeliest.setdefault(_text(tokenizer, other), value)
+        top.append({**likeliest, token: said.value})
+    return {
+        "tokens": tokens,
+        "token_logprobs": [said.value for said in piece.log_probs],
+        "top_logprobs": top if any(said.top for said in piece.log_probs) else None,
+        "text_offset": offsets,
+    }
+
+
+def _entry(tokenizer: Tokenizer, token_id: int, value: float) -> dict[str, Any]:
+    """Returns a token of a chat; a special one has its name, and no bytes, since it is not in the text."""
+    said = tokenizer.bytes_of(token_id)
+    return {"token": _text(tokenizer, token_id), "logprob": value, "bytes": list(said) if said else None}
+
+
+def _text(tokenizer: Tokenizer, token_id: int) -> str:
+    return tokenizer.bytes_of(token_id).decode(errors="replace") or tokenizer.name_of(token_id)

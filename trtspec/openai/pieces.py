@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.openai.errors import ApiError
+from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
 
 # The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
@@ -18,6 +19,7 @@ _FIELDS = {
     "guided_decoding_guide": "response_format",
     "guided_decoding_guide_type": "response_format",
     "return_log_probs": "logprobs",
+    "top_log_probs": "top_logprobs",
     "end_id": "ignore_eos",
 }
 
@@ -42,7 +44,7 @@ class Piece:
     text: str
     finish_reason: str | None = None
     token_ids: tuple[int, ...] = ()
-    log_probs: tuple[float, ...] = ()
+    log_probs: tuple[LogProb, ...] = ()
     counts: Counts | None = None
     speculation: dict[str, Any] | None = None
 
@@ -57,7 +59,7 @@ def piece(said: dict[str, Any], first: int) -> Piece:
         text=said.get("text_output", ""),
         finish_reason=reason,
         token_ids=_many(said.get("output_ids")),
-        log_probs=_many(said.get("output_log_probs")),
+        log_probs=_log_probs(said),
         counts=Counts(said["num_input_tokens"], said["num_output_tokens"]) if reason else None,
         speculation=_speculation(said) if "acceptance_histogram" in said else None,
     )
@@ -80,6 +82,16 @@ def _many(value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
     return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _log_probs(said: dict[str, Any]) -> tuple[LogProb, ...]:
+    values = _many(said.get("output_log_probs"))
+    # Triton writes rows one after the other.
+    top = list(zip(_many(said.get("output_top_ids")), _many(said.get("output_top_log_probs")), strict=True))
+    width = len(top) // max(len(values), 1)
+    return tuple(
+        LogProb(value, tuple(top[row * width : (row + 1) * width])) for row, value in enumerate(values)
+    )
 
 
 def _speculation(said: dict[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class CompletionRequest(Request):
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=_MOST_PROMPTS)]
     echo: bool | None = None
-    logprobs: int | None = Field(default=None, ge=0)
+    logprobs: int | None = Field(default=None, ge=0, le=5)
     best_of: int | None = Field(default=None, ge=1)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from trtspec.serving.executor import Guide, SamplingConfig
+from trtspec.serving.executor import Guide, LogProb, SamplingConfig
 from trtspec.serving.stats import SpeculationCounts
 
 NO_END = -1
@@ -32,8 +32,9 @@ class CompletionRequest:
     No token comes that would complete the tokens of one of the `bad_words`; the same letters in other tokens
     may. `embedding_bias` are words and what is added to the logits of each one's tokens, as NVIDIA's
     preprocessing does it; a token of several words gets the sum. `return_log_probs` asks for the logarithm of
-    the model's own probability for each token (rule 9 of `trtspec.serving.executor`). There are
-    `num_return_sequences` completions of the prompt, each with a seed of its own (`of_sequence`).
+    the model's own probability for each token (rule 9 of `trtspec.serving.executor`), and `top_log_probs` for
+    so many of the likeliest tokens beside each. There are `num_return_sequences` completions of the prompt,
+    each with a seed of its own (`of_sequence`).
     The text is one of the `guide`'s grammar,
     unless `max_tokens`, a stop string or an error ends it before; the guide's own `end_ids` do not count.
     Only requests of the same `tenant` are drafted from its answer; from one without a name none are.
@@ -51,6 +52,7 @@ class CompletionRequest:
     embedding_bias: tuple[tuple[str, float], ...] = ()
     bad_words: tuple[str, ...] = ()
     return_log_probs: bool = False
+    top_log_probs: int = 0
     num_return_sequences: int = 1
     guide: Guide | None = None
     tenant: str = ""
@@ -86,5 +88,5 @@ class Delta:
     text: str
     token_ids: list[int]
     completion: Completion | None = None
-    log_probs: list[float] | None = None
+    log_probs: list[LogProb] | None = None
     sequence_index: int = 0

@@ -28,7 +28,9 @@ in NVIDIA's stock image and in a test without tensors. The rules are those of Te
 9. The log-probability of a token is the natural logarithm of the model's own probability for it at its
    place: softmax over the raw logits, before embedding bias, temperature, penalties, bans and filters,
    whether the token was drafted or not. That is what OpenAI's API returns, and vLLM by default
-   (`logprobs_mode=raw_logprobs`). An engine that cannot say it refuses the request (`returns_log_probs`).
+   (`logprobs_mode=raw_logprobs`). `top_log_probs` of a request asks for so many of the likeliest tokens of
+   the same distribution beside each, likeliest first. An engine that cannot say them refuses the request
+   (`returns_log_probs`, `max_top_log_probs`).
 10. A `guide` allows only tokens with which the tokens generated so far can become a text of its grammar, in
     verifications too: a draft counts up to the first token that the grammar forbids. An end token is allowed
     exactly where such a text is complete. Where it is complete and no other token is left, the text ends as
@@ -40,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class FinishReason(str, Enum):
@@ -74,6 +76,9 @@ class Guide:
     guide: str = ""
     end_ids: tuple[int, ...] = ()
 
+
+MAX_TOP_LOG_PROBS = 20
+"""The most tokens that are told beside each, as in OpenAI's API."""
 
 COLDEST = 1e-6
 """A temperature below this one is greedy: it would divide logits into infinities."""
@@ -114,7 +119,8 @@ class Request:
     `trtspec.serving.text.Text` are neither checked nor copied. `embedding_bias` is added to the logits of its
     token ids, before anything else. A token that would complete one of the `bad_words`, which are sequences
     of tokens, is never generated; the prompt counts as text before it. Both hold in verifications too.
-    `return_log_probs` asks for the log-probabilities of rule 9. The grammar of the `guide` begins with the
+    `return_log_probs` asks for the log-probabilities of rule 9, and `top_log_probs` for so many of the
+    likeliest tokens with each. The grammar of the `guide` begins with the
     last `num_guided` tokens of the input, which were generated before.
     """
 
@@ -127,8 +133,16 @@ class Request:
     streaming: bool = False
     embedding_bias: Mapping[int, float] = field(default_factory=dict)
     return_log_probs: bool = False
+    top_log_probs: int = 0
     guide: Guide | None = None
     num_guided: int = 0
+
+
+class LogProb(NamedTuple):
+    """The log-probability of a token (rule 9), and the likeliest tokens at its place, ids with their own."""
+
+    value: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +159,7 @@ class Response:
     is_final: bool
     finish_reason: FinishReason = FinishReason.NOT_FINISHED
     error: str | None = None
-    log_probs: list[float] | None = None
+    log_probs: list[LogProb] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +169,9 @@ class Limits:
     `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts as one with
     `max_draft_len` tokens. `max_draft_len` is 0 for an engine that verifies no drafts.
     `ignored_options` are the fields of `SamplingConfig` that the engine would ignore without a word; a
-    request with one is refused. So is one with `return_log_probs` where the engine has none of rule 9, and
-    one with a bad word that ends in a token of `never_banned`, which the engine would let through.
+    request with one is refused. So is one with `return_log_probs` where the engine has none of rule 9, one
+    with more `top_log_probs` than `max_top_log_probs`, and one with a bad word that ends in a token of
+    `never_banned`, which the engine would let through.
     `guide_types` are the kinds of guides that it follows; others are refused.
     `resumes_guides`: it follows them through verifications and in texts that were begun before.
     """
@@ -168,6 +183,7 @@ class Limits:
     vocab_size: int
     ignored_options: frozenset[str] = frozenset()
     returns_log_probs: bool = True
+    max_top_log_probs: int = MAX_TOP_LOG_PROBS
     never_banned: frozenset[int] = frozenset()
     guide_types: frozenset[GuideType] = frozenset()
     resumes_guides: bool = False

@@ -48,6 +48,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     if request.return_log_probs and not limits.returns_log_probs:
         allowed = "false or left out, since the target engine does not say its model's own probabilities"
         raise RequestError("return_log_probs", "true", allowed)
+    _check_top_log_probs(request, limits)
     _check_guide(request, limits)
     embedding_bias = _embedding_bias(request.embedding_bias, tokenizer)
     end_ids = _end_ids(request.end_id, limits, tokenizer)
@@ -72,6 +73,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         embedding_bias=embedding_bias,
         bad_words=[_bad_word(word, limits, tokenizer) for word in request.bad_words],
         return_log_probs=request.return_log_probs,
+        top_log_probs=request.top_log_probs,
         guide=request.guide and replace(request.guide, end_ids=end_ids),
     )
 
@@ -90,6 +92,15 @@ def _check_num_draft_tokens(num_draft_tokens: int | None, limits: Limits) -> Non
     if num_draft_tokens is not None and not 0 <= num_draft_tokens <= limits.max_draft_len:
         allowed = f"0 to {limits.max_draft_len}, the target engine's max_draft_len"
         raise RequestError("num_draft_tokens", num_draft_tokens, allowed)
+
+
+def _check_top_log_probs(request: CompletionRequest, limits: Limits) -> None:
+    number, most = request.top_log_probs, limits.max_top_log_probs
+    if number and not request.return_log_probs:
+        raise RequestError("top_log_probs", number, "0 or left out without return_log_probs")
+    if not 0 <= number <= most:
+        allowed = f"0 to {most}" if most else "0 or left out, since the target engine says no others"
+        raise RequestError("top_log_probs", number, allowed)
 
 
 def _check_strings(field: str, strings: tuple[str, ...]) -> None:

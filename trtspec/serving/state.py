@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trtspec.serving.completion import Completion, Delta, EndReason
-from trtspec.serving.executor import Guide, Request, SamplingConfig
+from trtspec.serving.executor import Guide, LogProb, Request, SamplingConfig
 from trtspec.serving.seeds import at_token
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.stop import StopMatcher
@@ -34,6 +34,7 @@ class CompletionState:
     embedding_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: Sequence[Sequence[int]] = ()
     return_log_probs: bool = False
+    top_log_probs: int = 0
     guide: Guide | None = None
     undrafted_for: tuple[str, ...] = ()
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
@@ -83,6 +84,7 @@ class CompletionState:
             bad_words=self.bad_words,
             embedding_bias=self.embedding_bias,
             return_log_probs=self.return_log_probs,
+            top_log_probs=self.top_log_probs,
             guide=self.guide,
             num_guided=self.num_guided,
         )
@@ -100,6 +102,7 @@ class CompletionState:
             streaming=True,
             embedding_bias=self.embedding_bias,
             return_log_probs=self.return_log_probs,
+            top_log_probs=self.top_log_probs,
             guide=self.guide and replace(self.guide, end_ids=()),
             num_guided=self.num_guided,
         )
@@ -108,7 +111,7 @@ class CompletionState:
         self,
         new: Sequence[int],
         end_reason: EndReason | None = None,
-        log_probs: Sequence[float] | None = None,
+        log_probs: Sequence[LogProb] | None = None,
     ) -> Delta:
         """Adds the target's tokens up to the end of the text; `end_reason` is the engine's own.
 

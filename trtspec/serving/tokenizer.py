@@ -67,6 +67,10 @@ class Tokenizer:
         """Returns the bytes of a token; none for special and unknown ones."""
         return self._token_bytes[token_id]
 
+    def name_of(self, token_id: int) -> str:
+        """Returns a token as the vocabulary writes it, a special one too; empty for an unknown one."""
+        return self._inner.id_to_token(token_id) or ""
+
     @property
     def size(self) -> int:
         """Returns one more than the highest token id."""

@@ -60,7 +60,7 @@ def test_every_input_is_one_of_the_models(tokenizer: Tokenizer) -> None:
         "num_draft_tokens": 2,
         "ignore_eos": True,
         "n": 2,
-        "logprobs": 0,
+        "logprobs": 5,
         "logit_bias": {"40": -100},
         "response_format": {"type": "json_object"},
     }
@@ -116,7 +116,6 @@ def test_a_tool_that_must_be_called_is_a_guide() -> None:
 @pytest.mark.parametrize(
     ("values", "param"),
     [
-        ({"logprobs": 5}, "logprobs"),
         ({"logprobs": 0}, "logprobs"),
         ({"best_of": 3}, "best_of"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),

@@ -8,6 +8,7 @@ import pytest
 
 from trtspec.openai.errors import ApiError
 from trtspec.openai.pieces import failure, piece
+from trtspec.serving.executor import LogProb
 
 LAST = {
     "text_output": "b",
@@ -36,12 +37,24 @@ def test_the_last_piece_has_vllms_metrics() -> None:
 
 def test_one_number_of_a_list_comes_without_brackets() -> None:
     found = piece({"text_output": "a", "output_log_probs": -0.5, "output_ids": 7, "sequence_index": 1}, 4)
-    assert (found.choice, found.log_probs, found.token_ids) == (5, (-0.5,), (7,))
+    assert (found.choice, found.log_probs, found.token_ids) == (5, (LogProb(-0.5),), (7,))
     undrafted = {**LAST, "acceptance_histogram": 0, "num_spec_steps": 0, "total_draft_tokens": 0}
     told = piece({**undrafted, "total_accepted_draft_tokens": 0}, 0).speculation
     assert told
     assert (told["acceptance_histogram"], told["num_spec_tokens"]) == ([0], 0)
     assert (told["mean_acceptance_length"], told["draft_acceptance_rate"]) == (0.0, 0.0)
+
+
+def test_rows_of_likeliest_tokens_come_one_after_the_other() -> None:
+    said = {"text_output": "ab", "output_log_probs": [-0.5, -2.0], "output_ids": [7, 8]}
+    said |= {"output_top_ids": [7, 1, 9, 8], "output_top_log_probs": [-0.5, -1.0, -0.25, -2.0]}
+    first, second = piece(said, 0).log_probs
+    assert first == LogProb(-0.5, ((7, -0.5), (1, -1.0)))
+    assert second == LogProb(-2.0, ((9, -0.25), (8, -2.0)))
+    one = {"text_output": "a", "output_log_probs": -0.5, "output_ids": 7}
+    assert piece({**one, "output_top_ids": 3, "output_top_log_probs": -0.1}, 0).log_probs == (
+        LogProb(-0.5, ((3, -0.1),)),
+    )
 
 
 @pytest.mark.parametrize(

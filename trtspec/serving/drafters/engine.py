@@ -118,6 +118,7 @@ def draft_request(request: Request, draft: Limits) -> Request:
     return replace(
         request,
         return_log_probs=False,
+        top_log_probs=0,
         guide=guide if guide is not None and guide.guide_type in draft.guide_types else None,
         end_id=end_id if end_id is not None and end_id < size else None,
         bad_words=[word for word in request.bad_words if max(word) < size],

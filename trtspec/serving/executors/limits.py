@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executor import Limits
+from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Limits
 
 DRAFT_TOKENS_EXTERNAL = 2  # `SpeculativeDecodingMode`, written as an integer
 TORCH_VERSION = "trtspec-torch"
@@ -47,6 +47,7 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
         # The others say them of the distribution after temperature, penalties and top-k
         # (kernels/samplingTopKKernels.cu), where a greedy token always has 0.
         returns_log_probs=is_torch,
+        max_top_log_probs=MAX_TOP_LOG_PROBS if is_torch else 0,
         # `ban_bad_words` of kernels/banBadWords.cu asks for `0 < banned_token`.
         never_banned=frozenset() if is_torch else frozenset({0}),
     )

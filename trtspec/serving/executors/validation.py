@@ -63,6 +63,8 @@ def validate(request: Request, limits: Limits) -> Valid:
     _check_sampling(request.sampling, limits.ignored_options)
     if request.return_log_probs and not limits.returns_log_probs:
         raise Refused("Log-probabilities of the model's own logits are not what this engine returns")
+    if not 0 <= (number := request.top_log_probs) <= limits.max_top_log_probs:
+        raise Refused(f"Top log-probabilities ({number}) are not within [0, {limits.max_top_log_probs}]")
     _check_guide(request, limits)
 
     draft_len = len(draft) or limits.max_draft_len

@@ -124,7 +124,7 @@ class EngineService:
             return
         tokens = job.stop_words.take(response.token_ids)
         job.is_over = response.is_final or job.stop_words.found
-        job.log_probs += (response.log_probs or [])[: len(tokens)]
+        job.log_probs += [said.value for said in (response.log_probs or [])[: len(tokens)]]
         self._send(job.client.send, response_arrays(job.asked, tokens, job.log_probs), job.is_over)
         if job.is_over and not response.is_final:
             self._executor.cancel_request(response.request_id)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtspec.serving.completion import Completion, EndReason
+from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.triton.requests import Wanted
 from trtspec.serving.triton.tensors import OUTPUTS, Datatype
@@ -44,7 +45,7 @@ class TextChunk:
     text: str = ""
     completion: Completion | None = None
     failure: Failure | None = None
-    log_probs: list[float] = field(default_factory=list)
+    log_probs: list[LogProb] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     sequence_index: int = 0
     others_left: int = 0
@@ -67,7 +68,8 @@ class TextChunk:
 def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
     """Returns the response's tensors by name, each of shape [1, 1].
 
-    But `output_log_probs` and `output_ids` are [1, 1, tokens], `acceptance_histogram` is [1, K + 1].
+    But `output_log_probs` and `output_ids` are [1, 1, tokens], `output_top_log_probs` and `output_top_ids`
+    [1, tokens, top_log_probs], and `acceptance_histogram` is [1, K + 1].
     The last response says why the text ended, in the words of OpenAI's API: `stop` or `length`. Where options
     of the request turned speculation off, `speculation` is `off` and names them. Counts come with it, for the
     whole completion; clients that add up the counts of all responses, as Triton's OpenAI front end does, get
@@ -93,11 +95,17 @@ def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
             values["num_spec_steps"] = speculation.num_spec_steps
             values["acceptance_histogram"] = _histogram(speculation, chunk.completion.num_draft_tokens)
     if chunk.log_probs:
-        values["output_log_probs"], values["output_ids"] = chunk.log_probs, chunk.token_ids
-    return {
+        values["output_log_probs"] = [said.value for said in chunk.log_probs]
+        values["output_ids"] = chunk.token_ids
+    made = {
         name: np.array(value, dtype=_DTYPES[name]).reshape(1, *([1] * (len(_DIMS[name]) - 1)), -1)
         for name, value in values.items()
     }
+    if chunk.log_probs and chunk.log_probs[0].top:
+        top = np.array([[said.top for said in chunk.log_probs]])
+        made["output_top_ids"] = top[..., 0].astype(np.int32)
+        made["output_top_log_probs"] = top[..., 1].astype(np.float32)
+    return made
 
 
 def _histogram(counts: SpeculationCounts, num_draft_tokens: int) -> list[int]:

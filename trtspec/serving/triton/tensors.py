@@ -68,6 +68,7 @@ INPUTS = (
     InputTensor("seed", Datatype.UINT64),
     InputTensor("num_return_sequences", Datatype.INT32),
     InputTensor("return_log_probs", Datatype.BOOL),
+    InputTensor("top_log_probs", Datatype.INT32),
     InputTensor("guided_decoding_guide_type", Datatype.STRING),
     InputTensor("guided_decoding_guide", Datatype.STRING),
     InputTensor("tenant", Datatype.STRING),
@@ -90,6 +91,9 @@ OUTPUTS = (
     OutputTensor("output_log_probs", Datatype.FP32, (-1, -1)),
     # With them, the tokens that they are of.
     OutputTensor("output_ids", Datatype.INT32, (-1, -1)),
+    # Of each of them a row: the likeliest tokens at its place, and their log-probabilities.
+    OutputTensor("output_top_ids", Datatype.INT32, (-1, -1)),
+    OutputTensor("output_top_log_probs", Datatype.FP32, (-1, -1)),
     OutputTensor("sequence_index", Datatype.INT32),
     OutputTensor("finish_reason", Datatype.STRING),
     OutputTensor("speculation", Datatype.STRING),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from trtspec.serving.completion import Completion, EndReason
+from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.triton.outbox import Sender
 from trtspec.serving.triton.responses import TextChunk
@@ -77,14 +78,14 @@ def test_what_comes_during_a_send_goes_out_together(sender: Sender) -> None:
     assert client.is_sending.wait(SECONDS)
 
     for number, text in enumerate(("a", "b", "c")):
-        outbox.put(TextChunk(text, log_probs=[-1.0] * number))
-    outbox.put(TextChunk("d", DONE, log_probs=[-2.0]))
+        outbox.put(TextChunk(text, log_probs=[LogProb(-1.0)] * number))
+    outbox.put(TextChunk("d", DONE, log_probs=[LogProb(-2.0)]))
     client.may_send.set()
 
     assert client.is_served.wait(SECONDS)
     assert client.heard == [
         TextChunk("first"),
-        TextChunk("abcd", DONE, log_probs=[-1.0, -1.0, -1.0, -2.0]),
+        TextChunk("abcd", DONE, log_probs=[LogProb(value) for value in (-1.0, -1.0, -1.0, -2.0)]),
     ]
 
 

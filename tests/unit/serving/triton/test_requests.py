@@ -66,6 +66,7 @@ def test_every_input_reaches_its_place() -> None:
             seed=2**64 - 1,
             num_return_sequences=3,
             return_log_probs=True,
+            top_log_probs=4,
             return_perf_metrics=True,
             return_num_input_tokens=True,
             return_num_output_tokens=True,
@@ -79,7 +80,7 @@ def test_every_input_reaches_its_place() -> None:
     sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4, 0.125)
     bias = (("x", 0.5), ("y", -2.0))
     assert completion == CompletionRequest(
-        "a", None, 7, 0, ("x", "é"), sampling, -1, False, None, bias, ("z",), True, 3
+        "a", None, 7, 0, ("x", "é"), sampling, -1, False, None, bias, ("z",), True, 4, 3
     )
     assert wanted == Wanted(True, "a", True, True, True, True)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from trtspec.serving.completion import Completion, EndReason
+from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.triton.requests import Wanted
 from trtspec.serving.triton.responses import TextChunk, arrays
@@ -55,11 +56,21 @@ def test_one_of_several_says_which_it_is() -> None:
 
 
 def test_log_probs_are_of_one_beam() -> None:
-    made = arrays(TextChunk("a", log_probs=[-0.5, -0.25], token_ids=[7, 8]), Wanted())
+    made = arrays(TextChunk("a", log_probs=[LogProb(-0.5), LogProb(-0.25)], token_ids=[7, 8]), Wanted())
     values, tokens = made["output_log_probs"], made["output_ids"]
 
     assert (values.tolist(), values.dtype) == ([[[-0.5, -0.25]]], np.dtype("float32"))
     assert (tokens.tolist(), tokens.dtype) == ([[[7, 8]]], np.dtype("int32"))
+    assert not [name for name in made if "top" in name]
+
+
+def test_the_likeliest_tokens_are_a_row_of_each_token() -> None:
+    said = [LogProb(-0.5, ((7, -0.5), (1, -1.0))), LogProb(-2.0, ((9, -0.25), (70000, -1.5)))]
+    made = arrays(TextChunk("a", log_probs=said, token_ids=[7, 8]), Wanted())
+    values, tokens = made["output_top_log_probs"], made["output_top_ids"]
+
+    assert (values.tolist(), values.dtype) == ([[[-0.5, -1.0], [-0.25, -1.5]]], np.dtype("float32"))
+    assert (tokens.tolist(), tokens.dtype) == ([[[7, 1], [9, 70000]]], np.dtype("int32"))
 
 
 def test_the_last_says_which_options_turned_speculation_off() -> None:

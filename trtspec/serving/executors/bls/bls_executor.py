@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executor import FinishReason, Limits, Listener, LogProb, Request, Response
 from trtspec.serving.executors.bls.tensors import (
     Arrays,
     new_log_probs,
@@ -87,6 +87,7 @@ class BlsExecutor:
         self.limits = replace(
             limits,
             ignored_options=limits.ignored_options | HAS_NO_TENSOR,
+            max_top_log_probs=0,  # NVIDIA's model has no tensor for them.
             guide_types=frozenset() if guide_end_id is None else GUIDE_TYPES,
         )
         self._guide_end_id = guide_end_id
@@ -181,7 +182,7 @@ class BlsExecutor:
 
     # On the loop again.
 
-    def _take(self, request_id: int, tokens: list[int], log_probs: list[float] | None) -> None:
+    def _take(self, request_id: int, tokens: list[int], log_probs: list[LogProb] | None) -> None:
         self.progress += 1
         call = self._calls.get(request_id)
         if call is None:
@@ -216,7 +217,9 @@ class BlsExecutor:
         if call is not None:
             call.listener(Response(request_id, [], is_final=True, error=error))
 
-    def _finish(self, request_id: int, call: Call, tokens: list[int], log_probs: list[float] | None) -> None:
+    def _finish(
+        self, request_id: int, call: Call, tokens: list[int], log_probs: list[LogProb] | None
+    ) -> None:
         del self._calls[request_id]
         reason = finish_reason(call.valid, call.num_tokens + len(tokens))
         call.listener(Response(request_id, tokens, is_final=True, finish_reason=reason, log_probs=log_probs))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.serving.executor import Request, SamplingConfig
+from trtspec.serving.executor import LogProb, Request, SamplingConfig
 from trtspec.serving.executors.validation import Valid
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -70,10 +70,9 @@ def new_tokens(arrays: Arrays) -> list[int]:
     return tokens
 
 
-def new_log_probs(arrays: Arrays) -> list[float]:
+def new_log_probs(arrays: Arrays) -> list[LogProb]:
     """Returns the log-probabilities of a response's tokens, `output_log_probs` float32 [1, 1, n]."""
-    values: list[float] = arrays["output_log_probs"].reshape(-1).tolist()
-    return values
+    return [LogProb(value) for value in arrays["output_log_probs"].reshape(-1).tolist()]
 
 
 def _string(text: str) -> npt.NDArray[Any]:

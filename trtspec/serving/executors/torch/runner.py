@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 
 from trtspec.serving.errors import GuideError
-from trtspec.serving.executor import FinishReason, Limits, Response
+from trtspec.serving.executor import FinishReason, Limits, LogProb, Response
 from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
@@ -126,7 +126,7 @@ class Runner:
             self.stats.kv_most = max(self.stats.kv_most, self._slots.busy)
 
     @torch.inference_mode()
-    def _run(self, works: list[Work]) -> tuple[list[int], Iterator[float]]:
+    def _run(self, works: list[Work]) -> tuple[list[int], Iterator[LogProb]]:
         """Returns the chosen token of each row whose logits are wanted, and the wanted log-probabilities."""
         token_ids: list[int] = []
         wanted: list[int] = []
@@ -146,10 +146,13 @@ class Runner:
             if work.choices and punishes(work.sequence.sampling):
                 self._count(work.sequence, logits.device)
         tokens = choose(logits, [_choice(work.sequence) for work in works if work.choices])
-        asked = [work.sequence.log_probs is not None for work in works for _ in range(work.choices)]
-        rows = [row for row, is_asked in enumerate(asked) if is_asked]
+        owners = [work.sequence for work in works for _ in range(work.choices)]
+        rows = [row for row, owner in enumerate(owners) if owner.log_probs is not None]
+        if not rows:
+            return tokens, iter(())
         # A row without a token has no log-probability, and nobody reads one.
-        return tokens, iter(log_probs(logits[rows], [max(tokens[row], 0) for row in rows]) if rows else ())
+        chosen, widths = [max(tokens[row], 0) for row in rows], [owners[row].top_log_probs for row in rows]
+        return tokens, iter(log_probs(logits[rows], chosen, widths))
 
     def _guide(self, sequence: Sequence) -> str | None:
         """Begins to follow a guide, and cuts the draft behind the first token that it forbids.
@@ -180,7 +183,7 @@ class Runner:
             sequence.penalties = Penalties(sequence.sampling, self._vocab_size, device)
         sequence.penalties.add(sequence.tokens(sequence.penalties.read, sequence.length))
 
-    def _advance(self, work: Work, chosen: list[int], logged: Iterator[float]) -> None:
+    def _advance(self, work: Work, chosen: list[int], logged: Iterator[LogProb]) -> None:
         sequence = work.sequence
         if not work.choices:
             self._hold(sequence, sequence.computed + work.rows)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.executor import LogProb, SamplingConfig
 from trtspec.serving.executors.torch.follower import NOTHING, Masks
 from trtspec.serving.executors.torch.penalties import Penalties
 
@@ -132,12 +132,24 @@ def _without_nothing(logits: Tensor, tokens: list[int]) -> list[int]:
     return [NOTHING if nothing else token for token, nothing in zip(tokens, is_nothing, strict=True)]
 
 
-def log_probs(logits: Tensor, tokens: list[int]) -> list[float]:
-    """Returns the logarithm of softmax of `logits` `[rows, vocab_size]` at each row's token, in float32."""
+def log_probs(logits: Tensor, tokens: list[int], widths: list[int]) -> list[LogProb]:
+    """Returns the logarithm of softmax of `logits` `[rows, vocab_size]` at each row's token, in float32.
+
+    With each come the likeliest tokens of its row, as many as its width.
+    """
     logits = logits.float()
-    chosen = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).flatten()
-    values: list[float] = (chosen - logits.logsumexp(-1)).tolist()
-    return values
+    total = logits.logsumexp(-1, keepdim=True)
+    chosen = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
+    values: list[float] = (chosen - total).flatten().tolist()
+    widest = min(max(widths), logits.shape[1])
+    if not widest:
+        return [LogProb(value) for value in values]
+    likeliest, token_ids = logits.topk(widest)
+    tops = zip(token_ids.tolist(), (likeliest - total).tolist(), strict=True)
+    return [
+        LogProb(value, tuple(zip(ids[:width], own[:width], strict=True)))
+        for value, (ids, own), width in zip(values, tops, widths, strict=True)
+    ]
 
 
 def noise(numbers: list[int], token_ids: Tensor) -> Tensor:

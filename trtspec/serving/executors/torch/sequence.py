@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.serving.executor import FinishReason, Request, Response
+from trtspec.serving.executor import FinishReason, LogProb, Request, Response
 from trtspec.serving.executors.torch.follower import GuidedText
 from trtspec.serving.executors.torch.penalties import Penalties
 from trtspec.serving.executors.validation import Valid
@@ -12,8 +12,8 @@ from trtspec.serving.guides.compiler import Grammar
 class Sequence:
     """A sequence of tokens: the first `prompt_len` of `text`, and `new`, generated after them.
 
-    `log_probs` are those of the new tokens, None if nobody asks for them. The `penalties` are None until they
-    are applied.
+    `log_probs` are those of the new tokens, None if nobody asks for them, each with `top_log_probs` others.
+    The `penalties` are None until they are applied.
     The cache holds the first `computed` tokens of both. `seed` is the number of the random stream's first
     token. The text may grow while the sequence runs, and is not read beyond the prompt. It is `guided` by
     a grammar, or not.
@@ -31,7 +31,8 @@ class Sequence:
             self.guided = GuidedText(request, grammar, valid.text, valid.prompt_len)
         self.new: list[int] = []
         self.penalties: Penalties | None = None
-        self.log_probs: list[float] | None = [] if request.return_log_probs else None
+        self.log_probs: list[LogProb] | None = [] if request.return_log_probs else None
+        self.top_log_probs = request.top_log_probs
         self.slot = -1
         self.computed = 0
         self._streaming, self._sent = request.streaming, 0

@@ -1,0 +1,108 @@
+"""The likeliest tokens at each place in OpenAI's forms, held to transformers on the same weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.e2e.conftest import TINY, Deploy
+
+MODEL = "speculative_llm"
+PROMPT = "def fib(n):\n"
+LENGTH, TOP = 24, 4
+CLOSE = 1e-3
+ASKED: Any = {"model": MODEL, "max_tokens": LENGTH, "temperature": 0}
+CHAT: Any = {**ASKED, "messages": [{"role": "user", "content": PROMPT}], "logprobs": True}
+TEXT: Any = {**ASKED, "prompt": PROMPT}
+IN_PROCESS = pytest.mark.parametrize("tiny_recipe", ["in_process"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def client(server: Deploy) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.api, api_key="none", max_retries=0)
+
+
+def expected(prompt: str) -> tuple[list[list[str]], list[list[float]]]:
+    """The texts of the likeliest tokens at each place of the target's own greedy text, and their numbers."""
+    model = AutoModelForCausalLM.from_pretrained(TINY / "target", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(TINY / "target")
+    row = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
+    made = model.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=LENGTH, do_sample=False)
+    with torch.inference_mode():
+        values, ids = model(made).logits[0, row.shape[1] - 1 : -1].log_softmax(-1).topk(TOP)
+    return [[tokenizer.decode([one]) for one in own] for own in ids.tolist()], values.tolist()
+
+
+@IN_PROCESS
+def test_a_chat_tells_them_whole_and_streamed(client: openai.OpenAI) -> None:
+    """The text comes of drafts, accepted and rejected."""
+    logged = client.chat.completions.create(**CHAT, top_logprobs=TOP).choices[0].logprobs
+    assert logged
+    assert logged.content
+    tokenizer = AutoTokenizer.from_pretrained(TINY / "target")
+    prompt = tokenizer.apply_chat_template(CHAT["messages"], tokenize=False, add_generation_prompt=True)
+    for said, texts, values in zip(logged.content, *expected(prompt), strict=True):
+        assert [other.token for other in said.top_logprobs] == texts
+        assert [other.logprob for other in said.top_logprobs] == pytest.approx(values, abs=CLOSE)
+        # It is greedy.
+        assert (said.token, said.logprob) == (texts[0], said.top_logprobs[0].logprob)
+        read = [bytes(other.bytes or ()).decode(errors="replace") for other in said.top_logprobs]
+        assert read == texts
+
+    told: list[Any] = []
+    for chunk in client.chat.completions.create(**CHAT, top_logprobs=TOP, stream=True):
+        if chunk.choices[0].logprobs:
+            told += chunk.choices[0].logprobs.content or []
+    assert [said.token for said in told] == [said.token for said in logged.content]
+    for said, whole in zip(told, logged.content, strict=True):
+        assert [other.token for other in said.top_logprobs] == [other.token for other in whole.top_logprobs]
+
+
+@IN_PROCESS
+def test_a_completion_has_the_token_that_came_among_them(client: openai.OpenAI) -> None:
+    made = client.completions.create(**{**TEXT, "temperature": 1}, logprobs=2, seed=1, n=2)
+    sizes = set()
+    for choice in made.choices:
+        assert choice.logprobs
+        assert choice.logprobs.tokens
+        assert choice.logprobs.token_logprobs
+        assert choice.logprobs.top_logprobs
+        assert "".join(choice.logprobs.tokens) == choice.text
+        told = choice.logprobs.tokens, choice.logprobs.token_logprobs, choice.logprobs.top_logprobs
+        for token, value, likeliest in zip(*told, strict=True):
+            assert likeliest[token] == value
+            sizes.add(len(likeliest))
+    # A sampled token is not always one of the two likeliest.
+    assert sizes == {2, 3}
+
+
+@IN_PROCESS
+@pytest.mark.parametrize(
+    ("values", "param"),
+    [({"logprobs": 6}, "logprobs"), ({"logprobs": -1}, "logprobs")],
+)
+def test_a_completion_has_at_most_five(client: openai.OpenAI, values: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(**TEXT, **values)
+    assert caught.value.param == param
+
+
+@IN_PROCESS
+@pytest.mark.parametrize("values", [{"top_logprobs": 21}, {"logprobs": False, "top_logprobs": 2}])
+def test_a_chat_has_at_most_twenty_with_the_others(client: openai.OpenAI, values: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{**CHAT, **values})
+    assert caught.value.param == "top_logprobs"
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("tiny_recipe", ["bls"], indirect=True)
+def test_an_engine_that_cannot_say_them_refuses(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="says no others") as caught:
+        client.chat.completions.create(**CHAT, top_logprobs=1)
+    assert caught.value.param == "top_logprobs"
+    assert client.chat.completions.create(**CHAT).choices[0].logprobs
