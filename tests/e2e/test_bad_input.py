@@ -25,6 +25,9 @@ PROMPT = "import os\n"
 # What is sent, and what the line must name.
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no text": ({"max_tokens": 4}, ["text_input is missing"]),
+    "token ids of no token": ({"input_ids": [1, 10**6]}, ["input_ids is 1000000", "0 to"]),
+    "no token ids": ({"input_ids": []}, ["input_ids"]),
+    "text and token ids": ({"text_input": PROMPT, "input_ids": [1]}, ["beside input_ids"]),
     "empty text": ({"text_input": ""}, ["text_input is empty"]),
     "two texts": ({"text_input": ["a", "b"]}, ["batch"]),
     "max_tokens 0": ({"text_input": PROMPT, "max_tokens": 0}, ["max_tokens is 0", "at least 1"]),

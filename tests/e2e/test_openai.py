@@ -150,6 +150,26 @@ def test_several_prompts_have_their_choices_in_order(client: openai.OpenAI, serv
     assert list(texts.values()) == expected
 
 
+def test_a_prompt_may_be_token_ids(client: openai.OpenAI, tiny_build: Any) -> None:
+    """They are the prompt as it is: its usage counts them, and no beginning is put before them."""
+    tokenizer = Tokenizer.load(tiny_build / "tokenizer")
+    prompts = [PROMPT, "class A:\n"]
+    ids = [tokenizer.encode(prompt) for prompt in prompts]
+    asked: Any = {"model": MODEL, "max_tokens": 12, "temperature": 0}
+    said = [client.completions.create(**asked, prompt=prompt) for prompt in prompts]
+    assert client.completions.create(**asked, prompt=ids[0]).choices[0].text == said[0].choices[0].text
+    both = client.completions.create(**asked, prompt=ids)
+    assert [choice.text for choice in both.choices] == [made.choices[0].text for made in said]
+    assert both.usage
+    assert both.usage.prompt_tokens == sum(map(len, ids))
+    for chunk in client.completions.create(**asked, prompt=[ids[0]], stream=True):
+        assert said[0].choices[0].text.startswith(chunk.choices[0].text)
+        break
+    with pytest.raises(openai.BadRequestError, match="token ids from 0 to") as caught:
+        client.completions.create(**asked, prompt=[1, 10**6])
+    assert caught.value.param == "prompt"
+
+
 def test_echo_begins_with_the_prompt(client: openai.OpenAI) -> None:
     made = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=4, echo=True)
     assert made.choices[0].text.startswith(PROMPT)

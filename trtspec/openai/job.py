@@ -47,8 +47,11 @@ def completion(body: CompletionRequest, tenant: str, tokenizer: Tokenizer | None
         if body.logprobs is not None:
             message = "logprobs and echo do not go together: the prompt's probabilities are not known"
             raise ApiError(400, message, "echo")
+        if not all(isinstance(prompt, str) for prompt in body.prompt):
+            raise ApiError(400, "echo goes with prompts of text: token ids are not echoed", "echo")
         shared["exclude_input_in_output"] = False
-    return _job(body, [{**shared, "text_input": prompt} for prompt in body.prompts])
+    names = ("text_input" if isinstance(prompt, str) else "input_ids" for prompt in body.prompt)
+    return _job(body, [{**shared, name: prompt} for name, prompt in zip(names, body.prompt, strict=True)])
 
 
 def chat(body: ChatRequest, prompt: str, template: str, tenant: str, tokenizer: Tokenizer | None) -> Job:

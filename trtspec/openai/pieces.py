@@ -14,6 +14,7 @@ from trtspec.serving.stats import SpeculationCounts
 _STATUS = re.compile(r"(\d{3}) ")
 _FIELDS = {
     "text_input": "prompt",
+    "input_ids": "prompt",
     "stop_words": "stop",
     "num_return_sequences": "n",
     "guided_decoding_guide": "response_format",

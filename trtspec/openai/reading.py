@@ -27,7 +27,8 @@ def read(body: bytes, kind: type[R]) -> R:
         path, problem = _path(first["loc"], content, first["type"]), first["msg"]
         if first["type"] == "extra_forbidden":
             problem = "is not a field that this server knows" + _hint(path, kind)
-        message = f"{path}: {problem}" if path else problem.removeprefix("Value error, ")
+        problem = problem.removeprefix("Value error, ")
+        message = f"{path}: {problem}" if path else problem
         raise ApiError(400, message, path or None) from None
 
 

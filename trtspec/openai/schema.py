@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
 
 _MOST_MESSAGES, _MOST_TOOLS, _MOST_PROMPTS = 4096, 128, 128
 _UINT64 = 2**64
@@ -80,17 +80,38 @@ class Request(Body):
         return self
 
 
+def _prompts(given: Any) -> list[str | list[int]]:
+    """Returns the prompts that OpenAI's `prompt` is: a text, token ids, or a list of one or the other."""
+    is_list = isinstance(given, list) and bool(given) and isinstance(given[0], (str, list))
+    prompts = given if is_list else [given]
+    if not all(isinstance(prompt, str) or _are_tokens(prompt) for prompt in prompts):
+        raise ValueError("must be a text, a list of token ids, or a list of texts or of lists of token ids")
+    if len(prompts) > _MOST_PROMPTS:
+        raise ValueError(f"has {len(prompts)} prompts, and a request may have {_MOST_PROMPTS}")
+    return list(prompts)
+
+
+def _no_suffix(given: Any) -> None:
+    if given not in (None, ""):
+        raise ValueError("the model goes on from a prompt, and fills no gap before a suffix; leave it out")
+
+
+def _are_tokens(prompt: Any) -> bool:
+    return (
+        isinstance(prompt, list)
+        and bool(prompt)
+        and all(type(token) is int and 0 <= token < 2**31 for token in prompt)
+    )
+
+
 class CompletionRequest(Request):
     """A body of `/v1/completions`."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1, max_length=_MOST_PROMPTS)]
+    prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)]
+    suffix: Annotated[None, PlainValidator(_no_suffix)] = None
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=5)
     best_of: int | None = Field(default=None, ge=1)
-
-    @property
-    def prompts(self) -> list[str]:
-        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
 
 class Part(Body):

@@ -22,7 +22,7 @@ def model_config(spec: RepositorySpec) -> pb.ModelConfig:
     for tensor in INPUTS:
         datatype = pb.DataType.Value(f"TYPE_{tensor.datatype.value}")
         dims = [-1 if tensor.is_list else 1]
-        config.input.add(name=tensor.name, data_type=datatype, dims=dims, optional=not tensor.is_required)
+        config.input.add(name=tensor.name, data_type=datatype, dims=dims, optional=True)
     for output in OUTPUTS:
         datatype = pb.DataType.Value(f"TYPE_{output.datatype.value}")
         config.output.add(name=output.name, data_type=datatype, dims=output.dims)

@@ -233,8 +233,9 @@ def _prompt(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) ->
         if prompt and not (min(prompt) >= 0 and max(prompt) < limits.vocab_size):
             wrong = next(token_id for token_id in prompt if not 0 <= token_id < limits.vocab_size)
             raise RequestError("prompt_token_ids", wrong, f"token ids from 0 to {limits.vocab_size - 1}")
+    field = "prompt_token_ids" if request.prompt is None else "prompt"
     if not prompt:
-        raise RequestError("prompt", "empty", allowed)
+        raise RequestError(field, "empty", allowed)
     if len(prompt) > longest:
-        raise RequestError("prompt", f"{len(prompt)} tokens", allowed)
+        raise RequestError(field, f"{len(prompt)} tokens", allowed)
     return prompt

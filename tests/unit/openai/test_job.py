@@ -92,6 +92,15 @@ def test_what_asks_for_nothing_is_left_out(values: dict[str, Any], expected: dic
     assert inputs == {**ALWAYS, "text_input": "a", "temperature": 1.0, "max_tokens": 16, **expected}
 
 
+def test_prompts_of_token_ids_go_as_they_are() -> None:
+    first, second = of_text(prompt=[[1, 2], [3]]).inputs
+    assert (first["input_ids"], second["input_ids"]) == ([1, 2], [3])
+    assert "text_input" not in first
+    with pytest.raises(ApiError) as caught:
+        of_text(prompt=[1], echo=True)
+    assert caught.value.param == "echo"
+
+
 def test_a_schema_is_a_guide_with_its_keys_in_order() -> None:
     schema = {"type": "object", "properties": {"z": {}, "a": {}}}
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}

@@ -18,7 +18,7 @@ TEXT: dict[str, Any] = {"model": "m", "prompt": "a"}
 # Of OpenAI's fields these ask for what the server has not; they are refused, not ignored.
 NOT_HERE = {
     *("audio", "function_call", "functions", "modalities", "moderation", "prediction", "reasoning_effort"),
-    *("verbosity", "web_search_options", "prompt_cache_retention", "prompt_cache_options", "suffix"),
+    *("verbosity", "web_search_options", "prompt_cache_retention", "prompt_cache_options"),
 }
 
 
@@ -70,6 +70,37 @@ def test_every_other_field_of_the_official_client_is_known(params: Any, kind: An
     fields = set(params.__annotations__) - NOT_HERE
     assert fields - set(kind.model_fields) == set()
     assert len(fields) > 10
+
+
+@pytest.mark.parametrize(
+    ("given", "prompts"),
+    [
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+        ("", [""]),
+    ],
+)
+def test_a_prompt_is_text_or_token_ids_or_several(given: Any, prompts: list[Any]) -> None:
+    body = json.dumps({**TEXT, "prompt": given, "suffix": ""}).encode()
+    assert read(body, CompletionRequest).prompt == prompts
+
+
+@pytest.mark.parametrize(
+    "given", [[], [[]], [1, "a"], [[1], [-1]], [2**31], [1.0], [True], None, {}, 5, [[1], []], ["a", None]]
+)
+def test_anything_else_is_no_prompt(given: Any) -> None:
+    error = refused({**TEXT, "prompt": given}, CompletionRequest)
+    assert error.param == "prompt"
+    assert "must be a text, a list of token ids" in error.message
+
+
+def test_nothing_is_filled_in_before_a_suffix() -> None:
+    error = refused({**TEXT, "suffix": "return x"}, CompletionRequest)
+    assert (error.param, error.message.partition(":")[0]) == ("suffix", "suffix")
+    assert "leave it out" in error.message
+    assert "128" in refused({**TEXT, "prompt": ["a"] * 129}, CompletionRequest).message
 
 
 def test_numbers_may_be_whole() -> None:

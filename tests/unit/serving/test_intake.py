@@ -62,8 +62,8 @@ def test_an_end_id_of_the_clients_own(tokenizer: Tokenizer) -> None:
         (CompletionRequest(), "prompt", "missing"),
         (CompletionRequest("a", [1]), "prompt", "given together with prompt_token_ids"),
         (CompletionRequest(""), "prompt", "empty"),
-        (CompletionRequest(prompt_token_ids=[]), "prompt", "empty"),
-        (CompletionRequest(prompt_token_ids=[1] * 65), "prompt", "65 tokens"),
+        (CompletionRequest(prompt_token_ids=[]), "prompt_token_ids", "empty"),
+        (CompletionRequest(prompt_token_ids=[1] * 65), "prompt_token_ids", "65 tokens"),
         (CompletionRequest("z" * 65), "prompt", "65 tokens"),
         (CompletionRequest("z" * 10**7), "prompt", "10000000 characters"),
         (CompletionRequest("\udcff"), "prompt", "not valid Unicode"),
@@ -154,7 +154,7 @@ def test_an_option_that_the_engine_would_ignore_is_refused(tokenizer: Tokenizer)
 
 
 def test_a_refusal_names_the_numbers(tokenizer: Tokenizer) -> None:
-    with pytest.raises(RequestError, match=r"^prompt is 70 tokens; allowed: 1 to 64 tokens$"):
+    with pytest.raises(RequestError, match=r"^prompt_token_ids is 70 tokens; allowed: 1 to 64 tokens$"):
         begin(CompletionRequest(prompt_token_ids=[1] * 70), LIMITS, tokenizer)
-    with pytest.raises(RequestError, match=r"^prompt is 64 tokens; allowed: 1 to 51 tokens$"):
+    with pytest.raises(RequestError, match=r"^prompt_token_ids is 64 tokens; allowed: 1 to 51 tokens$"):
         begin(CompletionRequest(prompt_token_ids=[1] * 64), replace(LIMITS, max_seq_len=60), tokenizer)

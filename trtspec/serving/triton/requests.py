@@ -66,10 +66,16 @@ def read(
             raise RequestError(name, "a parameter", f"an input of type {_BY_NAME[name].datatype.value}")
     values = {tensor.name: _value(tensor, tensors.get(tensor.name)) for tensor in INPUTS}
 
-    prompt = values["text_input"]
+    prompt, token_ids = values["text_input"], values["input_ids"]
+    if (prompt is None) == (token_ids is None):
+        found = "missing" if prompt is None else "given beside input_ids"
+        raise RequestError("text_input", found, "given, or input_ids in its place")
     is_excluded = values["exclude_input_in_output"] is not False
+    if token_ids is not None and not is_excluded:
+        raise RequestError("exclude_input_in_output", "false", "true or left out beside input_ids")
     completion = CompletionRequest(
         prompt=prompt,
+        prompt_token_ids=token_ids,
         num_draft_tokens=values["num_draft_tokens"],
         stop=_words(values["stop_words"]),
         bad_words=_words(values["bad_words"]),
@@ -105,6 +111,7 @@ _HAVE_DEFAULTS = ("max_tokens", "num_return_sequences", "top_log_probs")
 _BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 _TENSOR_OF_FIELD = {
     "prompt": "text_input",
+    "prompt_token_ids": "input_ids",
     "stop": "stop_words",
     "guide": "guided_decoding_guide",
     "guide_type": "guided_decoding_guide_type",
@@ -150,8 +157,6 @@ def _embedding_bias(values: Values) -> tuple[tuple[str, float], ...]:
 def _value(tensor: InputTensor, array: npt.NDArray[Any] | None) -> Any:
     """Returns a Python scalar, a list for a tensor that is one, or None for one that was left out."""
     if array is None:
-        if tensor.is_required:
-            raise RequestError(tensor.name, "missing", "given")
         return None
     items = [_text(tensor, item) for item in array.reshape(-1).tolist()]
     if tensor.only and any(item not in tensor.only for item in items):

@@ -32,7 +32,6 @@ class InputTensor:
     name: str
     datatype: Datatype
     is_list: bool = False
-    is_required: bool = False
     only: tuple[object, ...] = ()
 
 
@@ -46,7 +45,9 @@ class OutputTensor:
 
 
 INPUTS = (
-    InputTensor("text_input", Datatype.STRING, is_required=True),
+    # One of these two is the prompt.
+    InputTensor("text_input", Datatype.STRING),
+    InputTensor("input_ids", Datatype.INT32, is_list=True),
     InputTensor("max_tokens", Datatype.INT32),
     InputTensor("num_draft_tokens", Datatype.INT32),
     InputTensor("stream", Datatype.BOOL),

@@ -42,6 +42,14 @@ def test_a_prompt_alone_has_defaults() -> None:
     assert read(tensors(text_input="é".encode()), {}) == (CompletionRequest("é"), Wanted())
 
 
+def test_a_prompt_may_be_token_ids() -> None:
+    completion, wanted = read(tensors(input_ids=[5, 70000, 0]), {})
+    assert (completion, wanted) == (CompletionRequest(prompt_token_ids=[5, 70000, 0]), Wanted())
+    told = refusal(input_ids=[5], exclude_input_in_output=False)
+    assert told == "exclude_input_in_output is false; it must be true or left out beside input_ids"
+    assert explain(RequestError("prompt_token_ids", 9, "small")) == "input_ids is 9; it must be small"
+
+
 def test_every_input_reaches_its_place() -> None:
     completion, wanted = read(
         tensors(
@@ -138,7 +146,8 @@ def test_a_bias_is_one_number_for_each_word() -> None:
 
 
 def test_a_missing_text_is_named() -> None:
-    assert refusal(max_tokens=3) == "text_input is missing; it must be given"
+    assert refusal(max_tokens=3) == "text_input is missing; it must be given, or input_ids in its place"
+    assert refusal(text_input=b"a", input_ids=[1]).startswith("text_input is given beside input_ids")
 
 
 def test_bytes_that_are_not_utf8_are_placed() -> None:
