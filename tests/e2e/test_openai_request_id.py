@@ -18,12 +18,14 @@ LAST = {"text_output": "b", "finish_reason": "stop", "num_input_tokens": 1, "num
 
 @pytest.fixture
 def heard() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The URL of a server that answers everything, and the bodies that it gets."""
+    """The URL of a server that answers everything, and the bodies that it gets, with their headers."""
     bodies: list[dict[str, Any]] = []
 
     class Triton(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            trace = {name: self.headers.get_all(name) for name in ("traceparent", "tracestate")}
+            bodies.append({**body, **trace, "headers": self.headers})
             data = b"data: " + json.dumps(LAST).encode() + b"\n\n"
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
@@ -56,3 +58,20 @@ def test_a_clients_request_id_goes_on_to_triton(
     assert second["id"] == "mine"
     assert first["trtspec_request"] != second["trtspec_request"]
     assert first["text_input"] == "a"
+
+
+def test_a_clients_trace_goes_on_to_triton(heard: tuple[str, list[dict[str, Any]]], tmp_path: Path) -> None:
+    """As it came, for each of several prompts; other headers stay behind."""
+    url, bodies = heard
+    trace = {"traceparent": f"00-{'0af7' * 8}-b7ad6b7169203331-01", "tracestate": "a=1,b=2"}
+    several = json.dumps({**GOOD, "prompt": ["a", "b"]}).encode()
+    with serving(url, said=tmp_path / "said") as port:
+        assert ask(port, ROUTES[0], several, Authorization="Bearer x", **trace)[0] == 200
+        assert ask(port, ROUTES[0], json.dumps(GOOD).encode())[0] == 200
+
+    *traced, other = bodies
+    assert [(body["traceparent"], body["tracestate"]) for body in traced] == [
+        ([trace["traceparent"]], [trace["tracestate"]])
+    ] * 2
+    assert all("authorization" not in body["headers"] for body in traced)
+    assert (other["traceparent"], other["tracestate"]) == (None, None)

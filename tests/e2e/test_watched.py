@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 import yaml
 
@@ -81,7 +82,9 @@ def watched(
             f"--trace-config={option}" for option in (*tracing, "opentelemetry,bsp_schedule_delay=100")
         ]
         try:
-            deploy = deployer(folder / "build", "--log-format", "json", *options, recipe=tiny_recipe)
+            deploy = deployer(
+                folder / "build", "--log-format", "json", *options, recipe=tiny_recipe, with_api=True
+            )
             wait_until(lambda: deploy.is_ready, "the server ready")
             yield Watched(deploy, collector, folder / "build" / "tritonserver.log")
             assert deploy.stop() == 0
@@ -172,6 +175,18 @@ def test_a_clients_trace_goes_on_in_triton(watched: Watched, until: Until) -> No
     assert _post(watched.deploy, f"/v2/models/{watched.deploy.model}/generate", body, headers) == 200
     until(lambda: TRACE.encode() in watched.collector.heard, "the spans of the trace")
     assert b"COMPUTE" in watched.collector.heard
+
+
+def test_a_trace_of_openais_client_goes_on_in_triton(watched: Watched, until: Until) -> None:
+    trace = TRACE[::-1]
+    with openai.OpenAI(base_url=watched.deploy.api, api_key="none") as client:
+        client.completions.create(
+            model=watched.deploy.model,
+            prompt=PROMPTS[0],
+            max_tokens=4,
+            extra_headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"},
+        )
+    until(lambda: trace.encode() in watched.collector.heard, "the spans of the trace")
 
 
 def test_prometheus_alarms_when_acceptance_falls(watched: Watched, until: Until, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from trtspec.openai.pieces import Piece, piece
 from trtspec.openai.upstream import Upstream
 
 _JSON = (b"content-type", b"application/json")
+# A client's trace, which goes on in Triton's spans (https://www.w3.org/TR/trace-context).
+_TRACE = (b"traceparent", b"tracestate")
 # Proxies that collect what they pass on would spoil a stream.
 _STREAM = [
     (b"content-type", b"text/event-stream"),
@@ -30,8 +32,10 @@ class Exchange(Response):
     def __init__(self, upstream: Upstream, job: Job, answer: Answer) -> None:
         super().__init__()
         self._upstream, self._job, self._answer = upstream, job, answer
+        self._trace: list[tuple[bytes, bytes]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._trace = [header for header in scope["headers"] if header[0] in _TRACE]
         work, left = asyncio.create_task(self._tell(send)), asyncio.create_task(_left(receive))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
@@ -87,7 +91,7 @@ class Exchange(Response):
 
     async def _one(self, number: int) -> AsyncGenerator[list[Piece], None]:
         first = number * self._job.num_sequences
-        async with aclosing(self._upstream.ask(self._job.inputs[number])) as batches:
+        async with aclosing(self._upstream.ask(self._job.inputs[number], self._trace)) as batches:
             async for batch in batches:
                 yield [piece(said, first) for said in batch]
 

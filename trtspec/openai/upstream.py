@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -46,8 +46,10 @@ class Upstream:
         paths = "/v2/health/ready", f"/v2/models/{self.model_name}/ready"
         return all([await self._status("GET", self.url + path) == 200 for path in paths])
 
-    async def ask(self, inputs: dict[str, Any]) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """Yields the model's answers, those that came together in one list.
+    async def ask(
+        self, inputs: dict[str, Any], headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """Yields the model's answers, those that came together in one list; `headers` go on to Triton.
 
         Raises `ApiError`. Closing the generator ends the request, whether the model has begun or not.
         """
@@ -56,7 +58,7 @@ class Upstream:
         name, url = uuid.uuid4().hex, f"{self.url}/v2/models/{self.model_name}"
         body, is_over = orjson.dumps({**inputs, REQUEST: name}), False
         try:
-            async with self._wires.ask("POST", f"{url}/generate_stream", body) as answer:
+            async with self._wires.ask("POST", f"{url}/generate_stream", body, headers) as answer:
                 if answer.status != 200:
                     is_over = True
                     raise failure(*await _said(answer))

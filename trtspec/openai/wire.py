@@ -7,7 +7,7 @@ httptools reads the answers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from urllib.parse import SplitResult, urlsplit
 
@@ -126,11 +126,17 @@ class Wires:
         self._free: dict[tuple[str, str], list[Wire]] = {}
 
     @asynccontextmanager
-    async def ask(self, method: str, url: str, body: bytes = b"") -> AsyncIterator[Wire]:
-        """Yields the connection with the answer begun; leaving early ends it. Raises `WireError`."""
+    async def ask(
+        self, method: str, url: str, body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> AsyncIterator[Wire]:
+        """Yields the connection with the answer begun; leaving early ends it. Raises `WireError`.
+
+        `headers` are names and values that are valid in HTTP.
+        """
         where = urlsplit(url)
         head = f"{method} {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: {len(body)}\r\n"
-        request = f"{head}Content-Type: application/json\r\n\r\n".encode() + body
+        more = b"".join(b"%b: %b\r\n" % header for header in headers)
+        request = f"{head}Content-Type: application/json\r\n".encode() + more + b"\r\n" + body
         wire = await self._asked(where, request)
         try:
             yield wire
