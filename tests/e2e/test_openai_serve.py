@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -100,13 +101,34 @@ def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
             assert says in error_of(said)["message"]
 
 
+def tokenizer(build: Path, folder: Path, template: str) -> Path:
+    """A copy of a build's tokenizer with this chat template."""
+    shutil.copytree(build / "tokenizer", folder)
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+@IN_PROCESS
+def test_a_template_that_makes_too_much_spoils_its_own_chats_alone(
+    server: Deploy, tiny_build: Path, tmp_path: Path
+) -> None:
+    bomb = "{% set said = messages[0].content %}{{ said.ljust(10 ** 9) if said == 'bomb' else said }}"
+    folder = tokenizer(tiny_build, tmp_path / "tokenizer", bomb)
+    url = f"http://127.0.0.1:{server.ports[0]}"
+    with serving(url, "--tokenizer", folder, said=tmp_path / "said") as port:
+        for content, status in (("bomb", 400), ("a", 200), ("bomb", 400), ("b", 200)):
+            body = json.dumps({**CHAT, "messages": [{"role": "user", "content": content}]}).encode()
+            found, _, said = ask(port, ROUTES[1], body)
+            assert found == status, said
+            if status == 400:
+                assert "too much of these messages" in error_of(said)["message"]
+        assert ask(port, ROUTES[0], json.dumps(GOOD).encode())[0] == 200
+        assert ask(port, "/health", None, "GET")[0] == 200
+
+
 @IN_PROCESS
 def test_a_template_with_tools(server: Deploy, tiny_build: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "tokenizer"
-    folder.mkdir()
-    for file in (tiny_build / "tokenizer").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    (folder / "chat_template.jinja").write_text(TOOL_TEMPLATE)
+    folder = tokenizer(tiny_build, tmp_path / "tokenizer", TOOL_TEMPLATE)
     url = f"http://127.0.0.1:{server.ports[0]}"
     with (
         serving(url, "--tokenizer", folder, said=tmp_path / "said") as port,
@@ -184,6 +206,7 @@ def _api(deploy: Deploy) -> int:
     (pid,) = [
         int(path.name)
         for path in Path("/proc").glob("[0-9]*")
-        if b"trtspec.openai" in (line := read(path / "cmdline")) and str(deploy.said.parent).encode() in line
+        if b"trtspec.openai\0" in (line := read(path / "cmdline"))
+        and str(deploy.said.parent).encode() in line
     ]
     return pid

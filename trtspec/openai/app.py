@@ -23,6 +23,7 @@ from trtspec.openai.exchange import Exchange
 from trtspec.openai.job import Job, chat, completion, template_messages, template_tools
 from trtspec.openai.keys import Keys
 from trtspec.openai.reading import read
+from trtspec.openai.renderer import Renderer
 from trtspec.openai.schema import ChatRequest, CompletionRequest
 from trtspec.openai.template import ChatTemplate
 from trtspec.openai.upstream import Upstream
@@ -48,9 +49,14 @@ class Texts:
     problem: str = ""
 
 
-def make_app(upstream: Upstream, texts: Texts, keys: Keys, max_requests: int) -> ASGIApp:
-    """Returns the application; at most `max_requests` completions are at work at once."""
-    routes = _Routes(upstream, texts, keys)
+def make_app(
+    upstream: Upstream, texts: Texts, renderer: Renderer | None, keys: Keys, max_requests: int
+) -> ASGIApp:
+    """Returns the application; at most `max_requests` completions are at work at once.
+
+    The `renderer` is that of the template of the `texts`.
+    """
+    routes = _Routes(upstream, texts, renderer, keys)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     for path, route, method in (
         ("/v1/chat/completions", routes.chat, "POST"),
@@ -92,8 +98,8 @@ class _Bounded:
 
 
 class _Routes:
-    def __init__(self, upstream: Upstream, texts: Texts, keys: Keys) -> None:
-        self._upstream, self._texts, self._keys = upstream, texts, keys
+    def __init__(self, upstream: Upstream, texts: Texts, renderer: Renderer | None, keys: Keys) -> None:
+        self._upstream, self._texts, self._renderer, self._keys = upstream, texts, renderer, keys
         self._bodies, self._began = Bodies(_MOST_HELD), int(time.time())
 
     async def chat(self, request: Request) -> Response:
@@ -101,15 +107,15 @@ class _Routes:
         async with self._body(request) as body:
             wanted = await _read(body, ChatRequest)
         self._check_model(wanted.model)
-        template = self._texts.template
-        if template is None:
+        renderer = self._renderer
+        if renderer is None:
             raise ApiError(400, _NO_TEMPLATE + self._texts.problem, "messages")
         tools = template_tools(wanted)
-        if tools and "tools" not in template.source:
+        if tools and "tools" not in renderer.source:
             raise ApiError(400, "this model's chat template takes no tools", "tools")
         kwargs = wanted.chat_template_kwargs or {}
-        prompt = await template.render(template_messages(wanted), tools, kwargs)
-        job = chat(wanted, prompt, template.source, tenant, self._texts.tokenizer)
+        prompt = await renderer.render(template_messages(wanted), tools, kwargs)
+        job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer)
         return self._exchange(request, Chat(), job)
 
     async def completions(self, request: Request) -> Response:

@@ -17,6 +17,7 @@ from trtspec.openai.app import Texts, make_app
 from trtspec.openai.connection import Connection
 from trtspec.openai.control import follow
 from trtspec.openai.keys import Keys
+from trtspec.openai.renderer import Renderer
 from trtspec.openai.settings import Settings
 from trtspec.openai.template import ChatTemplate
 from trtspec.openai.upstream import Upstream
@@ -36,7 +37,7 @@ def load(settings: Settings) -> tuple[Texts, Keys]:
         try:
             texts = Texts(ChatTemplate.load(folder), tokenizer)
         except ValueError as error:
-            texts = Texts(None, tokenizer, f"; {error}")
+            texts = Texts(None, tokenizer, f"; its chat template cannot be read: {error}")
     return texts, Keys.load(settings.keys_file) if settings.keys_file else Keys([])
 
 
@@ -48,8 +49,9 @@ def serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys)
 
 async def _serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys) -> None:
     upstream = Upstream(settings.model_name)
+    renderer = Renderer(texts.template) if texts.template else None
     config = uvicorn.Config(
-        make_app(upstream, texts, keys, settings.max_requests),
+        make_app(upstream, texts, renderer, keys, settings.max_requests),
         lifespan="off",
         ws="none",
         log_config=None,
@@ -71,8 +73,12 @@ async def _serve(listener: socket.socket, settings: Settings, texts: Texts, keys
     else:
         upstream.url = settings.url.rstrip("/")
     try:
+        if renderer:
+            await renderer.start()
         await server.serve(sockets=[listener])
     finally:
+        if renderer:
+            await renderer.close()
         if following:
             following.cancel()
         upstream.close()

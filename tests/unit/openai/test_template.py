@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from trtspec.openai.errors import ApiError
+from trtspec.openai.renderer import Renderer
 from trtspec.openai.template import ChatTemplate
 
 TINY = Path(__file__).parents[3] / "recipes" / "tiny" / "target"
@@ -56,7 +55,14 @@ TEMPLATES = {
 
 
 def render(template: ChatTemplate, messages: list[Any], tools: list[Any] | None = None) -> str:
-    return asyncio.run(template.render(messages, tools, {}))
+    async def run() -> str:
+        renderer = Renderer(template)
+        try:
+            return await renderer.render(messages, tools, {})
+        finally:
+            await renderer.close()
+
+    return asyncio.run(run())
 
 
 @pytest.mark.parametrize("name", [*TEMPLATES, "tiny"])
@@ -86,58 +92,7 @@ def test_a_named_default_counts_and_a_folder_may_have_none(tmp_path: Path) -> No
     assert render(template, []) == "d</s>"
 
 
-def test_a_broken_template_says_so(tmp_path: Path) -> None:
-    (tmp_path / "chat_template.jinja").write_text("{% for %}")
-    with pytest.raises(ValueError, match="chat template cannot be read"):
+def test_a_file_that_is_not_json_says_so(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(ValueError, match="Expecting"):
         ChatTemplate.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
-        "{{ cycler.__init__.__globals__ }}",
-        "{{ raise_exception('roles must alternate') }}",
-        "{{ messages[7].content }}",
-        "{{ 1 / 0 }}",
-        "{{ none.x.y }}",
-        "{% include 'secrets' %}",
-        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    ],
-)
-def test_what_a_template_may_not_or_will_not_do_is_the_clients_error(source: str) -> None:
-    with pytest.raises(ApiError) as caught:
-        render(ChatTemplate(source, {}), [{"role": "user", "content": "a"}])
-    assert (caught.value.status, caught.value.param) == (400, "messages")
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ 'a' * 10 ** 9 }}",
-        "{{ 9 ** 9 ** 9 }}",
-        "{{ (messages * 10 ** 9) | length }}",
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = b %}{% endfor %}{% endfor %}",
-        "{% for a in range(99999) %}{{ 'a' * 999 }}{% endfor %}",
-    ],
-)
-def test_a_template_that_makes_too_much_is_stopped(source: str) -> None:
-    template = ChatTemplate(source, {}, limit_s=0.5)
-    begin = time.monotonic()
-    with pytest.raises(ApiError, match="too much"):
-        render(template, [{"role": "user", "content": "a"}])
-    assert time.monotonic() - begin < 10
-
-
-def test_the_bounds_let_ordinary_work_through() -> None:
-    source = "{{ '-' * 40 }}{{ 3 * 4 }}{{ 2 ** 10 }}{{ '%s' % 1 }}"
-    assert render(ChatTemplate(source, {}), []) == "-" * 40 + "1210241"
-
-
-def test_more_values_do_not_replace_the_messages() -> None:
-    template = ChatTemplate(
-        "{{ enable_thinking }}{{ messages | length }}{{ bos_token }}", {"bos_token": "<s>"}
-    )
-    more = {"enable_thinking": False, "messages": [1, 2], "bos_token": "x"}
-    assert asyncio.run(template.render([], None, more)) == "False0<s>"
