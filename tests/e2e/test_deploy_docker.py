@@ -24,6 +24,7 @@ from tests.e2e.test_tensorrt_llm import write_recipe
 from tests.fakes.bindings import BINDINGS
 from tests.fakes.docker_daemon import INFO, DockerDaemon
 from tests.fakes.gpu_machine import H200, GpuMachine
+from tests.processes import command_lines
 from trtspec.deploy.wheel import find_wheel
 from trtspec.docker.container import name_for
 from trtspec.recipe.releases import release_of
@@ -124,7 +125,7 @@ def test_one_that_is_left_running_is_seen_and_stopped(
     (found,) = json.loads(docker.trtspec("deploy", "status", "--json").stdout)
     assert (found["name"], found["state"], found["image"]) == (name, "ready", IMAGE)
     assert found["url"] == f"http://127.0.0.1:{deployed.ports[0]}/v2/models/speculative_llm"
-    assert found["openai"] == deployed.api
+    assert (found["openai"], found["openai_state"]) == (deployed.api, "")
     assert name in docker.trtspec("deploy", "status").stdout
 
     again = deploy()
@@ -142,6 +143,35 @@ def test_one_that_is_left_running_is_seen_and_stopped(
         complete(deployed.api, "import ")
     assert json.loads(docker.trtspec("deploy", "status", "--json").stdout) == []
     assert docker.trtspec("deploy", "stop").returncode == 1
+
+
+@IN_PROCESS
+def test_one_whose_api_is_gone_says_how_to_start_it(
+    docker: Docker, deploy: Deploying, tmp_path: Path, until: Until
+) -> None:
+    """As after a restart of the machine, when docker starts its containers again, and nobody the API."""
+    keys = tmp_path / "keys.txt"
+    keys.write_text("sk-one\n")
+    deployed = deploy("--detach", "--api-keys", str(keys), with_api=True)
+    assert deployed.process.wait(90) == 0
+    (api,) = [pid for pid, words in command_lines() if "trtspec.openai" in words and str(keys) in words[-2]]
+    os.kill(api, signal.SIGKILL)
+    until(lambda: api not in dict(command_lines()), "the end of the API")
+
+    said = docker.trtspec("deploy", "status", "--json")
+    (found,) = json.loads(said.stdout)
+    assert (found["state"], found["openai_state"]) == ("ready", "not running")
+    assert "OpenAI's API of" in said.stderr
+    (line,) = [line for line in said.stderr.splitlines() if line.startswith("hint: ")]
+    words = shlex.split(line.removeprefix("hint: "))
+    with subprocess.Popen([TRTSPEC, *words[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as serving:
+        until(lambda: docker.trtspec("deploy", "status").stderr == "", "the API again")
+        with openai.OpenAI(base_url=deployed.api, api_key="sk-one", max_retries=0) as client:
+            assert client.completions.create(model=deployed.model, prompt="a", max_tokens=1).choices
+        with pytest.raises(openai.AuthenticationError):
+            complete(deployed.api, "a")
+        serving.terminate()
+    assert docker.trtspec("deploy", "stop").returncode == 0
 
 
 @IN_PROCESS

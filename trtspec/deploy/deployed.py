@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +36,15 @@ class Deployed:
             return "ready"
         return "unhealthy" if state.health == "unhealthy" else "starting"
 
+    @property
+    def lacks_api(self) -> bool:
+        """Whether nobody listens where OpenAI's API should be.
+
+        It is a process of this machine, which docker does not start again when the machine was.
+        """
+        port = self.deployment.ports.openai
+        return port is not None and self.state.is_running and not _listens(self.deployment.client_host, port)
+
 
 def find_deployed() -> list[Deployed]:
     """Returns the servers, ended ones too; raises `UnavailableError` where docker cannot be asked."""
@@ -63,16 +71,23 @@ def _deployment(state: State) -> Deployment:
         ports=_ports(labels),
         grace_s=float(labels[f"{LABEL}.grace"]),
         key=labels[f"{LABEL}.key"],
+        api_keys=Path(labels[f"{LABEL}.api_keys"]) if f"{LABEL}.api_keys" in labels else None,
     )
 
 
 def _wait_for_end(host: str, port: int) -> None:
     """Waits until nobody listens on the port, since OpenAI's API ends when it misses its container."""
     deadline = time.monotonic() + _END_S
-    with suppress(OSError):
-        while time.monotonic() < deadline:
-            socket.create_connection((host, port), timeout=1).close()
-            time.sleep(0.1)
+    while time.monotonic() < deadline and _listens(host, port):
+        time.sleep(0.1)
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _ports(labels: Mapping[str, str]) -> Ports:

@@ -65,6 +65,7 @@ def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: s
             f"{LABEL}.ports": f"{ports.http},{ports.grpc},{ports.metrics}",
             f"{LABEL}.grace": f"{deployment.grace_s:g}",
             **({f"{LABEL}.openai": str(ports.openai)} if ports.openai else {}),
+            **({f"{LABEL}.api_keys": str(deployment.api_keys.resolve())} if deployment.api_keys else {}),
             # The key is among the server's options too, and whoever may ask docker may do anything.
             f"{LABEL}.key": deployment.key,
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -135,6 +136,15 @@ class Doors:
     def shut(self, state: str, *, is_alive: bool = True) -> None:
         for door in self._doors:
             door.shut(state, is_alive=is_alive)
+
+
+def serve_line(deployment: Deployment) -> str:
+    """Returns the command line that serves OpenAI's API in front of a deployment that has lost it."""
+    url = f"http://{deployment.url_host}:{deployment.ports.http}"
+    words = ["trtspec", "serve", "--url", url, "--tokenizer", str(deployment.build / "tokenizer")]
+    words += ["--model-name", deployment.model_name, "--host", deployment.host]
+    words += ["--port", str(deployment.ports.openai)]
+    return shlex.join([*words, *(["--api-keys", str(deployment.api_keys)] if deployment.api_keys else [])])
 
 
 def check_keys(path: Path) -> None:
