@@ -256,6 +256,18 @@ def test_curl_streams_events(server: Deploy) -> None:
     assert all(json.loads(event.removeprefix("data: "))["choices"] for event in events)
 
 
+def test_an_answer_has_an_id_of_its_request(client: openai.OpenAI) -> None:
+    made = [client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1) for _ in range(2)]
+    first, second = (one._request_id for one in made)
+    assert first
+    assert second
+    assert first != second
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "a b " * 3000}])
+    assert caught.value.request_id
+    assert caught.value.code == "context_length_exceeded"
+
+
 def test_an_error_names_the_field_in_openais_words(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model=MODEL, prompt=PROMPT, stop=["x" * 5000])

@@ -49,13 +49,18 @@ def test_a_clients_request_id_goes_on_to_triton(
 ) -> None:
     url, bodies = heard
     with serving(url, said=tmp_path / "said") as port:
+        told = []
         for headers in ({}, {"X_Request_Id": "mine"}):
-            status, _, said = ask(port, ROUTES[0], json.dumps(GOOD).encode(), **headers)
+            status, sent, said = ask(port, ROUTES[0], json.dumps(GOOD).encode(), **headers)
             assert status == 200, said
+            told.append(sent["x-request-id"])
+        # Errors have one too.
+        assert ask(port, ROUTES[0], b"{", X_Request_Id="mine")[1]["x-request-id"] == "mine"
 
     first, second = bodies
-    assert "id" not in first
-    assert second["id"] == "mine"
+    assert [first["id"], second["id"]] == told
+    assert told[0].startswith("req_")
+    assert told[1] == "mine"
     assert first["trtspec_request"] != second["trtspec_request"]
     assert first["text_input"] == "a"
 

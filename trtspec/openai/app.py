@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trtspec.bodies import Bodies, BodyError
 from trtspec.client_bounds import SHORT_BODY
@@ -35,6 +36,8 @@ _NO_TEMPLATE = (
     "or serve a model whose tokenizer has one"
 )
 _MOST_HELD = 256 << 20
+_ID_HEADER = HEADER.encode()
+_SCOPE = "trtspec.request_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,25 @@ def make_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _defect)
-    return _Bounded(app, max_requests)
+    return _Named(_Bounded(app, max_requests))
+
+
+class _Named:
+    """Gives each request an id, its client's own or a new one, which its answer has too, as OpenAI's do."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = [value for name, value in scope["headers"] if name == _ID_HEADER]
+        scope[_SCOPE] = given[0] if given else f"req_{uuid.uuid4().hex}".encode()
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (_ID_HEADER, scope[_SCOPE])]
+            await send(message)
+
+        await self._app(scope, receive, send_named)
 
 
 class _Bounded:
@@ -167,9 +188,8 @@ class _Routes:
         return {"id": name, "object": "model", "created": self._began, "owned_by": "trtspec"}
 
     def _exchange(self, request: Request, route: Chat | Completions, job: Job) -> Exchange:
-        if given := request.headers.get(HEADER):
-            for inputs in job.inputs:
-                inputs[ID] = given
+        for inputs in job.inputs:
+            inputs[ID] = request.scope[_SCOPE].decode("latin-1")
         answer = Answer(route, job, self._upstream.model_name, self._texts.tokenizer)
         return Exchange(self._upstream, job, answer)
 

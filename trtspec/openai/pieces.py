@@ -12,6 +12,8 @@ from trtspec.serving.stats import SpeculationCounts
 
 # The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
 _STATUS = re.compile(r"(\d{3}) ")
+# More of them than the model can read; OpenAI's clients look for the code.
+_LONG = re.compile(r"is \d+ (tokens|characters);")
 _FIELDS = {
     "text_input": "prompt",
     "input_ids": "prompt",
@@ -74,7 +76,9 @@ def failure(message: str, status: int) -> ApiError:
         status = 503
     name, is_field, rest = message.partition(" ")
     if status == 400 and is_field and name in _FIELDS:
-        return ApiError(400, f"{_FIELDS[name]} {rest}", _FIELDS[name])
+        is_long = _FIELDS[name] == "prompt" and _LONG.match(rest)
+        code = "context_length_exceeded" if is_long else None
+        return ApiError(400, f"{_FIELDS[name]} {rest}", _FIELDS[name], code)
     return ApiError(status, message, name if status == 400 and rest.startswith("is ") else None)
 
 

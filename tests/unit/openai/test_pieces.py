@@ -80,6 +80,15 @@ def test_an_error_has_its_own_status_and_openais_field(message: str, status: int
     assert (error.status, error.message, error.param) == expected
 
 
+@pytest.mark.parametrize(
+    "field", ["text_input is 6005 tokens", "input_ids is 6005 tokens", "text_input is 9 characters"]
+)
+def test_a_prompt_that_is_too_long_has_openais_code(field: str) -> None:
+    error = failure(f"400 {field}; it must be 1 to 1023 tokens", 400)
+    assert (error.param, error.code) == ("prompt", "context_length_exceeded")
+    assert failure("400 text_input is empty; it must be 1 to 1023 tokens", 400).code is None
+
+
 def test_an_error_in_a_stream_is_raised() -> None:
     with pytest.raises(ApiError, match="the draft"):
         piece({"error": "500 the draft and the target failed"}, 0)
