@@ -158,7 +158,15 @@ def test_a_template_with_tools(server: Deploy, tiny_build: Path, tmp_path: Path)
             client.chat.completions.create(**asked, tool_choice=named, temperature=0, stream=True)
         )
         calls = [call for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]
-        assert [call.function.arguments for call in calls if call.function] == [call_arguments(made)]
+        arguments = [call.function.arguments or "" for call in calls if call.function]
+        assert "".join(arguments) == call_arguments(made)
+        # As they come, and named once.
+        assert len(arguments) > 1
+        names = [(call.function and call.function.name, bool(call.id)) for call in calls]
+        assert names == [("look_up", True), *[(None, False)] * (len(calls) - 1)]
+        with client.chat.completions.stream(**asked, tool_choice=named, temperature=0) as events:
+            (final,) = events.get_final_completion().choices[0].message.tool_calls or []
+        assert final.function.arguments == call_arguments(made)
         assert streamed[-1].choices[0].finish_reason == "tool_calls"
 
 

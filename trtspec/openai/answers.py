@@ -29,7 +29,7 @@ class Route(Protocol):
         """Returns a chunk's choice that has nothing but text, in JSON."""
         ...
 
-    def part(self, piece: Piece, found: Found, log_probs: Any, first: int | None) -> dict[str, Any]:
+    def part(self, piece: Piece, found: Found, log_probs: Any, first: int) -> dict[str, Any]:
         """Returns a chunk's choice; `first` is the number of its first call among the choice's calls."""
         ...
 
@@ -49,14 +49,15 @@ class Chat:
         said = orjson.dumps(text)
         return b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}' % (choice, said)
 
-    def part(self, piece: Piece, found: Found, log_probs: Any, first: int | None) -> dict[str, Any]:
+    def part(self, piece: Piece, found: Found, log_probs: Any, first: int) -> dict[str, Any]:
         delta: dict[str, Any] = {}
         if found.content:
             delta["content"] = found.content
-        if found.calls:
-            delta["tool_calls"] = [
-                {"index": number, **_call(call)} for number, call in enumerate(found.calls, first or 0)
-            ]
+        told = [{"index": number, **_call(call)} for number, call in enumerate(found.calls, first)]
+        if found.more:
+            told.insert(0, {"index": first - 1, "function": {"arguments": found.more}})
+        if told:
+            delta["tool_calls"] = told
         return _choice(piece, log_probs, delta=delta)
 
     def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class Completions:
         said = orjson.dumps(text)
         return b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null}' % (choice, said)
 
-    def part(self, piece: Piece, found: Found, log_probs: Any, first: int | None) -> dict[str, Any]:
+    def part(self, piece: Piece, found: Found, log_probs: Any, first: int) -> dict[str, Any]:
         return self.choice(piece, found, log_probs)
 
     def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
@@ -131,7 +132,7 @@ class Answer:
             return begun + self._before + self._route.plain(piece.choice, piece.text) + self._after
         first = self._num_calls[piece.choice]
         found = self._found(piece)
-        if not (piece.finish_reason or found.content or found.calls or piece.log_probs):
+        if not (piece.finish_reason or found.content or found.calls or found.more or piece.log_probs):
             return begun
         choice = self._route.part(self._ended(piece), found, self._log_probs(piece), first)
         event = self._before + orjson.dumps(choice) + self._after
@@ -169,7 +170,7 @@ class Answer:
         found = reader.push(piece.text)
         if piece.finish_reason:
             last = reader.flush()
-            found = Found(found.content + last.content, found.calls + last.calls)
+            found = Found(found.content + last.content, found.calls + last.calls, found.more + last.more)
         if not self._job.several_calls:
             found.calls = found.calls[: max(1 - self._num_calls[piece.choice], 0)]
         self._num_calls[piece.choice] += len(found.calls)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trtspec.openai.bias import bias_inputs
 from trtspec.openai.errors import ApiError
 from trtspec.openai.schema import ChatRequest, CompletionRequest, NamedTool, Request
-from trtspec.openai.tools import Calls, ForcedCalls, forced_schema, reader
+from trtspec.openai.tools import Calls, ForcedArguments, ForcedCalls, forced_schema, reader
 from trtspec.serving.tokenizer import Tokenizer
 
 _ENDLESS = 2**31 - 1
@@ -69,7 +70,7 @@ def chat(body: ChatRequest, prompt: str, template: str, tenant: str, tokenizer: 
         name = choice.function.name if isinstance(choice, NamedTool) else None
         schema = forced_schema(_tools(body), name, several=body.parallel_tool_calls is not False)
         shared |= _guide(schema)
-        calls = lambda: ForcedCalls(name)  # noqa: E731
+        calls = ForcedCalls if name is None else partial(ForcedArguments, name)
     return _job(body, [shared], calls, several_calls=body.parallel_tool_calls is not False)
 
 

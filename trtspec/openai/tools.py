@@ -28,10 +28,14 @@ class Call:
 
 @dataclass(slots=True)
 class Found:
-    """What some text of an answer turned out to be: content to show, and calls."""
+    """What some text of an answer turned out to be: content to show, and calls.
+
+    `more` belongs to the arguments of the last call that was found before.
+    """
 
     content: str = ""
     calls: list[Call] = field(default_factory=list)
+    more: str = ""
 
 
 class TaggedCalls:
@@ -103,24 +107,40 @@ class BareCalls:
 
 
 class ForcedCalls:
-    """Takes an answer that a grammar made: a list of calls, or with `name` the arguments of one."""
+    """Takes an answer that a grammar made: a list of calls."""
 
-    def __init__(self, name: str | None) -> None:
-        self._name, self._held = name, ""
+    def __init__(self) -> None:
+        self._held = ""
 
     def push(self, text: str) -> Found:
         self._held += text
         return Found()
 
     def flush(self) -> Found:
-        if self._name is not None:
-            # An answer that max_tokens has cut is told as it is, as OpenAI does.
-            return Found(calls=[Call(self._name, self._held)])
         calls = _calls(self._held)
         return Found("" if calls else self._held, calls)
 
 
-Calls = TaggedCalls | BareCalls | ForcedCalls
+class ForcedArguments:
+    """Takes an answer that a grammar made: the arguments of one call of `name`, which are told as they come.
+
+    So an answer that max_tokens has cut is told as it is, as OpenAI does.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._has_begun = name, False
+
+    def push(self, text: str) -> Found:
+        if self._has_begun:
+            return Found(more=text)
+        self._has_begun = True
+        return Found(calls=[Call(self._name, text)])
+
+    def flush(self) -> Found:
+        return Found()
+
+
+Calls = TaggedCalls | BareCalls | ForcedCalls | ForcedArguments
 
 
 def reader(template: str) -> Calls:

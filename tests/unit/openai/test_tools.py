@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import ValidationError, validate
 
-from trtspec.openai.tools import BareCalls, Calls, ForcedCalls, forced_schema, reader
+from trtspec.openai.tools import BareCalls, Calls, ForcedArguments, ForcedCalls, Found, forced_schema, reader
 
 ONE = '{"name": "add", "arguments": {"a": 1, "b": "é"}}'
 QWEN = f"Let me see.\n<tool_call>\n{ONE}\n</tool_call>\n<tool_call>\n{ONE}\n</tool_call>"
@@ -78,8 +78,15 @@ def test_json_that_is_no_call_is_content(text: str) -> None:
 
 
 def test_forced_calls() -> None:
-    assert read(ForcedCalls("now"), ["{", "}"]) == ("", [("now", "{}")])
-    assert read(ForcedCalls(None), [f"[{ONE}]"])[1][0][0] == "add"
+    assert read(ForcedCalls(), [f"[{ONE[:9]}", f"{ONE[9:]}]"])[1][0][0] == "add"
+
+
+def test_the_arguments_of_a_named_function_are_told_as_they_come() -> None:
+    calls = ForcedArguments("now")
+    first, second, last = calls.push('{"a'), calls.push('": 1}'), calls.flush()
+    (call,) = first.calls
+    assert (call.name, call.arguments, second.more) == ("now", '{"a', '": 1}')
+    assert (first.more, second.calls, last) == ("", [], Found())
 
 
 def is_of(schema: dict[str, Any]) -> Callable[[Any], bool]:
