@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import pytest
 
+from tests.e2e.in_docker import Deploying, Docker
 from tests.processes import command_lines
 from trtspec.deploy.client import GrpcClient
 
@@ -260,3 +261,20 @@ def build_copy(tiny_build: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "moved"
     shutil.copytree(tiny_build, folder, ignore=shutil.ignore_patterns("*.log"))
     return folder
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> Iterator[Docker]:
+    docker = Docker(tmp_path / "machine")
+    yield docker
+    for name in docker.names():
+        subprocess.run([docker.daemon.client, "rm", "--force", name], env=docker.environment)
+
+
+@pytest.fixture
+def deploy(docker: Docker, deployer: Deployer, build_copy: Path, tiny_recipe: Path) -> Deploying:
+    def start(*options: str, with_api: bool = False) -> Deploy:
+        places: Any = {"recipe": tiny_recipe, "environment": docker.environment}
+        return deployer(build_copy, "--docker", *options, with_api=with_api, **places)
+
+    return start

@@ -8,85 +8,20 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
 
 import openai
 import pytest
 
-from tests.command_line import trtspec
-from tests.e2e.conftest import BLS, IN_PROCESS, Deploy, Deployer, Until
+from tests.e2e.conftest import BLS, IN_PROCESS, TRTSPEC, Deploy, Deployer, Until
+from tests.e2e.in_docker import IMAGE, Deploying, Docker
 from tests.e2e.openai_requests import complete
 from tests.e2e.test_deploy_death import target_process
 from tests.e2e.test_tensorrt_llm import write_recipe
 from tests.fakes.bindings import BINDINGS
-from tests.fakes.docker_daemon import INFO, DockerDaemon
-from tests.fakes.gpu_machine import H200, GpuMachine
-from tests.processes import command_lines
-from trtspec.deploy.wheel import find_wheel
+from tests.fakes.docker_daemon import INFO
+from tests.fakes.gpu_machine import H200
 from trtspec.docker.container import name_for
-from trtspec.recipe.releases import release_of
-
-TRTSPEC = Path(sys.prefix, "bin", "trtspec")
-IMAGE = release_of(None).image
-# The wheel's release does not know the one option that the images' releases have.
-SERVER = """#!/bin/sh
-{variables}
-for word; do
-    shift
-    case "$word" in --http-max-input-size=*) ;; *) set -- "$@" "$word" ;; esac
-done
-exec {server} --backend-directory={backends} "$@"
-"""
-
-
-class Docker:
-    """The stand-in, its images with the wheel's tritonserver, and what the command line needs to find it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.machine = GpuMachine(folder)
-        self.daemon: DockerDaemon = self.machine.containers(IMAGE)
-        self.environment = {**self.machine.environment, "HF_TOKEN": "hf_secret"}
-        self.environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-        wheel = find_wheel()
-        variables = "\n".join(f"export {name}={value}" for name, value in wheel.variables.items())
-        self.daemon.program(
-            "tritonserver",
-            SERVER.format(variables=variables, server=wheel.server, backends=wheel.backends),
-        )
-        self.daemon.in_image(OMP_NUM_THREADS="1")
-
-    def trtspec(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return trtspec(*words, environment=self.environment)
-
-    def names(self) -> list[str]:
-        """Of the containers that are there."""
-        return [folder.name for folder in (self.daemon.folder / "containers").iterdir()]
-
-
-class Deploying(Protocol):
-    """Deploys the build in a container."""
-
-    def __call__(self, *options: str, with_api: bool = False) -> Deploy: ...
-
-
-@pytest.fixture
-def docker(tmp_path: Path) -> Iterator[Docker]:
-    docker = Docker(tmp_path / "machine")
-    yield docker
-    for name in docker.names():
-        subprocess.run([docker.daemon.client, "rm", "--force", name], env=docker.environment)
-
-
-@pytest.fixture
-def deploy(docker: Docker, deployer: Deployer, build_copy: Path, tiny_recipe: Path) -> Deploying:
-    def start(*options: str, with_api: bool = False) -> Deploy:
-        places: Any = {"recipe": tiny_recipe, "environment": docker.environment}
-        return deployer(build_copy, "--docker", *options, with_api=with_api, **places)
-
-    return start
 
 
 @BLS
@@ -143,35 +78,6 @@ def test_one_that_is_left_running_is_seen_and_stopped(
         complete(deployed.api, "import ")
     assert json.loads(docker.trtspec("deploy", "status", "--json").stdout) == []
     assert docker.trtspec("deploy", "stop").returncode == 1
-
-
-@IN_PROCESS
-def test_one_whose_api_is_gone_says_how_to_start_it(
-    docker: Docker, deploy: Deploying, tmp_path: Path, until: Until
-) -> None:
-    """As after a restart of the machine, when docker starts its containers again, and nobody the API."""
-    keys = tmp_path / "keys.txt"
-    keys.write_text("sk-one\n")
-    deployed = deploy("--detach", "--api-keys", str(keys), with_api=True)
-    assert deployed.process.wait(90) == 0
-    (api,) = [pid for pid, words in command_lines() if "trtspec.openai" in words and str(keys) in words[-2]]
-    os.kill(api, signal.SIGKILL)
-    until(lambda: api not in dict(command_lines()), "the end of the API")
-
-    said = docker.trtspec("deploy", "status", "--json")
-    (found,) = json.loads(said.stdout)
-    assert (found["state"], found["openai_state"]) == ("ready", "not running")
-    assert "OpenAI's API of" in said.stderr
-    (line,) = [line for line in said.stderr.splitlines() if line.startswith("hint: ")]
-    words = shlex.split(line.removeprefix("hint: "))
-    with subprocess.Popen([TRTSPEC, *words[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as serving:
-        until(lambda: docker.trtspec("deploy", "status").stderr == "", "the API again")
-        with openai.OpenAI(base_url=deployed.api, api_key="sk-one", max_retries=0) as client:
-            assert client.completions.create(model=deployed.model, prompt="a", max_tokens=1).choices
-        with pytest.raises(openai.AuthenticationError):
-            complete(deployed.api, "a")
-        serving.terminate()
-    assert docker.trtspec("deploy", "stop").returncode == 0
 
 
 @IN_PROCESS
