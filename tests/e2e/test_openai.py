@@ -197,6 +197,22 @@ def test_log_probabilities_have_their_tokens(client: openai.OpenAI, server: Depl
     assert "".join(tokens) == text
 
 
+def test_any_token_may_have_a_bias(client: openai.OpenAI, server: Deploy) -> None:
+    """By its id: also one that no text says, such as the end."""
+    asked: Any = {"model": MODEL, "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+    _, said = server.post({"text_input": PROMPT, "max_tokens": 8, "return_log_probs": True})
+    banned = said["output_ids"][0]
+    made = client.completions.create(**asked, logit_bias={str(banned): -100, "0": -100})
+    assert made.choices[0].text != said["text_output"]
+    ended = client.completions.create(**asked, logit_bias={"0": 100}).choices[0]
+    assert (ended.text, ended.finish_reason) == ("", "stop")
+    repeated = client.completions.create(**asked, logit_bias={str(banned): 100}).choices[0].text
+    assert repeated == 8 * repeated[: len(repeated) // 8] != ""
+    with pytest.raises(openai.BadRequestError, match="token ids from 0 to") as caught:
+        client.completions.create(**asked, logit_bias={"999999": 1})
+    assert caught.value.param == "logit_bias"
+
+
 def test_structured_output_is_of_its_schema(client: openai.OpenAI, tiny_build: Any) -> None:
     tokenizer = Tokenizer.load(tiny_build / "tokenizer")
     wanted: Any = {

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from trtspec.openai.bias import bias_inputs
 from trtspec.openai.errors import ApiError
 from trtspec.openai.schema import ChatRequest, CompletionRequest, NamedTool, Request
 from trtspec.openai.tools import Calls, ForcedArguments, ForcedCalls, forced_schema, reader
@@ -178,7 +177,16 @@ def _shared(body: Request, tenant: str, tokenizer: Tokenizer | None, log_probs: 
         values["top_log_probs"] = log_probs
     if tenant:
         values["tenant"] = tenant
-    return values | _format(body) | bias_inputs(body.logit_bias or {}, tokenizer)
+    return values | _format(body) | _bias(body.logit_bias or {})
+
+
+def _bias(bias: dict[str, float]) -> dict[str, Any]:
+    if not bias:
+        return {}
+    for token in bias:
+        if not (token.isascii() and token.isdecimal() and len(token) < 10):
+            raise ApiError(400, f"logit_bias: {token[:20]!r} is not a token id", "logit_bias")
+    return {"embedding_bias_ids": [int(token) for token in bias], "embedding_bias_weights": [*bias.values()]}
 
 
 def _format(body: Request) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _FIELDS = {
     "num_return_sequences": "n",
     "guided_decoding_guide": "response_format",
     "guided_decoding_guide_type": "response_format",
+    "embedding_bias_ids": "logit_bias",
     "return_log_probs": "logprobs",
     "top_log_probs": "top_logprobs",
     "end_id": "ignore_eos",

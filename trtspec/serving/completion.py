@@ -30,11 +30,11 @@ class CompletionRequest:
     With `add_special_tokens` the tokenizer puts its own tokens around the prompt, such as the one that begins
     a text. `timeout_s` is the time limit from the arrival to the last token; None takes the deployment's.
     No token comes that would complete the tokens of one of the `bad_words`; the same letters in other tokens
-    may. `embedding_bias` are words and what is added to the logits of each one's tokens, as NVIDIA's
-    preprocessing does it; a token of several words gets the sum. `return_log_probs` asks for the logarithm of
-    the model's own probability for each token (rule 9 of `trtspec.serving.executor`), and `top_log_probs` for
-    so many of the likeliest tokens beside each. There are `num_return_sequences` completions of the prompt,
-    each with a seed of its own (`of_sequence`).
+    may. `embedding_bias` are words or token ids, and what is added to the logits of each one's tokens, as
+    NVIDIA's preprocessing does it for words; a token that is named twice gets the sum. `return_log_probs`
+    asks for the logarithm of the model's own probability for each token (rule 9 of
+    `trtspec.serving.executor`), and `top_log_probs` for so many of the likeliest tokens beside each. There
+    are `num_return_sequences` completions of the prompt, each with a seed of its own (`of_sequence`).
     The text is one of the `guide`'s grammar,
     unless `max_tokens`, a stop string or an error ends it before; the guide's own `end_ids` do not count.
     Only requests of the same `tenant` are drafted from its answer; from one without a name none are.
@@ -49,7 +49,7 @@ class CompletionRequest:
     end_id: int | None = None
     add_special_tokens: bool = True
     timeout_s: float | None = None
-    embedding_bias: tuple[tuple[str, float], ...] = ()
+    embedding_bias: tuple[tuple[str | int, float], ...] = ()
     bad_words: tuple[str, ...] = ()
     return_log_probs: bool = False
     top_log_probs: int = 0

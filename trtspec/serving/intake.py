@@ -50,7 +50,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         raise RequestError("return_log_probs", "true", allowed)
     _check_top_log_probs(request, limits)
     _check_guide(request, limits)
-    embedding_bias = _embedding_bias(request.embedding_bias, tokenizer)
+    embedding_bias = _embedding_bias(request.embedding_bias, limits, tokenizer)
     end_ids = _end_ids(request.end_id, limits, tokenizer)
     prompt = _prompt(request, limits, tokenizer)
 
@@ -169,18 +169,29 @@ def _check_guide(request: CompletionRequest, limits: Limits) -> None:
             raise RequestError(field, "given beside a guide", "left out, as the target engine needs it")
 
 
-def _embedding_bias(bias: tuple[tuple[str, float], ...], tokenizer: Tokenizer) -> dict[int, float]:
+def _embedding_bias(
+    bias: tuple[tuple[str | int, float], ...], limits: Limits, tokenizer: Tokenizer
+) -> dict[int, float]:
     """Returns what is added to the logit of each token id."""
     if len(bias) > MAX_BIAS_WORDS:
-        raise RequestError("embedding_bias_words", f"{len(bias)} words", f"at most {MAX_BIAS_WORDS}")
+        field = "embedding_bias_words" if isinstance(bias[0][0], str) else "embedding_bias_ids"
+        raise RequestError(field, f"{len(bias)} in all", f"at most {MAX_BIAS_WORDS}")
     total: dict[int, float] = {}
     for word, weight in bias:
         if not abs(weight) <= MAX_BIAS:
             raise RequestError("embedding_bias_weights", weight, f"{-MAX_BIAS:.0f} to {MAX_BIAS:.0f}")
-        _check_length("embedding_bias_words", word)
-        for token_id in _word_tokens("embedding_bias_words", word, tokenizer):
+        for token_id in _biased_tokens(word, limits, tokenizer):
             total[token_id] = total.get(token_id, 0.0) + weight
     return total
+
+
+def _biased_tokens(biased: str | int, limits: Limits, tokenizer: Tokenizer) -> list[int]:
+    if isinstance(biased, str):
+        _check_length("embedding_bias_words", biased)
+        return _word_tokens("embedding_bias_words", biased, tokenizer)
+    if not 0 <= biased < limits.vocab_size:
+        raise RequestError("embedding_bias_ids", biased, f"token ids from 0 to {limits.vocab_size - 1}")
+    return [biased]
 
 
 def _bad_word(word: str, limits: Limits, tokenizer: Tokenizer) -> list[int]:

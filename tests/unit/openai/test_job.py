@@ -73,7 +73,7 @@ def test_every_input_is_one_of_the_models(tokenizer: Tokenizer) -> None:
     assert inputs["end_id"] == -1
     assert inputs["num_return_sequences"] == 2
     assert inputs["embedding_bias_weights"] == [-100]
-    assert tokenizer.encode(inputs["embedding_bias_words"][0], add_special_tokens=False) == [40]
+    assert inputs["embedding_bias_ids"] == [40]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,6 @@ def test_a_tool_that_must_be_called_is_a_guide() -> None:
     [
         ({"logprobs": 0}, "logprobs"),
         ({"best_of": 3}, "best_of"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
     ],
 )
 def test_what_nobody_can_do_is_refused(values: dict[str, Any], param: str) -> None:
@@ -136,10 +135,10 @@ def test_what_nobody_can_do_is_refused(values: dict[str, Any], param: str) -> No
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
-@pytest.mark.parametrize("token", ["-1", "a", "999999", "0", "1" * 50])
-def test_a_token_that_no_text_says_has_no_bias(tokenizer: Tokenizer, token: str) -> None:
+@pytest.mark.parametrize("token", ["-1", "a", "", "\u0661", "1.0", "1" * 50])
+def test_what_is_no_token_id_has_no_bias(token: str) -> None:
     with pytest.raises(ApiError, match="logit_bias"):
-        of_text(tokenizer, logit_bias={token: 1})
+        of_text(logit_bias={token: 1})
 
 
 def test_messages_are_as_templates_read_them() -> None:

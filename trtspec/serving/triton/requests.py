@@ -146,12 +146,14 @@ def _words(given: list[str] | None) -> tuple[str, ...]:
     return tuple(word for word in given or () if word)
 
 
-def _embedding_bias(values: Values) -> tuple[tuple[str, float], ...]:
-    words, weights = values["embedding_bias_words"] or [], values["embedding_bias_weights"] or []
-    if len(words) != len(weights):
-        found, allowed = f"{len(weights)} numbers", f"one for each of the {len(words)} embedding_bias_words"
-        raise RequestError("embedding_bias_weights", found, allowed)
-    return tuple(zip(words, weights, strict=True))
+def _embedding_bias(values: Values) -> tuple[tuple[str | int, float], ...]:
+    """Returns the biased words, then the biased token ids; the weights are in this order."""
+    biased = [*(values["embedding_bias_words"] or []), *(values["embedding_bias_ids"] or [])]
+    weights = values["embedding_bias_weights"] or []
+    if len(biased) != len(weights):
+        allowed = f"one for each of the {len(biased)} embedding_bias_words and embedding_bias_ids"
+        raise RequestError("embedding_bias_weights", f"{len(weights)} numbers", allowed)
+    return tuple(zip(biased, weights, strict=True))
 
 
 def _value(tensor: InputTensor, array: npt.NDArray[Any] | None) -> Any:

@@ -65,6 +65,7 @@ INPUTS = (
     InputTensor("frequency_penalty", Datatype.FP32),
     InputTensor("min_tokens", Datatype.INT32),
     InputTensor("embedding_bias_words", Datatype.STRING, is_list=True),
+    InputTensor("embedding_bias_ids", Datatype.INT32, is_list=True),
     InputTensor("embedding_bias_weights", Datatype.FP32, is_list=True),
     InputTensor("seed", Datatype.UINT64),
     InputTensor("num_return_sequences", Datatype.INT32),

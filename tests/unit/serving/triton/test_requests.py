@@ -70,7 +70,8 @@ def test_every_input_reaches_its_place() -> None:
             min_tokens=4,
             min_p=0.125,
             embedding_bias_words=[b"x", b"y"],
-            embedding_bias_weights=[0.5, -2.0],
+            embedding_bias_ids=[70000],
+            embedding_bias_weights=[0.5, -2.0, 1.0],
             seed=2**64 - 1,
             num_return_sequences=3,
             return_log_probs=True,
@@ -86,7 +87,7 @@ def test_every_input_reaches_its_place() -> None:
     )
 
     sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4, 0.125)
-    bias = (("x", 0.5), ("y", -2.0))
+    bias = (("x", 0.5), ("y", -2.0), (70000, 1.0))
     assert completion == CompletionRequest(
         "a", None, 7, 0, ("x", "é"), sampling, -1, False, None, bias, ("z",), True, 4, 3
     )
@@ -141,7 +142,8 @@ def test_an_empty_guide_is_none_and_half_a_guide_is_refused() -> None:
 
 def test_a_bias_is_one_number_for_each_word() -> None:
     assert refusal(text_input=b"a", embedding_bias_words=[b"x", b"y"], embedding_bias_weights=[1.0]) == (
-        "embedding_bias_weights is 1 numbers; it must be one for each of the 2 embedding_bias_words"
+        "embedding_bias_weights is 1 numbers; it must be one for each of the 2 embedding_bias_words and "
+        "embedding_bias_ids"
     )
 
 
