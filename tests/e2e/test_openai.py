@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import openai
 import pytest
 from jsonschema import validate
 from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel, Field
 
 from tests.e2e.conftest import IN_PROCESS, TINY, Deploy
 from tests.e2e.test_guides import BLANKS, SCHEMA
@@ -228,6 +229,19 @@ def test_structured_output_is_of_its_schema(client: openai.OpenAI, tiny_build: A
         else:
             text = client.chat.completions.create(**asked).choices[0].message.content
         validate(json.loads(text), SCHEMA)
+
+
+def test_the_clients_own_parser_reads_an_answer(client: openai.OpenAI, tiny_build: Any) -> None:
+    class Settings(BaseModel):
+        name: Literal["queue", "stack"]
+        sizes: Annotated[list[int], Field(max_length=2)]
+
+    asked: Any = {"model": MODEL, "messages": MESSAGES, "max_tokens": 200, "seed": 5}
+    asked |= {"logit_bias": no_blanks(Tokenizer.load(tiny_build / "tokenizer"))}
+    made = client.chat.completions.parse(**asked, n=3, response_format=Settings)
+    assert all(isinstance(choice.message.parsed, Settings) for choice in made.choices)
+    with client.chat.completions.stream(**asked, response_format=Settings) as events:
+        assert events.get_final_completion().choices[0].message.parsed == made.choices[0].message.parsed
 
 
 def test_acceptance_is_told_as_vllm_writes_it(client: openai.OpenAI, server: Deploy) -> None:
