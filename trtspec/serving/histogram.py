@@ -9,13 +9,15 @@ FIRST_TOKEN_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
     *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
-"""vLLM's buckets of the time to the first token (`vllm/v1/metrics/loggers.py`), as the others here."""
+"""vLLM's buckets of the time to the first token (`vllm/v1/metrics/loggers.py`); the others here have vLLM's too."""
 BETWEEN_TOKENS_S = (
-    *(0.001, 0.0025, 0.005),  # rounds of small models, all of which would be in vLLM's first bucket
-    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
-    *(20.0, 40.0, 80.0),
+    # Rounds take milliseconds, for which vLLM has 0.01, 0.025 and 0.05 alone.
+    *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.035, 0.05),
+    *(0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
 )
 REQUEST_S = (
+    # Who finds a free place has it at once, which in vLLM's first bucket would look like 150 ms.
+    *(0.001, 0.01, 0.05, 0.1, 0.2),
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )

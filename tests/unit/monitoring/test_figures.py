@@ -61,8 +61,8 @@ def test_they_are_what_happened_in_between() -> None:
     assert found.tokens_per_draft == pytest.approx(3.4)
     assert (found.mean_k, found.rounds_by_k) == (4, {4: 1.0})
     assert found.inter_token_latency is not None
-    assert found.inter_token_latency[0] == pytest.approx(0.0375)
-    assert found.inter_token_latency[1] == pytest.approx(0.04875)
+    assert found.inter_token_latency[0] == pytest.approx(0.03)
+    assert found.inter_token_latency[1] == pytest.approx(0.0345)
     assert (found.errors, found.fallbacks) == ({"timed_out": 1}, {"policy": 0.5})
     words = dict(rows(found))
     assert words["streams"].startswith("2 of 16 places")

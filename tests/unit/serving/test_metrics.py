@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.languages import TARGET, Run, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
+from trtspec.monitoring.figures import quantile
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
@@ -38,12 +40,34 @@ def test_a_bucket_has_what_is_at_most_its_bound(values: list[float]) -> None:
     assert histogram.sum == pytest.approx(sum(values))
 
 
-def test_buckets_are_vllms() -> None:
-    """There are 22, 19 and 21 of them in vLLM 0.25 to 0.33."""
-    assert (len(FIRST_TOKEN_S), len(REQUEST_S)) == (22, 21)
-    assert len([bound for bound in BETWEEN_TOKENS_S if bound >= 0.01]) == 19
+VLLMS_BETWEEN_TOKENS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+VLLMS_REQUEST = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+
+
+def test_vllms_buckets_are_among_ours() -> None:
+    """Those of vLLM 0.25 to 0.33, `vllm/v1/metrics/loggers.py`."""
+    assert len(FIRST_TOKEN_S) == 22
+    assert set(VLLMS_BETWEEN_TOKENS) < set(BETWEEN_TOKENS_S)
+    assert set(VLLMS_REQUEST) < set(REQUEST_S)
     for bounds in (FIRST_TOKEN_S, BETWEEN_TOKENS_S, REQUEST_S):
         assert list(bounds) == sorted(set(bounds))
+
+
+@pytest.mark.parametrize("milliseconds", [0.8, 3, 6, 9, 13, 18, 30, 45])
+def test_a_quantile_of_milliseconds_is_near_the_truth(milliseconds: float) -> None:
+    """All values of a bucket count as spread over it, so its width is how wrong a quantile may be."""
+    histogram = Histogram(BETWEEN_TOKENS_S)
+    for _ in range(100):
+        histogram.observe(milliseconds / 1000)
+    bounds = [*histogram.bounds, math.inf]
+    said = quantile(0.95, list(zip(bounds, map(float, histogram.cumulative()), strict=True)))
+    assert said * 1000 == pytest.approx(milliseconds, rel=0.65)
 
 
 def test_every_value_is_of_a_family_and_no_two_are_the_same() -> None:
