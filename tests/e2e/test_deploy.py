@@ -58,6 +58,8 @@ def test_requests_in_flight_end_before_the_server_does(
     texts = [next(responses)["text_output"]]
 
     deploy.process.send_signal(signal.SIGTERM)
+    until(lambda: deploy.post({"text_input": "a", "max_tokens": 1})[0] == 503, "no more requests")
+    assert deploy.metric("front_refusals", reason="draining") == 1
     texts += [response["text_output"] for response in responses]
     client.close()
 

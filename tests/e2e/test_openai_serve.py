@@ -14,6 +14,7 @@ import openai
 
 from tests.e2e.conftest import IN_PROCESS, Deploy, Deployer, Until, free_ports
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
+from trtspec.monitoring.scrape import parse
 
 # Qwen's form, with nothing but what the tests need.
 TOOL_TEMPLATE = (
@@ -37,6 +38,14 @@ TOOL: Any = {
 }
 
 
+def _refused(port: int) -> dict[str, float]:
+    """What the API's own metrics say of requests that it did not pass on, by why."""
+    status, _, text = ask(port, "/metrics", None, "GET")
+    assert status == 200
+    rows = parse(text.decode(), 0).of("trtspec:front_refusals", api="openai", model=MODEL)
+    return {labels["reason"]: number for labels, number in rows if number}
+
+
 @IN_PROCESS
 def test_keys_open_the_api_and_are_told_to_nobody(server: Deploy, tmp_path: Path) -> None:
     keys, said = tmp_path / "keys.txt", tmp_path / "said"
@@ -52,6 +61,7 @@ def test_keys_open_the_api_and_are_told_to_nobody(server: Deploy, tmp_path: Path
             with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key) as client:
                 assert client.completions.create(model=MODEL, prompt="a", max_tokens=1).choices
         assert ask(port, "/health", None, "GET")[0] == 200
+        assert _refused(port) == {"unauthorized": 6}
         (pid,) = [
             int(path.name)
             for path in Path("/proc").glob("[0-9]*")
@@ -74,6 +84,7 @@ def test_too_many_at_once_are_told_when_to_try_again(server: Deploy, tmp_path: P
 
         assert (status, headers["retry-after"]) == (429, "1")
         assert error_of(said)["type"] == "rate_limit_error"
+        assert _refused(port) == {"too_many_requests": 1}
         assert ask(port, "/health", None, "GET")[0] == 200
         # Who leaves is missed on the other side of the deployment's front too, and makes place.
         whole.close()
@@ -91,6 +102,7 @@ def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
             status, headers, said = ask(port, path, body, method)
             assert (status, headers["retry-after"]) == (503, "1")
             assert error_of(said)["type"] == "server_error"
+        assert _refused(port) == {"not_ready": 2}
         # Nothing is known of the model's text.
         for path, content, says in (
             (ROUTES[1], CHAT, "no chat template"),

@@ -21,11 +21,14 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import TRTSPEC, Deploy, Deployer, Until, free_ports, wait_until
+from tests.e2e.openai_requests import ask
 from tests.prometheus import Prometheus
 from tests.promql import names
+from trtspec.deploy.tritonserver_options import MAX_BODY
 from trtspec.monitoring.figures import quantile
 from trtspec.monitoring.files import alerts, dashboard
 from trtspec.monitoring.scrape import parse
+from trtspec.refusals import Refusal
 
 # In the bls layout nobody says how full a KV cache is; the rest is the same there.
 pytestmark = pytest.mark.parametrize("tiny_recipe", ["in_process"], indirect=True)
@@ -120,6 +123,34 @@ def test_what_they_read_is_what_a_server_exports(watched: Watched, document: Any
 
     until(lambda: "trtspec:rounds" in exported(), "the counters of the answer")
     assert read - exported() <= ON_GPUS
+
+
+def test_what_never_gets_to_the_model_is_counted_where_it_is_refused(watched: Watched) -> None:
+    deploy, path = watched.deploy, f"/v2/models/{watched.deploy.model}/generate"
+
+    def refused() -> dict[tuple[str, str], float]:
+        _, text = deploy.request("GET", "/metrics", port=2)
+        rows = list(parse(text, 0).of("trtspec:front_refusals", model=deploy.model))
+        assert len(rows) == 2 * len(Refusal)
+        return {(labels["api"], labels["reason"]): number for labels, number in rows if number}
+
+    before, failed = refused(), deploy.metric("request_errors")
+    deploy.request("POST", path, b" " * (MAX_BODY + 1))
+    deploy.request("POST", path, b"[" * 2000)
+    deploy.request("POST", "/v2/logging", b"{}")
+    assert deploy.request("GET", "/v2/logging")[0] == 403
+    for route, body in (("/v1/completions", b"no JSON"), ("/v1/chats", b"{}"), ("/v1/chats", b"{}")):
+        assert ask(deploy.api_port, route, body)[0] in (400, 404)
+    assert ask(deploy.api_port, "/v1/chats", None, "GET")[0] == 404
+
+    found = {key: number - before.get(key, 0) for key, number in refused().items()}
+    assert found == {
+        ("triton", "body_too_large"): 1,
+        ("triton", "invalid_request"): 1,
+        ("triton", "unauthorized"): 1,
+        ("openai", "invalid_request"): 3,
+    }
+    assert deploy.metric("request_errors") == failed
 
 
 def test_the_endpoint_picker_finds_its_three_gauges(watched: Watched, until: Until) -> None:

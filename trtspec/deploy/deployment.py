@@ -50,9 +50,9 @@ class Deployment:
     `ranks` is how many ranks the engine with the most of them has. Loading the engines may take `start_s`
     seconds, and requests in flight have `grace_s` seconds to end in. With `loads_one_by_one` no two engines
     are loaded at once: two of one rank in NVIDIA's C++ backend would make MPI groups with the same tag.
-    `http_host` is where HTTP is, if not on `host`; `key` opens the APIs that change the server, and a key of
-    the file `api_keys` OpenAI's API, which is open without. With `json_logs` what the models log is lines of
-    JSON; each of `trace_config` is an option of Triton's.
+    `private_host` is where HTTP and the metrics are, if not on `host`; `key` opens the APIs that change the
+    server, and a key of the file `api_keys` OpenAI's API, which is open without. With `json_logs` what the
+    models log is lines of JSON; each of `trace_config` is an option of Triton's.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Deployment:
     model_name: str
     ranks: int = 1
     host: str = "127.0.0.1"
-    http_host: str | None = None
+    private_host: str | None = None
     ports: Ports = field(default_factory=Ports)
     start_s: float = _START_S
     grace_s: float = GRACE_S
@@ -146,7 +146,7 @@ class Deployment:
 
     def _ask(self, method: str, port: int, path: str, body: str | None = None) -> str | None:
         """Returns the body of an answer with status 200, else None; asks no proxies of the environment."""
-        host = (self.http_host if port == self.ports.http else None) or self.client_host
+        host = self.private_host or self.client_host
         with closing(http.client.HTTPConnection(host, port, timeout=5)) as connection:
             try:
                 connection.request(method, path, body, {KEY_HEADER: self.key} if body else {})

@@ -1,4 +1,4 @@
-"""The public HTTP port of a server on this machine; Triton's own is a private one behind it.
+"""The public ports of HTTP and of the metrics of a server on this machine; Triton's own are private ones.
 
 Triton's HTTP alone is not safe: one large body ends the server, and so does one with many brackets in
 brackets. It also answers some errors with status 200, and it notices that a client has left only when it
@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,7 +32,11 @@ from trtspec.bodies import Bodies, BodyError
 from trtspec.client_bounds import HEAD_S, LEFT_S, MOST_CONNECTIONS, SHORT_BODY
 from trtspec.deploy.answers import corrected, error, error_json, without_status
 from trtspec.deploy.bodies import is_deep, with_field
+from trtspec.deploy.metrics_port import PATH as METRICS
+from trtspec.deploy.metrics_port import MetricsPort
+from trtspec.deploy.ports import Ports
 from trtspec.open_files import allow_connections
+from trtspec.refusals import OF_BODIES, Refusal, Refusals, while_shut
 from trtspec.serving.triton.departures import LEFT, REQUEST
 from trtspec.serving.triton.request_id import HEADER, ID
 
@@ -57,8 +62,11 @@ class Front:
     These four are called from other threads; the front has a thread of its own, on which an event loop runs.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
+    def __init__(self, host: str, ports: Ports, model_name: str, api: URL | None = None) -> None:
+        """Takes the public ports, and where OpenAI's API is, if there is one."""
+        self._host, self._ports = host, ports
+        self._refusals = Refusals("triton", model_name)
+        self._metrics = MetricsPort(self._refusals, api / METRICS[1:] if api else None)
         self._triton: URL | None = None
         self._state: str | None = "starting"
         self._is_alive = True
@@ -72,17 +80,20 @@ class Front:
         self._thread.start()
         self._wait(self._start())
 
-    def open(self, port: int) -> None:
-        """Passes requests, from now on, to Triton's HTTP on this port of the loopback."""
-        self._triton, self._state, self._is_alive = URL(f"http://127.0.0.1:{port}"), None, True
+    def open(self, ports: Ports) -> None:
+        """Passes requests, from now on, to Triton on these ports of the loopback."""
+        self._metrics.triton = URL(f"http://127.0.0.1:{ports.metrics}{METRICS}")
+        self._triton, self._state, self._is_alive = URL(f"http://127.0.0.1:{ports.http}"), None, True
 
     def shut(self, state: str, *, is_alive: bool = True) -> None:
         """Refuses new requests, from now on; those that run go on.
 
         `state` says why: "starting", "stopping" and the like. With `is_alive` the front still answers that
-        the server is alive.
+        the server is alive, and with its metrics.
         """
         self._state, self._is_alive = state, is_alive
+        if not is_alive:
+            self._metrics.triton = None
 
     def close(self) -> None:
         self._wait(self._close())
@@ -103,22 +114,27 @@ class Front:
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
         )
-        # When a client leaves, its handler is cancelled, and with it the request to Triton.
-        self._server = web.Server(
-            self._handle, handler_cancellation=True, access_log=None, keepalive_timeout=_IDLE_S
-        )
         self._most = allow_connections(MOST_CONNECTIONS)
-        self._listener = await self._loop.create_server(self._accept, self._host, self._port, backlog=1024)
+        self._servers, self._listeners = list[web.Server](), list[asyncio.Server]()
+        for port, handle in ((self._ports.http, self._handle), (self._ports.metrics, self._tell)):
+            # When a client leaves, its handler is cancelled, and with it the request to Triton.
+            server = web.Server(handle, handler_cancellation=True, access_log=None, keepalive_timeout=_IDLE_S)
+            accept = partial(self._accept, server)
+            self._listeners.append(await self._loop.create_server(accept, self._host, port, backlog=1024))
+            self._servers.append(server)
 
     async def _close(self) -> None:
-        self._listener.close()
-        await self._server.shutdown(1.0)
+        for listener in self._listeners:
+            listener.close()
+        for server in self._servers:
+            await server.shutdown(1.0)
         await self._session.close()
 
-    def _accept(self) -> asyncio.BaseProtocol:
-        if len(self._server.connections) >= self._most:
+    def _accept(self, server: web.Server) -> asyncio.BaseProtocol:
+        if sum(len(server.connections) for server in self._servers) >= self._most:
+            self._refusals.add(Refusal.TOO_MANY_CONNECTIONS)
             return _Full()
-        client = self._server()
+        client = server()
         self._silent.add(client)
         # Later heads have the time of an idle connection.
         self._loop.call_later(HEAD_S, self._hang_up, client)
@@ -131,30 +147,42 @@ class Front:
             if client.transport:
                 client.transport.abort()
 
+    async def _tell(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._silent.discard(request.protocol)
+        return await self._metrics.answer(request, self._session)
+
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self._silent.discard(request.protocol)
         path = unquote(request.path)
         if path == "/v2/health/live" and self._is_alive:
             return web.Response()
         if _CLOSED.match(path):
-            return error(403, "this API is closed")
+            return self._refuse(request, Refusal.UNAUTHORIZED, 403, "this API is closed")
         if self._state or self._triton is None:
-            return error(503, f"the server is {self._state}")
+            why = while_shut(self._state or "")
+            return self._refuse(request, why, 503, f"the server is {self._state}")
         try:
             async with self._bodies.read(_chunks(request), request.content_length or 0) as body:
                 return await self._answer(request, self._triton, path, body)
         except BodyError as problem:
-            return error(problem.status, str(problem))
+            return self._refuse(request, OF_BODIES[problem.status], problem.status, str(problem))
         except (ClientError, asyncio.TimeoutError):
-            return error(503, "the server has ended")
+            return self._refuse(request, Refusal.NOT_READY, 503, "the server has ended")
         except ConnectionError:
             return error(400, "the client has left")
+
+    def _refuse(self, request: web.BaseRequest, why: Refusal, status: int, message: str) -> web.Response:
+        """Returns an error of the front's own; what only looks, as probes do, is not counted."""
+        if request.method == "POST":
+            self._refusals.add(why)
+        return error(status, message)
 
     async def _answer(
         self, request: web.BaseRequest, triton: URL, path: str, body: bytes
     ) -> web.StreamResponse:
         if await asyncio.to_thread(is_deep, body) if len(body) > SHORT_BODY else is_deep(body):
-            return error(400, "the JSON has too many brackets in brackets")
+            message = "the JSON has too many brackets in brackets"
+            return self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
         generate = _GENERATE.fullmatch(path)
         # A client, such as OpenAI's API, may have named its request itself.
         named = _NAMED.search(body) if generate else None

@@ -14,6 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from yarl import URL
+
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.front import Front
 from trtspec.deploy.launch import SERVER, Launch, launch
@@ -45,10 +47,10 @@ def find_triton() -> TritonInstall:
 def line(deployment: Deployment, triton: TritonInstall, gpus: int, memory: str = PREFIX) -> Launch:
     """Returns the command to run in the build directory, with the variables that it needs.
 
-    The HTTP port of `deployment` is the one behind the front. `gpus` is how many GPUs this machine has, and
-    `memory` begins the names of the server's shared memory.
+    The ports of HTTP and of the metrics of `deployment` are those behind the front. `gpus` is how many GPUs
+    this machine has, and `memory` begins the names of the server's shared memory.
     """
-    options = server_options(deployment, _LOOPBACK, deployment.host, memory, has_gpus=gpus > 0)
+    options = server_options(deployment, deployment.host, _LOOPBACK, memory, has_gpus=gpus > 0)
     server = [str(triton.server), *options]
     if triton.backends:
         server.append(f"--backend-directory={triton.backends}")
@@ -73,7 +75,8 @@ def serve(deployment: Deployment, triton: TritonInstall, gpus: int) -> Iterator[
     remove_abandoned()
     deployment.begin_log()
     with ExitStack() as stack:
-        front = Front(deployment.host, deployment.ports.http)
+        api_url = URL(deployment.api_url).origin() if deployment.api_url else None
+        front = Front(deployment.host, deployment.ports, deployment.model_name, api_url)
         front.start()
         stack.callback(front.close)
         doors: list[Door] = [front]
@@ -101,7 +104,8 @@ class _Local:
 
     def start(self) -> Server:
         self.end()
-        ports = replace(self._deployment.ports, http=_free_port())
+        http, metrics = _free_ports(2)
+        ports = replace(self._deployment.ports, http=http, metrics=metrics)
         inside = replace(self._deployment, ports=ports)
         started = line(inside, self._triton, self._gpus, self._memory)
         environment = {**self._triton.environment(), **started.environment, STOPPING: str(self._stopping)}
@@ -116,7 +120,7 @@ class _Local:
                 start_new_session=True,
             )
         self._process = _Group(process, self._stopping, inside.grace_s)
-        return Server(replace(inside, http_host=_LOOPBACK), self._process, self._door)
+        return Server(replace(inside, private_host=_LOOPBACK), self._process, self._door)
 
     def end(self) -> None:
         if self._process:
@@ -151,7 +155,8 @@ class _Group:
         self._process.wait()
 
 
-def _free_port() -> int:
-    with socket.create_server((_LOOPBACK, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+def _free_ports(number: int) -> list[int]:
+    """Returns ports of the loopback that nobody listens to, no two of them the same."""
+    with ExitStack() as held:
+        listeners = [held.enter_context(socket.create_server((_LOOPBACK, 0))) for _ in range(number)]
+        return [listener.getsockname()[1] for listener in listeners]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.environment import for_server
-from trtspec.deploy.ports import listen
+from trtspec.deploy.ports import Ports, listen
 from trtspec.deploy.server import Door
 from trtspec.errors import UnavailableError
 from trtspec.openai.control import left, opened, shut
@@ -53,9 +53,9 @@ class OpenAi:
         self._process = self._begin()
         threading.Thread(target=self._watch, name="trtspec-openai", daemon=True).start()
 
-    def open(self, port: int) -> None:
+    def open(self, ports: Ports) -> None:
         """Has requests passed, from now on, to the HTTP port of a server."""
-        self._say(opened(f"http://{self._url_host}:{port}"))
+        self._say(opened(f"http://{self._url_host}:{ports.http}"))
 
     def shut(self, state: str, *, is_alive: bool = True) -> None:
         """Has new requests refused, from now on; `state` says why."""
@@ -129,9 +129,9 @@ class Doors:
     def __init__(self, *doors: Door) -> None:
         self._doors = doors
 
-    def open(self, port: int) -> None:
+    def open(self, ports: Ports) -> None:
         for door in self._doors:
-            door.open(port)
+            door.open(ports)
 
     def shut(self, state: str, *, is_alive: bool = True) -> None:
         for door in self._doors:

@@ -12,6 +12,7 @@ from typing import Protocol
 from trtspec.causes import find_cause
 from trtspec.deploy.causes import CAUSES
 from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.ports import Ports
 from trtspec.errors import ServerError, StuckError, UnavailableError
 
 # The time beyond the grace in which requests that still run are cancelled, and Triton ends.
@@ -54,7 +55,7 @@ class Process(Protocol):
 class Door(Protocol):
     """Lets requests in, or refuses them; `Front` is one."""
 
-    def open(self, port: int) -> None: ...
+    def open(self, ports: Ports) -> None: ...
 
     def shut(self, state: str, *, is_alive: bool = True) -> None: ...
 
@@ -77,7 +78,7 @@ class Server:
         self.check_running()
         if self._deployment.is_ready():
             if self._door:
-                self._door.open(self._deployment.ports.http)
+                self._door.open(self._deployment.ports)
             return True
         if self._process.is_stuck():
             raise StuckError("tritonserver", "waits for a process that does not begin", "start it again")

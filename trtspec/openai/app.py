@@ -28,6 +28,7 @@ from trtspec.openai.renderer import Renderer
 from trtspec.openai.schema import ChatRequest, CompletionRequest
 from trtspec.openai.template import ChatTemplate
 from trtspec.openai.upstream import Upstream
+from trtspec.refusals import OF_BODIES, Refusal, Refusals
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.request_id import HEADER, ID
 
@@ -38,6 +39,7 @@ _NO_TEMPLATE = (
 _MOST_HELD = 256 << 20
 _ID_HEADER = HEADER.encode()
 _SCOPE = "trtspec.request_id"
+_REFUSALS = {**OF_BODIES, 401: Refusal.UNAUTHORIZED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +55,19 @@ class Texts:
 
 
 def make_app(
-    upstream: Upstream, texts: Texts, renderer: Renderer | None, keys: Keys, max_requests: int
+    upstream: Upstream,
+    texts: Texts,
+    renderer: Renderer | None,
+    keys: Keys,
+    refusals: Refusals,
+    max_requests: int,
 ) -> ASGIApp:
     """Returns the application; at most `max_requests` completions are at work at once.
 
-    The `renderer` is that of the template of the `texts`.
+    The `renderer` is that of the template of the `texts`. `refusals` counts what the application refuses
+    itself, and `/metrics` tells it.
     """
-    routes = _Routes(upstream, texts, renderer, keys)
+    routes, errors = _Routes(upstream, texts, renderer, keys), _Errors(refusals)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     for path, route, method in (
         ("/v1/chat/completions", routes.chat, "POST"),
@@ -67,14 +75,15 @@ def make_app(
         ("/v1/models", routes.models, "GET"),
         ("/v1/models/{name:path}", routes.model, "GET"),
         ("/health", routes.health, "GET"),
+        ("/metrics", errors.metrics, "GET"),
     ):
         # A plain route of Starlette's: FastAPI would read and validate bodies in its own way first.
         app.add_route(path, route, methods=[method])
-    app.add_exception_handler(ApiError, _api_error)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ApiError, errors.api)
+    app.add_exception_handler(HTTPException, errors.http)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _defect)
-    return _Named(_Bounded(app, max_requests))
+    return _Named(_Bounded(app, max_requests, refusals))
 
 
 class _Named:
@@ -98,14 +107,15 @@ class _Named:
 class _Bounded:
     """Answers 429 to requests beyond `most`, before anything of them is read."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most, self._running = app, most, 0
+    def __init__(self, app: ASGIApp, most: int, refusals: Refusals) -> None:
+        self._app, self._most, self._refusals, self._running = app, most, refusals, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         if self._running >= self._most:
+            self._refusals.add(Refusal.TOO_MANY_REQUESTS)
             error = ApiError(
                 429, f"{self._most} requests are at work; try again later", code="rate_limit_exceeded"
             )
@@ -206,17 +216,30 @@ def _response(error: ApiError) -> Response:
     return response
 
 
-async def _api_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return _response(error)
+class _Errors:
+    """Answers what never got to the model, and counts it."""
 
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path[:80]}: {error.detail}"
-    response = _response(ApiError(error.status_code, message))
-    response.headers.update(error.headers or {})
-    return response
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._refusals.text(), media_type="text/plain; version=0.0.4")
+
+    async def api(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return self._refused(request, error)
+
+    async def http(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message = f"{request.method} {request.url.path[:80]}: {error.detail}"
+        response = self._refused(request, ApiError(error.status_code, message))
+        response.headers.update(error.headers or {})
+        return response
+
+    def _refused(self, request: Request, error: ApiError) -> Response:
+        if request.method == "POST":
+            self._refusals.add(_REFUSALS.get(error.status, Refusal.INVALID_REQUEST))
+        return _response(error)
 
 
 async def _gone(_: Request, __: Exception) -> Response:

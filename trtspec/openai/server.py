@@ -21,6 +21,7 @@ from trtspec.openai.renderer import Renderer
 from trtspec.openai.settings import Settings
 from trtspec.openai.template import ChatTemplate
 from trtspec.openai.upstream import Upstream
+from trtspec.refusals import Refusals
 from trtspec.serving.tokenizer import Tokenizer
 
 _LAST_RESPONSES_S = 5
@@ -48,10 +49,11 @@ def serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys)
 
 
 async def _serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys) -> None:
-    upstream = Upstream(settings.model_name)
+    refusals = Refusals("openai", settings.model_name)
+    upstream = Upstream(settings.model_name, refusals)
     renderer = Renderer(texts.template) if texts.template else None
     config = uvicorn.Config(
-        make_app(upstream, texts, renderer, keys, settings.max_requests),
+        make_app(upstream, texts, renderer, keys, refusals, settings.max_requests),
         lifespan="off",
         ws="none",
         log_config=None,

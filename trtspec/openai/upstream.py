@@ -17,6 +17,7 @@ from trtspec.client_bounds import LEFT_S
 from trtspec.openai.errors import ApiError
 from trtspec.openai.pieces import failure
 from trtspec.openai.wire import Wire, WireError, Wires
+from trtspec.refusals import Refusal, Refusals, while_shut
 from trtspec.serving.triton.departures import LEFT, REQUEST
 
 _ANSWER_S = 5.0
@@ -29,8 +30,8 @@ class Upstream:
     It is made and used on one asyncio loop.
     """
 
-    def __init__(self, model_name: str) -> None:
-        self.model_name = model_name
+    def __init__(self, model_name: str, refusals: Refusals) -> None:
+        self.model_name, self._refusals = model_name, refusals
         self.url: str | None = None
         self.state = "starting"
         self._notes = set[asyncio.Task[None]]()
@@ -54,11 +55,13 @@ class Upstream:
         Raises `ApiError`. Closing the generator ends the request, whether the model has begun or not.
         """
         if self.url is None:
+            self._refusals.add(while_shut(self.state))
             raise ApiError(503, f"the server is {self.state}")
         name, url = uuid.uuid4().hex, f"{self.url}/v2/models/{self.model_name}"
-        body, is_over = orjson.dumps({**inputs, REQUEST: name}), False
+        body, is_over, has_begun = orjson.dumps({**inputs, REQUEST: name}), False, False
         try:
             async with self._wires.ask("POST", f"{url}/generate_stream", body, headers) as answer:
+                has_begun = True
                 if answer.status != 200:
                     is_over = True
                     raise failure(*await _said(answer))
@@ -68,6 +71,8 @@ class Upstream:
                 is_over = True
         except WireError:
             is_over = True
+            if not has_begun:
+                self._refusals.add(Refusal.NOT_READY)
             raise ApiError(503, "the server has ended, or does not answer") from None
         finally:
             if not is_over:

@@ -9,7 +9,7 @@ FIRST_TOKEN_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
     *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
-"""vLLM's buckets of the time to the first token (`vllm/v1/metrics/loggers.py`); the others here have vLLM's too."""
+"""vLLM's buckets of the time to the first token (`vllm/v1/metrics/loggers.py`), which the others have too."""
 BETWEEN_TOKENS_S = (
     # Rounds take milliseconds, for which vLLM has 0.01, 0.025 and 0.05 alone.
     *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.035, 0.05),

@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from trtspec.deploy import front as module
 from trtspec.deploy.front import Front
+from trtspec.deploy.ports import Ports
 
 HOST = "127.0.0.1"
 
 
+@dataclass(frozen=True)
+class Opened:
+    front: Front
+    ports: Ports
+
+
 @pytest.fixture
-def port() -> Iterator[int]:
-    with socket.create_server((HOST, 0)) as free:
-        port = free.getsockname()[1]
-    front = Front(HOST, port)
+def opened() -> Iterator[Opened]:
+    with socket.create_server((HOST, 0)) as free, socket.create_server((HOST, 0)) as other:
+        ports = Ports(http=free.getsockname()[1], metrics=other.getsockname()[1])
+    front = Front(HOST, ports, "m")
     front.start()
-    front.open(port=1)
-    yield port
+    front.open(Ports(http=1, metrics=1))
+    yield Opened(front, ports)
     front.close()
+
+
+@pytest.fixture
+def port(opened: Opened) -> int:
+    return opened.ports.http
 
 
 def test_a_client_that_leaves_within_its_body_is_no_error_of_ours(
@@ -60,3 +76,42 @@ def test_who_has_asked_may_stay(port: int, monkeypatch: pytest.MonkeyPatch) -> N
         while time.monotonic() < deadline:
             line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: x\r\n\r\n")
             assert line.recv(1000).startswith(b"HTTP/1.1 403 ")
+
+
+def test_metrics_are_there_while_triton_is_and_count_what_was_refused_in_between(opened: Opened) -> None:
+    class Triton(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(b"nv_gpu_utilization 0.5\n")
+
+        def log_message(self, *_: object) -> None: ...
+
+    front, ports = opened.front, opened.ports
+    assert _ask(ports.metrics, "GET", "/metrics")[0] == 503
+    front.shut("restarting", is_alive=False)
+    for method, path in (("POST", "/v2/models/m/generate"), ("GET", "/v2/health/ready")):
+        assert _ask(ports.http, method, path)[0] == 503
+    assert _ask(ports.metrics, "GET", "/metrics")[0] == 503
+    with HTTPServer((HOST, 0), Triton) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        front.open(Ports(http=1, metrics=triton.server_port))
+        status, text = _ask(ports.metrics, "GET", "/metrics")
+        assert status == 200
+        assert text.startswith("nv_gpu_utilization 0.5\n# HELP trtspec:front_refusals ")
+        assert 'trtspec:front_refusals{api="triton",model="m",reason="not_ready"} 1\n' in text
+        assert 'reason="draining"} 0\n' in text
+        assert _ask(ports.metrics, "GET", "/v2/models/m")[0] == 404
+        # What drains is still looked at.
+        front.shut("stopping")
+        assert _ask(ports.http, "POST", "/v2/models/m/generate")[0] == 503
+        assert 'reason="draining"} 1\n' in _ask(ports.metrics, "GET", "/metrics")[1]
+        triton.shutdown()
+
+
+def _ask(port: int, method: str, path: str) -> tuple[int, str]:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=10)) as connection:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()

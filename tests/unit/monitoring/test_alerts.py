@@ -13,6 +13,7 @@ import yaml
 from tests.prometheus import tool
 from tests.promql import names
 from trtspec.monitoring.files import alerts
+from trtspec.refusals import NAME
 from trtspec.serving.metrics import FAMILIES
 
 WHERE = 'instance="a:8002",job="trtspec",model="pair",version="1"'
@@ -35,6 +36,8 @@ HEALTHY = {
     f'trtspec:request_errors{{{WHERE},kind="engine_failure"}}': "0x110",
     f'trtspec:request_errors{{{WHERE},kind="timed_out"}}': "0x110",
     f'trtspec:request_errors{{{WHERE},kind="cancelled"}}': "0+50x110",
+    f'trtspec:front_refusals{{{WHERE},api="openai",reason="too_many_requests"}}': "0x110",
+    f'trtspec:front_refusals{{{WHERE},api="openai",reason="invalid_request"}}': "0+50x110",
     f'trtspec:request_success{{{WHERE},finished_reason="stop"}}': "0+100x110",
     f'trtspec:kv_cache_usage_perc{{{WHERE},engine="target"}}': "0.8x110",
     f"trtspec:generation_tokens{{{WHERE}}}": "0+1000x110",
@@ -55,6 +58,7 @@ TROUBLES: dict[str, dict[str, str]] = {
     },
     "TrtspecQueueFillsUp": {"trtspec:num_requests_waiting{%s}": "200x110"},
     "TrtspecRefuses": {'request_errors{%s,kind="refused"}': "0+60x110"},
+    "TrtspecFrontRefuses": {'reason="too_many_requests"': "0+60x110"},
     "TrtspecKvCacheFull": {'kv_cache_usage_perc{%s,engine="target"}': "0.99x110"},
     "TrtspecFirstTokenSlow": {
         'bucket{%s,le="2.5"}': "0+80x110",
@@ -109,7 +113,7 @@ def fires(rule_file: Path, changed: dict[str, str]) -> set[str]:
 def test_promtool_reads_the_rules(rule_file: Path) -> None:
     line = [tool("promtool"), "check", "rules", "--lint-fatal", str(rule_file)]
     assert (
-        "SUCCESS: 12 rules found" in subprocess.run(line, check=True, capture_output=True, text=True).stdout
+        "SUCCESS: 13 rules found" in subprocess.run(line, check=True, capture_output=True, text=True).stdout
     )
 
 
@@ -133,4 +137,4 @@ def test_every_metric_of_the_rules_is_ours_or_tritons() -> None:
     """Whether a server exports them is for tests/e2e/test_watched.py to say."""
     read = set().union(*(names(rule["expr"]) for rule in rules()))
     assert len(read) > 12
-    assert read - {"nv_gpu_utilization"} <= set(FAMILIES)
+    assert read - {"nv_gpu_utilization"} <= {*FAMILIES, NAME}
