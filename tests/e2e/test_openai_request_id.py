@@ -48,19 +48,24 @@ def test_a_clients_request_id_goes_on_to_triton(
     heard: tuple[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     url, bodies = heard
+    names = []
     with serving(url, said=tmp_path / "said") as port:
-        told = []
         for headers in ({}, {"X_Request_Id": "mine"}):
-            status, sent, said = ask(port, ROUTES[0], json.dumps(GOOD).encode(), **headers)
-            assert status == 200, said
-            told.append(sent["x-request-id"])
-        # Errors have one too.
-        assert ask(port, ROUTES[0], b"{", X_Request_Id="mine")[1]["x-request-id"] == "mine"
+            for stream in (False, True):
+                body = json.dumps({**GOOD, "stream": stream}).encode()
+                status, sent, said = ask(port, ROUTES[0], body, **headers)
+                assert status == 200, said
+                answer = json.loads(said.removeprefix(b"data: ").partition(b"\n\n")[0])
+                assert answer["id"] == f"cmpl-{sent['x-request-id']}"
+                names.append(sent["x-request-id"])
+        # A request that does not get to the model has its name too.
+        status, sent, _ = ask(port, ROUTES[0], b"{", X_Request_Id="n" * 200)
+        assert (status, sent["x-request-id"]) == (400, "n" * 128)
 
-    first, second = bodies
-    assert [first["id"], second["id"]] == told
-    assert told[0].startswith("req_")
-    assert told[1] == "mine"
+    assert [body["id"] for body in bodies] == names
+    assert names[2:] == ["mine", "mine"]
+    assert len(set(names)) == 3
+    first, second = bodies[:2]
     assert first["trtspec_request"] != second["trtspec_request"]
     assert first["text_input"] == "a"
 

@@ -24,7 +24,7 @@ from tests.e2e.conftest import TRTSPEC, Deploy, Deployer, Until, free_ports, wai
 from tests.e2e.openai_requests import ask
 from tests.prometheus import Prometheus
 from tests.promql import names
-from trtspec.deploy.tritonserver_options import MAX_BODY
+from trtspec.client_bounds import MAX_BODY
 from trtspec.monitoring.figures import quantile
 from trtspec.monitoring.files import alerts, dashboard
 from trtspec.monitoring.scrape import parse
@@ -198,6 +198,27 @@ def test_each_request_is_a_line_of_json(watched: Watched, until: Until) -> None:
     assert found["from-a-header"]["outcome"] == "length"
     assert found["from-the-body"]["num_output_tokens"] == 8
     assert "secret" not in watched.log.read_text()
+
+
+def test_openais_answer_and_the_log_have_one_name(watched: Watched, until: Until) -> None:
+    port, names = watched.deploy.api_port, dict[str, str]()
+    good = {"model": watched.deploy.model, "prompt": "a secret prompt", "max_tokens": 2, "ignore_eos": True}
+    too_long = {**good, "prompt": "a secret prompt " * 1000}
+    for outcome, status, body in (
+        ("length", 200, good),
+        ("invalid_request", 400, too_long),
+        ("invalid_request", 400, {**too_long, "stream": True}),
+    ):
+        found, headers, _ = ask(port, "/v1/completions", json.dumps(body).encode())
+        assert found == status
+        names[headers["x-request-id"]] = outcome
+
+    def ended() -> dict[str, str]:
+        over = [line for line in watched.lines() if line["message"] == "a request is over"]
+        return {line["request_id"]: line["outcome"] for line in over}
+
+    until(lambda: names.items() <= ended().items(), "lines")
+    assert len(names) == 3
 
 
 def test_a_clients_trace_goes_on_in_triton(watched: Watched, until: Until) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -91,12 +90,12 @@ class Completions:
 
 
 class Answer:
-    """One answer; the `tokenizer` is needed where the job asks for log-probabilities."""
+    """One answer, to the request of that name; the `tokenizer` is for jobs that ask for log-probabilities."""
 
-    def __init__(self, route: Route, job: Job, model: str, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, route: Route, job: Job, model: str, tokenizer: Tokenizer | None, name: str) -> None:
         self._route, self._job, self._tokenizer = route, job, tokenizer
         self._head = {
-            "id": route.prefix + uuid.uuid4().hex,
+            "id": route.prefix + name,
             "object": route.chunk if job.stream else route.whole,
             "created": int(time.time()),
             "model": model,

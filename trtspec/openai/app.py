@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trtspec.bodies import Bodies, BodyError
 from trtspec.client_bounds import SHORT_BODY
@@ -25,20 +24,19 @@ from trtspec.openai.job import Job, chat, completion, template_messages, templat
 from trtspec.openai.keys import Keys
 from trtspec.openai.reading import read
 from trtspec.openai.renderer import Renderer
+from trtspec.openai.request_id import id_headers, name_request, request_id
 from trtspec.openai.schema import ChatRequest, CompletionRequest
 from trtspec.openai.template import ChatTemplate
 from trtspec.openai.upstream import Upstream
 from trtspec.refusals import OF_BODIES, Refusal, Refusals
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.serving.triton.request_id import HEADER, ID
+from trtspec.serving.triton.request_id import ID
 
 _NO_TEMPLATE = (
     "this model has no chat template, so it takes no messages; send its prompt to /v1/completions, "
     "or serve a model whose tokenizer has one"
 )
 _MOST_HELD = 256 << 20
-_ID_HEADER = HEADER.encode()
-_SCOPE = "trtspec.request_id"
 _REFUSALS = {**OF_BODIES, 401: Refusal.UNAUTHORIZED}
 
 
@@ -83,29 +81,11 @@ def make_app(
     app.add_exception_handler(HTTPException, errors.http)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _defect)
-    return _Named(_Bounded(app, max_requests, refusals))
-
-
-class _Named:
-    """Gives each request an id, its client's own or a new one, which its answer has too, as OpenAI's do."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = [value for name, value in scope["headers"] if name == _ID_HEADER]
-        scope[_SCOPE] = given[0] if given else f"req_{uuid.uuid4().hex}".encode()
-
-        async def send_named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (_ID_HEADER, scope[_SCOPE])]
-            await send(message)
-
-        await self._app(scope, receive, send_named)
+    return _Bounded(app, max_requests, refusals)
 
 
 class _Bounded:
-    """Answers 429 to requests beyond `most`, before anything of them is read."""
+    """Names requests, and answers 429 to those beyond `most`, before anything of them is read."""
 
     def __init__(self, app: ASGIApp, most: int, refusals: Refusals) -> None:
         self._app, self._most, self._refusals, self._running = app, most, refusals, 0
@@ -114,12 +94,13 @@ class _Bounded:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
+        name_request(scope)
         if self._running >= self._most:
             self._refusals.add(Refusal.TOO_MANY_REQUESTS)
             error = ApiError(
                 429, f"{self._most} requests are at work; try again later", code="rate_limit_exceeded"
             )
-            await _response(error)(scope, receive, send)
+            await _response(error, scope)(scope, receive, send)
             return
         self._running += 1
         try:
@@ -198,9 +179,10 @@ class _Routes:
         return {"id": name, "object": "model", "created": self._began, "owned_by": "trtspec"}
 
     def _exchange(self, request: Request, route: Chat | Completions, job: Job) -> Exchange:
+        name = request_id(request.scope)
         for inputs in job.inputs:
-            inputs[ID] = request.scope[_SCOPE].decode("latin-1")
-        answer = Answer(route, job, self._upstream.model_name, self._texts.tokenizer)
+            inputs[ID] = name
+        answer = Answer(route, job, self._upstream.model_name, self._texts.tokenizer, name)
         return Exchange(self._upstream, job, answer)
 
 
@@ -208,8 +190,9 @@ async def _read(body: bytes, kind: type[Any]) -> Any:
     return await asyncio.to_thread(read, body, kind) if len(body) > SHORT_BODY else read(body, kind)
 
 
-def _response(error: ApiError) -> Response:
+def _response(error: ApiError, scope: Scope) -> Response:
     response = Response(error.body(), error.status, error.headers, "application/json")
+    response.raw_headers += id_headers(scope)
     if error.status in (408, 413):
         # The rest of the body is not read, so no other request can follow on this connection.
         response.headers["Connection"] = "close"
@@ -239,12 +222,12 @@ class _Errors:
     def _refused(self, request: Request, error: ApiError) -> Response:
         if request.method == "POST":
             self._refusals.add(_REFUSALS.get(error.status, Refusal.INVALID_REQUEST))
-        return _response(error)
+        return _response(error, request.scope)
 
 
 async def _gone(_: Request, __: Exception) -> Response:
     return Response(status_code=499)
 
 
-async def _defect(_: Request, __: Exception) -> Response:
-    return _response(ApiError(500, "an error of the server; its log has the trace"))
+async def _defect(request: Request, _: Exception) -> Response:
+    return _response(ApiError(500, "an error of the server; its log has the trace"), request.scope)

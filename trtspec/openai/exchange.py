@@ -13,13 +13,16 @@ from trtspec.openai.answers import DONE, Answer
 from trtspec.openai.errors import ApiError
 from trtspec.openai.job import Job
 from trtspec.openai.pieces import Piece, piece
+from trtspec.openai.request_id import id_headers
 from trtspec.openai.upstream import Upstream
+
+Headers = list[tuple[bytes, bytes]]
 
 _JSON = (b"content-type", b"application/json")
 # A client's trace, which goes on in Triton's spans (https://www.w3.org/TR/trace-context).
 _TRACE = (b"traceparent", b"tracestate")
 # Proxies that collect what they pass on would spoil a stream.
-_STREAM = [
+_STREAM: Headers = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -32,11 +35,12 @@ class Exchange(Response):
     def __init__(self, upstream: Upstream, job: Job, answer: Answer) -> None:
         super().__init__()
         self._upstream, self._job, self._answer = upstream, job, answer
-        self._trace: list[tuple[bytes, bytes]] = []
+        self._trace: Headers = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._trace = [header for header in scope["headers"] if header[0] in _TRACE]
-        work, left = asyncio.create_task(self._tell(send)), asyncio.create_task(_left(receive))
+        work = asyncio.create_task(self._tell(send, id_headers(scope)))
+        left = asyncio.create_task(_left(receive))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -46,34 +50,34 @@ class Exchange(Response):
                 task.cancel()
             await asyncio.gather(work, left, return_exceptions=True)
 
-    async def _tell(self, send: Send) -> None:
+    async def _tell(self, send: Send, name: Headers) -> None:
         if self._job.stream:
-            await self._stream(send)
+            await self._stream(send, name)
             return
         try:
             pieces = [piece async for batch in self._pieces() for piece in batch]
             body = self._answer.whole(pieces)
         except ApiError as error:
-            await _send_error(send, error)
+            await _send_error(send, error, name)
             return
-        await _begin(send, 200, [_JSON, (b"content-length", str(len(body)).encode())])
+        await _begin(send, 200, [_JSON, (b"content-length", str(len(body)).encode()), *name])
         await send({"type": "http.response.body", "body": body})
 
-    async def _stream(self, send: Send) -> None:
+    async def _stream(self, send: Send, name: Headers) -> None:
         has_begun = False
         try:
             async with aclosing(self._pieces()) as batches:
                 async for batch in batches:
                     data = self._answer.chunk(batch)
                     if not has_begun:
-                        await _begin(send, 200, _STREAM)
+                        await _begin(send, 200, [*_STREAM, *name])
                         has_begun = True
                     if data:
                         await send({"type": "http.response.body", "body": data, "more_body": True})
             end = self._answer.end()
         except ApiError as error:
             if not has_begun:
-                await _send_error(send, error)
+                await _send_error(send, error, name)
                 return
             end = b"data: " + error.body() + b"\n\n" + DONE
         await send({"type": "http.response.body", "body": end})
@@ -128,12 +132,12 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-async def _begin(send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+async def _begin(send: Send, status: int, headers: Headers) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-async def _send_error(send: Send, error: ApiError) -> None:
+async def _send_error(send: Send, error: ApiError, name: Headers) -> None:
     body = error.body()
     more = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-    await _begin(send, error.status, [_JSON, (b"content-length", str(len(body)).encode()), *more])
+    await _begin(send, error.status, [_JSON, (b"content-length", str(len(body)).encode()), *more, *name])
     await send({"type": "http.response.body", "body": body})

@@ -16,7 +16,8 @@ HEADER_PATTERN = f"(?i)^{HEADER}$"
 ID = "id"
 """The field of a `generate` body."""
 
-_LONGEST = 128
+LONGEST = 128
+"""The most characters of a name; more are cut off."""
 
 
 def take_request_id(parameters: dict[str, Any]) -> str:
@@ -24,4 +25,4 @@ def take_request_id(parameters: dict[str, Any]) -> str:
     found = ""
     for name in [name for name in parameters if name.lower() in (HEADER, ID)]:
         found = str(parameters.pop(name))
-    return found[:_LONGEST]
+    return found[:LONGEST]

@@ -1,0 +1,34 @@
+"""The name of a request: the client's own, or one that is made for it.
+
+It is what the model's log has, what the answer's `id` ends with, as vLLM's does, and the header
+`X-Request-Id` of the answer, which OpenAI's clients show as `_request_id`.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from starlette.types import Scope
+
+from trtspec.serving.triton.request_id import HEADER, LONGEST
+
+_KEY = "trtspec.request_id"
+_HEADER = HEADER.encode()
+
+
+def name_request(scope: Scope) -> None:
+    """Names the request of this scope."""
+    given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+    scope[_KEY] = given[:LONGEST].decode("latin-1") or uuid.uuid4().hex
+
+
+def request_id(scope: Scope) -> str:
+    """Returns the name that the request was given; empty where it has none."""
+    name: str = scope.get(_KEY, "")
+    return name
+
+
+def id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Returns the header that tells the client the name, if there is one."""
+    name = request_id(scope)
+    return [(_HEADER, name.encode("latin-1"))] if name else []
