@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from yarl import URL
@@ -11,6 +12,9 @@ from trtspec.refusals import Refusals
 
 PATH = "/metrics"
 _LATEST = ClientTimeout(total=5)
+# The values of a histogram are told one by one, a hundred of them in some milliseconds.
+_AGAIN_S, _MOST_LOOKS = 0.01, 5
+_ENDS = re.compile(r'^(trtspec:\w+)_(?:count\{|bucket\{.*le="\+Inf").*\} (\S+)$', re.MULTILINE)
 _API_LATEST = ClientTimeout(total=1)
 
 
@@ -31,8 +35,13 @@ class MetricsPort:
         if self.triton is None:
             return web.Response(status=503, text="the server is not up\n")
         try:
-            async with session.get(self.triton, timeout=_LATEST) as answer:
-                text, status, kind = await answer.text(), answer.status, answer.headers.get("Content-Type")
+            for _ in range(_MOST_LOOKS):
+                async with session.get(self.triton, timeout=_LATEST) as answer:
+                    text, status = await answer.text(), answer.status
+                    kind = answer.headers.get("Content-Type")
+                if is_whole(text):
+                    break
+                await asyncio.sleep(_AGAIN_S)
         except (ClientError, asyncio.TimeoutError):
             return web.Response(status=503, text="the server does not answer\n")
         if status == 200:
@@ -49,3 +58,15 @@ class MetricsPort:
         except (ClientError, asyncio.TimeoutError):
             return ""
         return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+
+
+def is_whole(text: str) -> bool:
+    """Says whether no histogram is in the middle of a change.
+
+    Of half a change Prometheus would make values that there never were: where the small buckets know more
+    than the large ones, the rates of later look as if all that came were the slowest.
+    """
+    ends: dict[str, set[str]] = {}
+    for name, value in _ENDS.findall(text):
+        ends.setdefault(name, set()).add(value)
+    return all(len(values) == 1 for values in ends.values())

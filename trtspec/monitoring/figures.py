@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trtspec.errors import UnavailableError
 from trtspec.monitoring.scrape import Scrape
+from trtspec.refusals import NAME as REFUSALS
 from trtspec.serving.metrics import COUNTED
 
 
@@ -16,7 +17,8 @@ class Figures:
 
     Shares are 0 to 1, times in seconds, rates per second; None where nothing happened that could tell.
     `acceptance` is of draft tokens, by where they came from `acceptance_by_origin`; `tokens_per_draft` counts
-    the target's own token too; `mean_k` counts bursts of the target alone as 0. Quantiles are 50 % and 95 %.
+    the target's own token too; `mean_k` counts bursts of the target alone as 0. `errors` are the model's,
+    `refusals` those in front of it. Quantiles are 50 % and 95 %.
     """
 
     model: str
@@ -41,6 +43,7 @@ class Figures:
     draft_available: bool
     fallbacks: dict[str, float]
     errors: dict[str, float]
+    refusals: dict[str, float]
 
 
 def models(scrape: Scrape) -> list[str]:
@@ -83,7 +86,8 @@ def between(before: Scrape, now: Scrape, model: str) -> Figures:
         return None if math.isnan(found[0]) else (found[0], found[1])
 
     # Counters are told once a second, and with them for how long they have counted.
-    seconds = grown(COUNTED) or max(now.at - before.at, 1e-9)
+    elapsed = max(now.at - before.at, 1e-9)
+    seconds = grown(COUNTED) or elapsed
     drafted = grown_by("trtspec:spec_decode_num_draft_tokens", "origin")
     accepted = {origin: grown("trtspec:spec_decode_num_accepted_tokens", origin=origin) for origin in drafted}
     drafts, rounds = grown("trtspec:spec_decode_num_drafts"), grown_by("trtspec:rounds", "num_draft_tokens")
@@ -111,6 +115,7 @@ def between(before: Scrape, now: Scrape, model: str) -> Figures:
         draft_available=gauge("trtspec:draft_available") == 1,
         fallbacks={why: n / seconds for why, n in grown_by("trtspec:fallbacks", "reason").items()},
         errors={kind: n / seconds for kind, n in grown_by("trtspec:request_errors", "kind").items()},
+        refusals={why: n / elapsed for why, n in grown_by(REFUSALS, "reason").items()},
     )
 
 

@@ -99,12 +99,14 @@ def histograms(stats: Stats) -> Iterator[Sample]:
 
 
 def _histogram(name: str, histogram: Histogram) -> Iterator[Sample]:
-    cumulative = histogram.cumulative()
+    cumulative, total = histogram.cumulative(), histogram.sum
+    # They are told one by one, and who reads meanwhile sees a part. The count is the first and the bucket of
+    # all values the last: where these two differ, what is between them may be old or new.
+    yield Sample(f"{name}_count", cumulative[-1], {})
+    yield Sample(f"{name}_sum", total, {})
     for bound, number in zip(histogram.bounds, cumulative, strict=False):
         yield Sample(f"{name}_bucket", number, {"le": str(bound)})
     yield Sample(f"{name}_bucket", cumulative[-1], {"le": "+Inf"})
-    yield Sample(f"{name}_sum", histogram.sum, {})
-    yield Sample(f"{name}_count", cumulative[-1], {})
 
 
 _MEANINGS = {

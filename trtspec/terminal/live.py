@@ -32,7 +32,7 @@ def rows(figures: Figures) -> list[tuple[str, str]]:
         ("between tokens", _times(f.inter_token_latency)),
     ]
     if f.kv_use:
-        uses = (f"{engine} {use:.0%} {_bar(use)}" for engine, use in sorted(f.kv_use.items()))
+        uses = (f"{engine} {use:.0%} {_bar(use, _BAR // 2)}" for engine, use in sorted(f.kv_use.items()))
         shown.append(("KV cache", "  ".join(uses)))
     if not f.draft_available:
         shown.append(("draft", "at rest, since it failed"))
@@ -40,6 +40,8 @@ def rows(figures: Figures) -> list[tuple[str, str]]:
         shown.append(("no draft", _rates(f.fallbacks)))
     if f.errors:
         shown.append(("errors", _rates(f.errors)))
+    if f.refusals:
+        shown.append(("front refused", _rates(f.refusals)))
     return shown
 
 
@@ -81,7 +83,7 @@ def _lengths(figures: Figures) -> str:
         return "no rounds"
     lengths = sorted(figures.rounds_by_k.items(), key=lambda item: -item[1])[:4]
     shares = ", ".join(f"{length}: {share:.0%}" for length, share in lengths)
-    return f"{figures.mean_k:.1f} on the average ({shares}), {figures.rounds_per_second:,.0f} rounds/s"
+    return f"mean {figures.mean_k:.1f} ({shares}), {figures.rounds_per_second:,.0f} rounds/s"
 
 
 def _times(quantiles: tuple[float, float] | None) -> str:
@@ -100,6 +102,6 @@ def _rates(rates: Mapping[str, float]) -> str:
     )
 
 
-def _bar(share: float) -> str:
-    full = round(min(max(share, 0.0), 1.0) * _BAR)
-    return "#" * full + "." * (_BAR - full)
+def _bar(share: float, width: int = _BAR) -> str:
+    full = round(min(max(share, 0.0), 1.0) * width)
+    return "#" * full + "." * (width - full)

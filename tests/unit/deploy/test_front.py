@@ -15,9 +15,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from tests.unit.monitoring.test_figures import exported
 from trtspec.deploy import front as module
 from trtspec.deploy.front import Front
 from trtspec.deploy.ports import Ports
+from trtspec.serving.stats import Stats
 
 HOST = "127.0.0.1"
 
@@ -107,6 +109,38 @@ def test_metrics_are_there_while_triton_is_and_count_what_was_refused_in_between
         front.shut("stopping")
         assert _ask(ports.http, "POST", "/v2/models/m/generate")[0] == 503
         assert 'reason="draining"} 1\n' in _ask(ports.metrics, "GET", "/metrics")[1]
+        triton.shutdown()
+
+
+def test_a_histogram_in_the_middle_of_its_change_is_read_again(opened: Opened) -> None:
+    stats = Stats()
+    before = exported(stats, 1)
+    for _ in range(8):
+        stats.inter_token_latency.observe(0.003)
+    after, looks, until = exported(stats, 2), list[int](), list[int]()
+
+    class Triton(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """What the first two find is new up to some line, in the order in which values are told."""
+            half = [old if number > until[-1] else new for number, (new, old) in enumerate(lines)]
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write("\n".join(half if len(looks) < 2 else after.split("\n")).encode())
+            looks.append(1)
+
+        def log_message(self, *_: object) -> None: ...
+
+    lines = list(zip(after.split("\n"), before.split("\n"), strict=True))
+    changed = [i for i, (new, old) in enumerate(lines) if "latency_seconds" in new and new != old]
+    assert len(changed) > 20
+    with HTTPServer((HOST, 0), Triton) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        opened.front.open(Ports(http=1, metrics=triton.server_port))
+        for number in (changed[0], changed[5], changed[-2]):
+            until.append(number)
+            looks.clear()
+            assert after in _ask(opened.ports.metrics, "GET", "/metrics")[1]
+            assert len(looks) == 3
         triton.shutdown()
 
 

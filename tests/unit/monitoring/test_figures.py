@@ -19,6 +19,7 @@ from tests.prometheus import tool
 from trtspec.errors import UnavailableError
 from trtspec.monitoring.figures import between, choose, quantile
 from trtspec.monitoring.scrape import Scrape, parse, read
+from trtspec.refusals import Refusal, Refusals
 from trtspec.serving.metrics import Sample, counters, gauges, histograms
 from trtspec.serving.stats import Stats
 from trtspec.terminal.live import drawn, rows
@@ -52,7 +53,11 @@ def busy() -> Stats:
 
 
 def test_they_are_what_happened_in_between() -> None:
-    before, now = parse(exported(Stats(), 10), 0), parse(exported(busy(), 14), 5)
+    refusals = Refusals("openai", "pair")
+    before = parse(exported(Stats(), 10) + refusals.text(), 0)
+    for _ in range(10):
+        refusals.add(Refusal.TOO_MANY_REQUESTS)
+    now = parse(exported(busy(), 14) + refusals.text(), 5)
     found = between(before, now, "pair")
     assert (found.seconds, found.running, found.places, found.waiting) == (4, 2, 16, 3)
     assert (found.tokens_per_second, found.prompt_tokens_per_second) == (100, 10)
@@ -69,6 +74,7 @@ def test_they_are_what_happened_in_between() -> None:
     assert words["queue"] == "3 of 256, 1.5 s"
     assert words["acceptance"].startswith("60% ############........  3.40 tokens")
     assert (words["no draft"], words["errors"]) == ("policy 0.5/s", "timed_out 1.0/s")
+    assert words["front refused"] == "too_many_requests 2.0/s"
     assert "draft" not in words
 
 
