@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import BLS, TINY, TRTSPEC, Deploy, Deployer, Until
+from trtspec.monitoring.scrape import parse
 
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 FILES = [LIBRARY / line for line in (TINY / "heldout.txt").read_text().split()]
@@ -92,3 +93,22 @@ def test_engines_of_several_ranks_say_the_same(
     until(lambda: other.is_ready, "the other server ready")
 
     assert said(other, prompts(8), 8) == said(server, prompts(8), 8)
+
+
+@pytest.mark.parametrize("tiny_recipe", ["bls"], indirect=True)
+def test_models_of_engines_tell_how_full_their_kv_cache_is(server: Deploy, until: Until) -> None:
+    """By the name under which NVIDIA's C++ backend does (`custom_metrics_reporter`)."""
+
+    def told() -> dict[str, float]:
+        _, text = server.request("GET", "/metrics", port=2)
+        rows = parse(text, 0).of("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="fraction")
+        return {labels["model"]: use for labels, use in rows}
+
+    with ThreadPoolExecutor(4) as pool:
+        texts = [f"def f{number}(" for number in range(4)]
+        asked = [pool.submit(server.generate, text, max_tokens=300, end_id=-1) for text in texts]
+        until(lambda: (now := told()) and all(0 < use < 1 for use in now.values()), "both at work")
+        for answer in asked:
+            answer.result()
+    assert told().keys() == {"tensorrt_llm", "tensorrt_llm_draft"}
+    until(lambda: set(told().values()) == {0}, "an idle server")

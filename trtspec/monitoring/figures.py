@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trtspec.errors import UnavailableError
 from trtspec.monitoring.scrape import Scrape
 from trtspec.refusals import NAME as REFUSALS
-from trtspec.serving.metrics import COUNTED
+from trtspec.serving.metrics import COUNTED, KV_FRACTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def between(before: Scrape, now: Scrape, model: str) -> Figures:
         rounds_by_k={int(length): number / num_rounds for length, number in rounds.items()},
         time_to_first_token=quantiles("trtspec:time_to_first_token_seconds"),
         inter_token_latency=quantiles("trtspec:inter_token_latency_seconds"),
-        kv_use={labels["engine"]: use for labels, use in now.of("trtspec:kv_cache_usage_perc", model=model)},
+        kv_use=_kv_use(now, model),
         draft_available=gauge("trtspec:draft_available") == 1,
         fallbacks={why: n / seconds for why, n in grown_by("trtspec:fallbacks", "reason").items()},
         errors={kind: n / seconds for kind, n in grown_by("trtspec:request_errors", "kind").items()},
@@ -134,6 +134,14 @@ def quantile(share: float, buckets: list[tuple[float, float]]) -> float:
     low, below = buckets[index - 1] if index else (0.0, 0.0)
     bound, number = buckets[index]
     return low + (bound - low) * (rank - below) / (number - below)
+
+
+def _kv_use(now: Scrape, model: str) -> dict[str, float]:
+    """Returns the use of the KV caches by engine; engines that are models of their own tell it themselves."""
+    told = {labels["engine"]: use for labels, use in now.of("trtspec:kv_cache_usage_perc", model=model)}
+    return told or {
+        labels["model"]: use for labels, use in now.of(KV_FRACTION, kv_cache_block_type="fraction")
+    }
 
 
 def _bound(text: str) -> float:

@@ -16,6 +16,8 @@ from trtspec.serving.stats import Stats
 
 PREFIX = "trtspec:"
 COUNTED = f"{PREFIX}counted_seconds"
+KV_FRACTION = "nv_trt_llm_kv_cache_block_metrics"
+"""NVIDIA's gauge of a KV cache; with `fraction` as its `kv_cache_block_type` it is the share in use."""
 
 
 class Kind(Enum):
@@ -62,7 +64,7 @@ def gauges(stats: Stats) -> Iterator[Sample]:
         yield Sample("nv_trt_llm_request_metrics", stats.waiting, {"request_type": "waiting"})
         yield Sample("nv_trt_llm_request_metrics", stats.running, {"request_type": "scheduled"})
         fraction = {"kv_cache_block_type": "fraction"}
-        yield Sample("nv_trt_llm_kv_cache_block_metrics", stats.kv_use["target"], fraction)
+        yield Sample(KV_FRACTION, stats.kv_use["target"], fraction)
 
 
 def counters(stats: Stats, seconds: float) -> Iterator[Sample]:
@@ -143,7 +145,7 @@ _HISTOGRAMS = {
 _PARTS = {"bucket": "values up to le", "sum": "sum of values", "count": "number of values"}
 _NVIDIAS = (
     Family("nv_trt_llm_request_metrics", "TRT LLM request metrics", Kind.GAUGE),
-    Family("nv_trt_llm_kv_cache_block_metrics", "TRT LLM KV cache block metrics", Kind.GAUGE),
+    Family(KV_FRACTION, "TRT LLM KV cache block metrics", Kind.GAUGE),
 )
 FAMILIES = {
     family.name: family

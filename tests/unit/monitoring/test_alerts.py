@@ -40,6 +40,7 @@ HEALTHY = {
     f'trtspec:front_refusals{{{WHERE},api="openai",reason="invalid_request"}}': "0+50x110",
     f'trtspec:request_success{{{WHERE},finished_reason="stop"}}': "0+100x110",
     f'trtspec:kv_cache_usage_perc{{{WHERE},engine="target"}}': "0.8x110",
+    'nv_trt_llm_kv_cache_block_metrics{instance="b",kv_cache_block_type="fraction",model="e"}': "0.8x110",
     f"trtspec:generation_tokens{{{WHERE}}}": "0+1000x110",
     f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="2.5"}}': "0+99x110",
     f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="5.0"}}': "0+100x110",
@@ -119,6 +120,10 @@ def test_promtool_reads_the_rules(rule_file: Path) -> None:
 
 def test_a_healthy_server_is_left_alone(rule_file: Path) -> None:
     assert fires(rule_file, {}) == set()
+
+
+def test_an_engines_own_model_tells_that_its_kv_cache_is_full(rule_file: Path) -> None:
+    assert fires(rule_file, {"nv_trt_llm_kv_cache_block_metrics": "0.99x110"}) == {"TrtspecKvCacheFull"}
 
 
 @pytest.mark.parametrize("name", TROUBLES)

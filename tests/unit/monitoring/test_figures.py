@@ -20,7 +20,7 @@ from trtspec.errors import UnavailableError
 from trtspec.monitoring.figures import between, choose, quantile
 from trtspec.monitoring.scrape import Scrape, parse, read
 from trtspec.refusals import Refusal, Refusals
-from trtspec.serving.metrics import Sample, counters, gauges, histograms
+from trtspec.serving.metrics import KV_FRACTION, Sample, counters, gauges, histograms
 from trtspec.serving.stats import Stats
 from trtspec.terminal.live import drawn, rows
 
@@ -93,6 +93,17 @@ def test_a_server_that_was_started_anew_counts_from_its_start() -> None:
     again.generation_tokens = 200
     found = between(before, parse(exported(again, 4), 9), "pair")
     assert (found.seconds, found.tokens_per_second) == (4, 50)
+
+
+def test_in_the_bls_layout_the_models_of_the_engines_tell_their_kv_use() -> None:
+    """Lines of NVIDIA's C++ backend, `inflight_batcher_llm/README.md`, the shares apart."""
+    theirs = "".join(
+        f'{KV_FRACTION}{{kv_cache_block_type="{kind}",model="{model}",version="1"}} {value}\n'
+        for model, used in (("tensorrt_llm", 0.25), ("tensorrt_llm_draft", 0.5))
+        for kind, value in (("max", 6239), ("fraction", used))
+    )
+    now = parse(exported(Stats(), 3) + theirs, 1)
+    assert between(now, now, "pair").kv_use == {"tensorrt_llm": 0.25, "tensorrt_llm_draft": 0.5}
 
 
 def test_a_model_is_chosen() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from trtspec.serving.errors import ServingError
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.guides.guides import Guides
+from trtspec.serving.metrics import FAMILIES, KV_FRACTION, Sample
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton import logs
 from trtspec.serving.triton.engine_requests import Arrays
 from trtspec.serving.triton.engine_service import EngineService
+from trtspec.serving.triton.metrics import Series
 from trtspec.serving.triton.watchdog import Watchdog
 
 _NOT_DECOUPLED = "Streaming is only supported if model is deployed using decoupled mode."
@@ -35,7 +37,7 @@ class TritonPythonModel:
         self._watchdog = Watchdog(args["model_name"])
         try:
             self._service = EngineService(
-                lambda: _load(parameters, folder), excludes_input, check_s, self._watchdog
+                lambda: _load(parameters, folder), excludes_input, check_s, self._watchdog, _kv_gauge(args)
             )
         except BaseException as error:
             self._watchdog.close()
@@ -78,6 +80,13 @@ class TritonClient:
     def has_left(self) -> bool:
         left: bool = self._sender.is_cancelled()
         return left
+
+
+def _kv_gauge(args: Mapping[str, str]) -> Callable[[float], None]:
+    """Returns a function that exports the use of the KV cache, as NVIDIA's C++ backend does of its models."""
+    labels = {"model": args["model_name"], "version": args["model_version"]}
+    series = Series(FAMILIES[KV_FRACTION], labels)
+    return lambda use: series.set(Sample(KV_FRACTION, use, {"kv_cache_block_type": "fraction"}))
 
 
 def _load(parameters: Mapping[str, str], folder: Path) -> Executor:

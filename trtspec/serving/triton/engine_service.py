@@ -58,7 +58,8 @@ class EngineService:
     """Runs one executor on an asyncio loop in a thread of its own, and sends responses on another thread.
 
     `load` is called on the loop; what it raises is raised here. `excludes_input` is the default of
-    `exclude_input_in_output`. Every `check_s` seconds the service asks whether clients have left.
+    `exclude_input_in_output`. Every `check_s` seconds the service asks whether clients have left, and calls
+    `tell_kv_use`, on the sending thread, with the largest share of the KV cache that requests held meanwhile.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class EngineService:
         excludes_input: bool,
         check_s: float,
         watchdog: Watchdog | None = None,
+        tell_kv_use: Callable[[float], None] | None = None,
     ) -> None:
         self._excludes_input, self._check_s, self._watchdog = excludes_input, check_s, watchdog
+        self._tell_kv_use = tell_kv_use
         self._jobs: dict[int, EngineJob] = {}
         self._loop = LoopThread("trtspec-engine")
         try:
@@ -131,6 +134,8 @@ class EngineService:
 
     def _look_around(self) -> None:
         self._send(self._cancel_abandoned, dict(self._jobs))
+        if self._tell_kv_use and (use := self._executor.take_kv_use()) is not None:
+            self._send(self._tell_kv_use, use)
         if self._executor.failure and self._watchdog:
             self._watchdog.give_up(self._executor.failure)
         asyncio.get_running_loop().call_later(self._check_s, self._look_around)

@@ -58,7 +58,7 @@ class Series:
 
     def __init__(self, family: Family, labels: Mapping[str, str]) -> None:
         kinds = {Kind.COUNTER: pb_utils.MetricFamily.COUNTER, Kind.GAUGE: pb_utils.MetricFamily.GAUGE}
-        self._labels = labels
+        self._labels, self._kind = labels, family.kind
         self._family = pb_utils.MetricFamily(family.name, family.meaning, kinds[family.kind])
         self._metrics: dict[tuple[str, ...], Any] = {}
         self._values: dict[tuple[str, ...], float] = {}
@@ -68,6 +68,11 @@ class Series:
         if key not in self._metrics:
             labels = {**self._labels, **sample.labels}
             self._metrics[key], self._values[key] = self._family.Metric(labels=labels), 0
-        if change := sample.value - self._values[key]:
+        if (change := sample.value - self._values[key]) == 0:
+            return
+        if self._kind is Kind.GAUGE:
+            # Increments of shares would add up to a little more or less than nothing.
+            self._metrics[key].set(sample.value)
+        else:
             self._metrics[key].increment(change)
-            self._values[key] = sample.value
+        self._values[key] = sample.value

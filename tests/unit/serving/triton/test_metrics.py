@@ -34,11 +34,15 @@ class Triton:
             self.values[key] = 0
 
             def increment(change: float) -> None:
-                assert kind == "gauge" or change > 0
+                assert change > 0
                 self.values[key] += change
                 self.sent.append(name)
 
-            return SimpleNamespace(increment=increment)
+            def put(value: float) -> None:
+                self.values[key] = value
+                self.sent.append(name)
+
+            return SimpleNamespace(increment=increment) if kind == "counter" else SimpleNamespace(set=put)
 
         return SimpleNamespace(Metric=metric)
 
