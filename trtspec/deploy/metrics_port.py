@@ -16,6 +16,8 @@ _LATEST = ClientTimeout(total=5)
 _AGAIN_S, _MOST_LOOKS = 0.01, 5
 _ENDS = re.compile(r'^(trtspec:\w+)_(?:count\{|bucket\{.*le="\+Inf").*\} (\S+)$', re.MULTILINE)
 _API_LATEST = ClientTimeout(total=1)
+# The session of the front leaves bodies as they come.
+_PLAIN = {"Accept-Encoding": "identity"}
 
 
 class MetricsPort:
@@ -36,7 +38,7 @@ class MetricsPort:
             return web.Response(status=503, text="the server is not up\n")
         try:
             for _ in range(_MOST_LOOKS):
-                async with session.get(self.triton, timeout=_LATEST) as answer:
+                async with session.get(self.triton, timeout=_LATEST, headers=_PLAIN) as answer:
                     text, status = await answer.text(), answer.status
                     kind = answer.headers.get("Content-Type")
                 if is_whole(text):
@@ -53,7 +55,7 @@ class MetricsPort:
         if self._api is None:
             return ""
         try:
-            async with session.get(self._api, timeout=_API_LATEST) as answer:
+            async with session.get(self._api, timeout=_API_LATEST, headers=_PLAIN) as answer:
                 text = await answer.text() if answer.status == 200 else ""
         except (ClientError, asyncio.TimeoutError):
             return ""
