@@ -166,10 +166,12 @@ class Front:
                 return await self._answer(request, self._triton, path, body)
         except BodyError as problem:
             return self._refuse(request, OF_BODIES[problem.status], problem.status, str(problem))
+        except ConnectionError:
+            # A write to a client that has just gone raises one that is a `ClientError` too; of Triton's
+            # connections none is a `ConnectionError`.
+            return error(400, "the client has left")
         except (ClientError, asyncio.TimeoutError):
             return self._refuse(request, Refusal.NOT_READY, 503, "the server has ended")
-        except ConnectionError:
-            return error(400, "the client has left")
 
     def _refuse(self, request: web.BaseRequest, why: Refusal, status: int, message: str) -> web.Response:
         """Returns an error of the front's own; what only looks, as probes do, is not counted."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from aiohttp import ClientConnectionResetError, web
 
 from tests.unit.monitoring.test_figures import exported
 from trtspec.deploy import front as module
@@ -141,6 +142,38 @@ def test_a_histogram_in_the_middle_of_its_change_is_read_again(opened: Opened) -
             looks.clear()
             assert after in _ask(opened.ports.metrics, "GET", "/metrics")[1]
             assert len(looks) == 3
+        triton.shutdown()
+
+
+def test_a_client_that_goes_within_its_answer_is_not_refused(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Triton(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(b'data: {"text_output": "a"}\n\n')
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None: ...
+
+    async def write(*_: object) -> None:
+        raise ClientConnectionResetError("Cannot write to closing transport")
+
+    front, ports = opened.front, opened.ports
+    with HTTPServer((HOST, 0), Triton) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        front.open(Ports(http=triton.server_port, metrics=triton.server_port))
+        with monkeypatch.context() as gone, suppress(http.client.HTTPException):
+            gone.setattr(web.StreamResponse, "write", write)
+            _ask(ports.http, "POST", "/v2/models/m/generate_stream")
+        # A server that is gone is another matter.
+        front.open(Ports(http=1, metrics=triton.server_port))
+        assert _ask(ports.http, "POST", "/v2/models/m/generate_stream")[0] == 503
+        text = _ask(ports.metrics, "GET", "/metrics")[1]
+        assert 'reason="not_ready"} 1\n' in text
         triton.shutdown()
 
 
