@@ -116,7 +116,7 @@ class SimulatedEngine:
         short = self.limits.max_draft_len + 1
         decoding = sum(each.missing for each in at_work if each.missing <= short)
         most = self._device.max_rows
-        budget = max(most - decoding, most // 4)
+        budget = max(most - decoding, most // 4, decoding)
         for each in at_work:
             new = each.missing
             if new > short:

@@ -204,12 +204,10 @@ class Cut(Around):
 class CutPace(AdaptivePace):
     """Counts the first token that was cut as rejected, so that K is judged by what it brings once cut."""
 
-    def verified(
-        self, origin: str, counts: VerificationCounts, load: int, seconds: float, now: float
-    ) -> None:
+    def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
         if counts.num_accepted == counts.num_verified < self._length:
             counts = VerificationCounts(counts.num_verified + 1, counts.num_accepted)
-        super().verified(origin, counts, load, seconds, now)
+        super().verified(origin, counts, load, now)
 
 
 class CutPolicy(AdaptivePolicy):

@@ -24,21 +24,23 @@ class Pace(Protocol):
         """Returns K of the next round, at most `longest`, or 0."""
         ...
 
-    def begin(self, length: int) -> None:
+    def begin(self, length: int, now: float) -> None:
         """Notes that a round with a draft of `length` tokens, or a burst with 0, has begun."""
         ...
 
-    def verified(
-        self, origin: str, counts: VerificationCounts, load: int, seconds: float, now: float
-    ) -> None:
-        """Notes what came of a round, and the seconds that it took."""
+    def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
+        """Notes what came of a round, which took until now."""
         ...
 
-    def decoded(self, num_tokens: int, load: int, seconds: float) -> None:
-        """Notes how long a burst of the target alone took."""
+    def told(self, num_tokens: int, now: float) -> None:
+        """Notes tokens of a burst of the target alone."""
         ...
 
-    def end(self, length: int) -> None:
+    def decoded(self, num_tokens: int, load: int) -> None:
+        """Notes that a burst is complete."""
+        ...
+
+    def end(self, length: int, now: float) -> None:
         """Notes that the round or burst is over, in whatever way."""
         ...
 
@@ -51,13 +53,13 @@ class FixedPace:
     def choose(self, origin: str, longest: int, load: int, now: float) -> int:
         return longest
 
-    def begin(self, length: int) -> None:
+    def begin(self, length: int, now: float) -> None:
         """Notes nothing, as all below."""
 
-    def verified(
-        self, origin: str, counts: VerificationCounts, load: int, seconds: float, now: float
-    ) -> None: ...
+    def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None: ...
 
-    def decoded(self, num_tokens: int, load: int, seconds: float) -> None: ...
+    def told(self, num_tokens: int, now: float) -> None: ...
 
-    def end(self, length: int) -> None: ...
+    def decoded(self, num_tokens: int, load: int) -> None: ...
+
+    def end(self, length: int, now: float) -> None: ...

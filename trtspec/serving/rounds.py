@@ -88,7 +88,7 @@ class Rounds:
         """
         state, begin = self._state, self._clock()
         request = state.request(length)
-        self._pace.begin(length)
+        self._pace.begin(length, begin)
         try:
             draft = await drafter.propose(request, deadline)
             verification = state.request(len(draft) + 1, draft, request.sampling)
@@ -96,26 +96,27 @@ class Rounds:
             ended = not response.token_ids or response.finish_reason is FinishReason.END_ID
             counts = read_verification(draft, response.token_ids, ended)
             now = self._clock()
-            self._pace.verified(origin, counts, self._load(), now - begin, now)
+            self._pace.verified(origin, counts, self._load(), now)
         finally:
-            self._pace.end(length)
+            self._pace.end(length, self._clock())
         if counts.num_verified:
             state.speculation.record(counts.num_verified, counts.num_accepted)
             self._stats.record(origin, counts.num_verified, counts.num_accepted)
         return state.take(response.token_ids, EndReason.END_ID if ended else None, response.log_probs)
 
     async def _burst(self, alone: Request, deadline: float) -> AsyncGenerator[Delta, None]:
-        state, before, begin = self._state, len(self._state.text), self._clock()
-        self._pace.begin(0)
+        state, before, pace = self._state, len(self._state.text), self._pace
+        pace.begin(0, self._clock())
         try:
             async with aclosing(self._target.answers(alone, deadline)) as responses:
                 async for response in responses:
+                    pace.told(len(response.token_ids), self._clock())
                     yield state.take(response.token_ids, _end_reason(response), response.log_probs)
                     if state.end_reason is not None:
                         break
-            self._pace.decoded(len(state.text) - before, self._load(), self._clock() - begin)
+            pace.decoded(len(state.text) - before, self._load())
         finally:
-            self._pace.end(0)
+            pace.end(0, self._clock())
         if state.end_reason is None and len(state.text) == before:
             yield state.take((), EndReason.END_ID)
 

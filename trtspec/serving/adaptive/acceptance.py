@@ -9,20 +9,19 @@ OWN_PRIOR, OVERALL_PRIOR = 6.0, 2.0
 
 
 class Acceptance:
-    """Counts how often the token at each position was accepted once those before it were.
+    """Counts how often the token at each position was accepted once those before it were."""
 
-    Each observation of a position makes those before it count `keep` as much.
-    """
+    __slots__ = ("accepted", "reached")
 
-    __slots__ = ("_keep", "accepted", "reached")
-
-    def __init__(self, longest: int, keep: float) -> None:
-        self._keep = keep
+    def __init__(self, longest: int) -> None:
         self.reached, self.accepted = [0.0] * longest, [0.0] * longest
 
-    def record(self, num_verified: int, num_accepted: int) -> None:
-        """Adds one verification, which accepted `num_accepted` of `num_verified` tokens."""
-        reached, accepted, keep = self.reached, self.accepted, self._keep
+    def record(self, num_verified: int, num_accepted: int, keep: float) -> None:
+        """Adds one verification, which accepted `num_accepted` of `num_verified` tokens.
+
+        It makes what was observed before of a position count `keep` as much.
+        """
+        reached, accepted = self.reached, self.accepted
         for position in range(min(num_accepted + 1, num_verified)):
             reached[position] = reached[position] * keep + 1
             accepted[position] = accepted[position] * keep + (position < num_accepted)

@@ -16,10 +16,10 @@ ALONE = ("", 0)
 """The key of a token of the target alone, whatever the drafts come from."""
 WINDOW = 3
 """How many rounds before and after a trial tell the speed during it, and at least one of each completion."""
-STEADY = 1.25
-"""A trial counts if the speed after it is at most so many times that before, and the reverse."""
 NOISE, LINE, LEAST = 0.2**2, 0.15**2, 0.04**2
 """Variances of logarithms: of one trial, of rounds around their line, and of what was tried often."""
+LIKELY = 5.0
+"""The weight of what is thought of the line before rounds of many K are known."""
 SURPRISE = 0.5
 """By how much, in logarithms, a trial may differ from what was expected; a pause may fall into it."""
 
@@ -45,6 +45,8 @@ class Costs:
 
     def __init__(self, longest: int, load: int) -> None:
         self._longest, self._window = longest, max(WINDOW, load)
+        # Where many run, a trial has rounds of all, though they are not independent.
+        self._noise = NOISE / load**0.25
         self._seen: dict[tuple[str, int], Estimate] = {}
         self._in_use: dict[str, int] = {}
         self._before: deque[float] = deque(maxlen=self._window)
@@ -87,7 +89,8 @@ class Costs:
             return
         seen = self._seen.get(key)
         if seen is None:
-            seen = self._seen[key] = Estimate(math.log(seconds), NOISE)
+            speed = _mean(self._before) if self._before else 1.0
+            seen = self._seen[key] = Estimate(math.log(seconds / speed), self._noise)
             self._fitted.clear()
         if not self._trial:
             self._before.append(seconds / seen.seconds)
@@ -98,23 +101,23 @@ class Costs:
 
     def _end_trial(self, in_use: Estimate) -> None:
         after = _mean(self._after)
-        before = _mean(self._before) if self._before else math.inf
-        if 1 / STEADY < after / before < STEADY:
-            for key, seconds in self._trial.items():
-                self._learn(key, math.log(2 * sum(seconds) / len(seconds) / (before + after)), in_use)
+        before = _mean(self._before) if self._before else after
+        noise = self._noise + math.log(after / before) ** 2 / 4
+        for key, seconds in self._trial.items():
+            self._learn(key, math.log(2 * sum(seconds) / len(seconds) / (before + after)), in_use, noise)
         self._before.extend(self._after)
         self._after.clear()
         self._trial.clear()
         self._fitted.clear()
 
-    def _learn(self, key: tuple[str, int], log: float, in_use: Estimate) -> None:
+    def _learn(self, key: tuple[str, int], log: float, in_use: Estimate, noise: float) -> None:
         """Moves both what was tried and what it was measured by, each by its share of the doubt."""
         seen = self._seen.get(key)
         if seen is None:
-            self._seen[key] = Estimate(log, NOISE + in_use.variance)
+            self._seen[key] = Estimate(log, noise + in_use.variance)
             return
         surprise = min(max(log - seen.log, -SURPRISE), SURPRISE)
-        doubt = seen.variance + in_use.variance + NOISE
+        doubt = seen.variance + in_use.variance + noise
         for estimate, sign in ((seen, 1), (in_use, -1)):
             share = estimate.variance / doubt
             estimate.log += sign * share * surprise
@@ -132,8 +135,9 @@ class Costs:
         for length, weight in weights.items():
             products += weight * (length - centre) * (found[length].seconds - average)
             spread += weight * (length - centre) ** 2
-        # With one K alone, half of its round is thought to be what grows with K.
-        slope = max(0.0, products / spread) if spread else average / (2 * centre)
+        # Half of a round is thought to be what grows with K, until rounds of many K are known.
+        products += LIKELY * average / (2 * centre)
+        slope = max(0.0, products / (spread + LIKELY))
         fitted = [max(average + slope * (n - centre), average / 10) for n in range(1, self._longest + 1)]
         for length, seen in found.items():
             share = LINE / (LINE + seen.variance)

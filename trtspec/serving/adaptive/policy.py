@@ -11,13 +11,16 @@ from functools import partial
 from trtspec.serving.adaptive import probes
 from trtspec.serving.adaptive.acceptance import Acceptance, expected_tokens
 from trtspec.serving.adaptive.costs import Costs
-from trtspec.serving.adaptive.probes import Probes
+from trtspec.serving.adaptive.ensemble import Ensemble
+from trtspec.serving.adaptive.probes import FIRST, Outlook, Probes
 from trtspec.serving.verification import VerificationCounts
 
 BURST = 32
 """How many tokens the target decodes alone before a draft is considered again."""
 MARGIN = 1.02
 """How many times the goodput of the present K another one must promise."""
+FIRST_OF_MANY = 2
+"""The K to begin with where six or more run: their steps are longer, and a draft pays less."""
 OWN_KEEP, OVERALL_KEEP = 0.95, 0.99
 HALF_LIFE_S = 2.0
 """The seconds after which an acceptance counts half: texts drift."""
@@ -31,38 +34,54 @@ def size_of(load: int) -> int:
     return (load * 4 // 3).bit_length()
 
 
+MANY = size_of(6)
+
+
 class Origin:
     """What all completions have shown of the drafts of one origin."""
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
-        self.acceptance, self._since = Acceptance(longest, OVERALL_KEEP), 0.0
+        self.acceptance, self._since = Acceptance(longest), 0.0
         self._probes: dict[int, Probes] = {}
         self._used: dict[int, int] = {}
-        self._latest = self._first = min(probes.FIRST, longest)
+        self._stays: dict[int, int] = {}
+        self._pays = True
 
     def probes(self, size: int) -> Probes:
         if size not in self._probes:
-            self._probes[size] = Probes(self._first)
+            self._probes[size] = Probes(self._first(size))
         return self._probes[size]
 
-    def better(self, size: int, tokens: list[float], seconds: list[float]) -> int:
-        """Returns the K with the largest goodput, or the one that was used last where that is hardly less."""
+    def best(self, load: int, tokens: list[float], seconds: list[float]) -> int:
+        """Returns the K with the largest goodput, or the one that was used last where that is hardly less.
+
+        It stays until all have had it once, since rounds of several K take longer than those of one.
+        """
+        size = size_of(load)
+        if self._stays.get(size):
+            self._stays[size] -= 1
+            return self._used[size]
+        self._stays[size] = load - 1
         goodput = [number / time for number, time in zip(tokens, seconds, strict=True)]
         best = max(range(len(goodput)), key=goodput.__getitem__)
         if goodput[best] > MARGIN * goodput[self._used.setdefault(size, best)]:
             self._used[size] = best
-        self._latest = self._used[size]
-        return self._latest
+        self._pays = self._used[size] > 0
+        return self._used[size]
 
-    def first(self) -> int:
+    def first(self, size: int) -> int:
         """Returns the K to begin with at a load of which nothing is known: none where none paid last."""
-        return self._first if self._latest else 0
+        return self._first(size) if self._pays else 0
 
-    def record(self, counts: VerificationCounts, now: float) -> None:
+    def record(self, counts: VerificationCounts, load: int, now: float) -> None:
+        """Adds a verification: the more run, the more of them tell what the same time tells of one text."""
         self.acceptance.fade(0.5 ** ((now - self._since) / HALF_LIFE_S))
-        self.acceptance.record(counts.num_verified, counts.num_accepted)
+        self.acceptance.record(counts.num_verified, counts.num_accepted, OVERALL_KEEP ** (1 / load))
         self._since = now
+
+    def _first(self, size: int) -> int:
+        return min(FIRST_OF_MANY if size >= MANY else FIRST, self.longest)
 
 
 class AdaptivePolicy:
@@ -75,8 +94,7 @@ class AdaptivePolicy:
         self.longest = longest
         self._costs: dict[int, Costs] = {}
         self._origins: dict[str, Origin] = {}
-        self._running, self._drafted = 0, 0
-        self._burst_ends = 0.0
+        self.ensemble = Ensemble()
 
     def pace(self) -> AdaptivePace:
         """Returns what chooses for one completion."""
@@ -94,96 +112,86 @@ class AdaptivePolicy:
             self._costs[size] = Costs(self.longest, load)
         return self._costs[size]
 
-    def begin(self, length: int) -> None:
-        """Notes that a round with a draft of `length` tokens, or a burst with 0, has begun."""
-        self._running += 1
-        self._drafted += length
-
-    def end(self, length: int) -> None:
-        """Notes that it has ended, in whatever way."""
-        self._running -= 1
-        self._drafted -= length
-
-    def burst(self, number: int, now: float, token_s: float) -> int:
-        """Returns how many tokens, about `number`, a burst that begins now is to have.
-
-        Bursts of all end together, where K may change: rounds beside bursts take longer than either.
-        """
-        if not self._running or self._burst_ends - now < token_s * number / 4:
-            self._burst_ends = now + token_s * number
-        return min(max(round((self._burst_ends - now) / token_s), 1), number)
-
-    @property
-    def mean_length(self) -> float:
-        """The mean K of what runs, which says more of a round's time than its own where many run."""
-        return self._drafted / max(self._running, 1)
-
 
 class AdaptivePace:
     """Chooses the lengths of one completion's drafts; `now` is in seconds of any one clock."""
 
     def __init__(self, policy: AdaptivePolicy) -> None:
-        self._policy = policy
+        self._policy, self._ensemble = policy, policy.ensemble
         self._own: dict[str, Acceptance] = {}
         self._length, self._before = 0, 0
         self._is_first, self._size = True, 0
+        self._probes: Probes | None = None
+        self._begin, self._last, self._num_alone = 0.0, 0.0, 0
         self.burst = BURST
 
     def choose(self, origin: str, longest: int, load: int, now: float) -> int:
         """Returns K of the next round, at most `longest`; 0 for `burst` tokens of the target alone."""
-        policy, size = self._policy, size_of(load)
-        self._size = size
-        known, costs = policy.origin(origin), policy.costs(load)
-        tokens = expected_tokens(self._acceptance(origin), known.acceptance, policy.longest, load)
+        known, costs = self._policy.origin(origin), self._policy.costs(load)
+        self._size = size_of(load)
+        self._probes = known.probes(self._size)
+        tokens = expected_tokens(self._acceptance(origin), known.acceptance, self._policy.longest, load)
         seconds = costs.seconds(origin)
-        length = known.better(size, tokens, seconds) if seconds else known.first()
+        length = known.best(load, tokens, seconds) if seconds else known.first(self._size)
         costs.use(origin, length)
-        self.burst = BURST
-        if not self._is_first:
-            probe = known.probes(size).take(load, now, length, tokens, seconds, partial(costs.doubt, origin))
-            if probe is not None:
-                self.burst, length = probes.BURST, probe
-        if not length and seconds:
-            self.burst = policy.burst(self.burst, now, seconds[0])
+        # A first round tells no time, and where bursts are on their way K cannot change for all.
+        may_begin = not self._is_first and not self._ensemble.is_led
+        outlook = Outlook(length, tokens, seconds, partial(costs.doubt, origin))
+        probe = self._probes.take(load, may_begin, now, outlook)
+        number, length = (BURST, length) if probe is None else (probes.BURST, probe)
+        if not length:
+            # Behind its prompt a completion joins the bursts of the others, which go on meanwhile.
+            is_late = self._is_first and load > 1
+            self.burst = 1 if is_late else self._ensemble.burst(self, number)
         self._length, self._before = min(length, longest), self._length
         return self._length
 
-    def begin(self, length: int) -> None:
-        self._policy.begin(length)
+    def begin(self, length: int, now: float) -> None:
+        """Notes that what was chosen begins."""
+        self._begin, self._num_alone = now, 0
+        self._ensemble.begin(length, now)
 
-    def end(self, length: int) -> None:
-        self._policy.end(length)
-
-    def verified(
-        self, origin: str, counts: VerificationCounts, load: int, seconds: float, now: float
-    ) -> None:
+    def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
         """Notes a round, before its `end`.
 
         Its time counts if the one before had the same K, since after a burst the draft has more to read, and
-        if so have those that run beside it, which share the engines' steps.
+        if all others have had it meanwhile, since they share the engines' steps.
         """
         known = self._policy.origin(origin)
         if counts.num_verified:
-            self._acceptance(origin).record(counts.num_verified, counts.num_accepted)
-            known.record(counts, now)
-        if self._length == self._before and self._is_shared(load):
-            self._policy.costs(load).record(origin, self._length, seconds)
-        self._is_first = False
+            self._acceptance(origin).record(counts.num_verified, counts.num_accepted, OWN_KEEP)
+            known.record(counts, load, now)
+        is_alike = self._ensemble.has_had(self._length, self._begin)
+        if is_alike and self._length == self._before and self._size == size_of(load):
+            self._policy.costs(load).record(origin, self._length, now - self._begin)
+            self._tried()
 
-    def decoded(self, num_tokens: int, load: int, seconds: float) -> None:
-        """Notes a burst of the target alone, before its `end`; its time counts if others are alone too."""
-        self._length = 0
-        if not self._is_first and num_tokens and self._is_shared(load):
-            self._policy.costs(load).record_alone(seconds / num_tokens)
+    def told(self, num_tokens: int, now: float) -> None:
+        """Notes tokens of a burst; those count that came while all others were alone too."""
+        self._ensemble.told(self, num_tokens)
+        if self._ensemble.has_had(0, self._begin):
+            self._last, self._num_alone = now, self._num_alone + num_tokens
+        else:
+            self._begin, self._num_alone = now, 0
+
+    def decoded(self, num_tokens: int, load: int) -> None:
+        """Notes a whole burst of the target alone, before its `end`."""
+        if not self._is_first and self._num_alone and self._size == size_of(load):
+            self._policy.costs(load).record_alone((self._last - self._begin) / self._num_alone)
+            self._tried()
         for acceptance in self._own.values():
             acceptance.fade(OWN_KEEP ** (num_tokens / 4))
+
+    def end(self, length: int, now: float) -> None:
+        """Notes that it is over, in whatever way."""
+        self._ensemble.end(self, length, now)
         self._is_first = False
 
-    def _is_shared(self, load: int) -> bool:
-        """Says whether what runs has this K on the average, and whether the load has stayed."""
-        return self._size == size_of(load) and abs(self._policy.mean_length - self._length) < 0.5
+    def _tried(self) -> None:
+        if self._probes:
+            self._probes.tried(self._length)
 
     def _acceptance(self, origin: str) -> Acceptance:
         if origin not in self._own:
-            self._own[origin] = Acceptance(self._policy.longest, OWN_KEEP)
+            self._own[origin] = Acceptance(self._policy.longest)
         return self._own[origin]

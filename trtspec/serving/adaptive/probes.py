@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 FIRST = 4
 """The K that is used while nothing is known."""
 ROUNDS = 3
-"""How many rounds a probe takes, and at least two of each completion: the first tells no time."""
+"""How many rounds of each completion a probe takes at most: the first tells no time."""
 BURST = 12
 """How many tokens of the target alone each completion decodes in a probe of K = 0."""
 SHARE = 0.01
@@ -16,12 +17,30 @@ GAP = 6
 """How many rounds with the K in use are between two probes, and at least two of each completion."""
 HOPE = 2.0
 """How much more goodput is hoped for of a K for each standard deviation of doubt."""
-DOUBT = 7.0
+DOUBT = 6.0
 """How much more probes may lose for each standard deviation of doubt about what they try."""
 MOST_OF_ALL = 0.1
 """The share of the time that probes may take: where many run, they disturb one another when K changes."""
 LEAST_S, MOST_S = 0.5, 30.0
 """The seconds between two probes, at least and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is known of one load: the `best` K, and what a round of K = 0, 1, … gives and takes.
+
+    `tokens` are expected and `seconds` measured; `doubt()` says by which share the latter may be wrong. There
+    are no `seconds` as long as nothing is known.
+    """
+
+    best: int
+    tokens: Sequence[float]
+    seconds: Sequence[float]
+    doubt: Callable[[], Sequence[float]]
+
+    def lost(self, length: int, number: int, seconds: float) -> float:
+        """Returns by how much `number` rounds of this K, which took that long, are slower than the best."""
+        return seconds - number * self.tokens[length] * self.seconds[self.best] / self.tokens[self.best]
 
 
 class Probes:
@@ -34,59 +53,60 @@ class Probes:
     def __init__(self, first: int) -> None:
         self._first = first
         self._untried: list[int] = []
-        self._length, self._left, self._gap = 0, 0, 0
+        self._length, self._left, self._wanted, self._gap = 0, 0, 0, 0
         self._due = 0.0
+        self._began: float | None = None
         self._turn = 0
 
-    def take(
-        self,
-        load: int,
-        now: float,
-        best: int,
-        tokens: Sequence[float],
-        seconds: Sequence[float],
-        doubt: Callable[[], Sequence[float]],
-    ) -> int | None:
+    def take(self, load: int, may_begin: bool, now: float, outlook: Outlook) -> int | None:
         """Returns the K of a probe for one round or burst of a completion; None for no probe.
 
-        `best` is the K that is used otherwise; `tokens` and `seconds` are what a round of each K from 0 is
-        expected to give and to take, and `doubt()` by which share the latter may be wrong. `seconds` is empty
-        as long as nothing is known.
+        One is under way until enough was measured; without `may_begin` none begins.
         """
         if not self._left:
+            if self._began is not None and outlook.seconds:
+                self._rest(now - self._began, now, outlook)
             if self._gap:
                 self._gap -= 1
                 return None
-            if not self._untried and not self._plan(now, best, tokens, seconds, doubt):
+            if not may_begin or not (self._untried or self._plan(now, outlook)):
                 return None
             self._length = self._untried.pop(0)
-            self._left = load * (_rounds(load) if self._length else 1)
+            self._left = load * (ROUNDS if self._length else 1)
+            self._wanted, self._began = max(load, ROUNDS - 1), now
             self._gap = max(GAP, 2 * load)
         self._left -= 1
         return self._length
 
-    def _plan(
-        self,
-        now: float,
-        best: int,
-        tokens: Sequence[float],
-        seconds: Sequence[float],
-        doubt: Callable[[], Sequence[float]],
-    ) -> bool:
+    def tried(self, length: int) -> None:
+        """Notes that a round or burst of this K told its time; one of each completion is enough."""
+        if self._left and length == self._length:
+            self._wanted -= 1
+            self._left *= self._wanted > 0
+
+    def _rest(self, took: float, now: float, outlook: Outlook) -> None:
+        """Puts the next probe off by what this one has cost, now that it is over.
+
+        That may be more than its rounds: a draft first reads what the target said alone.
+        """
+        lost = outlook.lost(self._length, _number(self._length), took)
+        pause = lost / _share(outlook.doubt()[self._length])
+        self._due, self._began = max(self._due, now + min(pause, MOST_S)), None
+
+    def _plan(self, now: float, outlook: Outlook) -> bool:
         """Notes what to try now, if anything; at first the K in use too, since others are measured by it."""
         if now < self._due:
             return False
-        if not seconds:
+        if not outlook.seconds:
+            best = outlook.best
             self._untried, self._due = [best, 0 if best else self._first], now + LEAST_S
         else:
-            doubts = doubt()
-            self._untried = [self._other(best, tokens, seconds, doubts)]
-            self._due = now + _pause(self._untried[0], best, tokens, seconds, doubts)
+            doubt = outlook.doubt()
+            self._untried = [self._other(outlook, doubt)]
+            self._due = now + _pause(self._untried[0], outlook, doubt)
         return True
 
-    def _other(
-        self, best: int, tokens: Sequence[float], seconds: Sequence[float], doubt: Sequence[float]
-    ) -> int:
+    def _other(self, outlook: Outlook, doubt: Sequence[float]) -> int:
         """Returns the most promising other draft; in turn with one token more, none, and one token less.
 
         Only the first where drafts do not pay. The greater the doubt, the more is hoped for: a bad first
@@ -94,9 +114,9 @@ class Probes:
         """
 
         def hoped(length: int) -> float:
-            return tokens[length] / seconds[length] * (1 + HOPE * doubt[length])
+            return outlook.tokens[length] / outlook.seconds[length] * (1 + HOPE * doubt[length])
 
-        longest = len(tokens) - 1
+        best, longest = outlook.best, len(outlook.tokens) - 1
         others = [length for length in range(1, longest + 1) if length != best]
         promising = max(others, key=hoped, default=0)
         if best == 0:
@@ -105,15 +125,17 @@ class Probes:
         return (promising, best + 1 if best < longest else promising, 0, best - 1)[self._turn % 4]
 
 
-def _pause(
-    length: int, best: int, tokens: Sequence[float], seconds: Sequence[float], doubt: Sequence[float]
-) -> float:
+def _pause(length: int, outlook: Outlook, doubt: Sequence[float]) -> float:
     """Returns the seconds from this probe to the next, by what it takes and is expected to lose."""
-    number = ROUNDS if length else BURST
-    lost = seconds[length] - tokens[length] * seconds[best] / tokens[best]
-    share = SHARE * (1 + DOUBT * doubt[length])
-    return min(max(number * lost / share, number * seconds[length] / MOST_OF_ALL, LEAST_S), MOST_S)
+    seconds = _number(length) * outlook.seconds[length]
+    lost = outlook.lost(length, _number(length), seconds)
+    return min(max(lost / _share(doubt[length]), seconds / MOST_OF_ALL, LEAST_S), MOST_S)
 
 
-def _rounds(load: int) -> int:
-    return max(2, ROUNDS // load)
+def _number(length: int) -> int:
+    return ROUNDS if length else BURST
+
+
+def _share(doubt: float) -> float:
+    """Returns the share of the time that probes of a K may lose."""
+    return SHARE * (1 + DOUBT * doubt)

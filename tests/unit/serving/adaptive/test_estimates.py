@@ -7,26 +7,26 @@ from trtspec.serving.adaptive.costs import WINDOW, Costs
 
 
 def test_expected_tokens_are_those_of_the_observed_rates() -> None:
-    own, overall = Acceptance(4, keep=1.0), Acceptance(4, keep=1.0)
+    own, overall = Acceptance(4), Acceptance(4)
     for _ in range(10_000):
-        overall.record(4, 2)
+        overall.record(4, 2, 1.0)
     tokens = expected_tokens(own, overall, 4, load=1)
     assert tokens[:3] == pytest.approx([1, 2, 3], abs=1e-3)
     assert tokens[4] - tokens[3] < 1e-3
 
 
 def test_unobserved_positions_are_like_the_one_before() -> None:
-    overall = Acceptance(8, keep=1.0)
+    overall = Acceptance(8)
     for number in range(10_000):
-        overall.record(1, number % 2)
-    tokens = expected_tokens(Acceptance(8, keep=1.0), overall, 3, load=1)
+        overall.record(1, number % 2, 1.0)
+    tokens = expected_tokens(Acceptance(8), overall, 3, load=1)
     assert tokens == pytest.approx([1, 1.5, 1.75, 1.875], abs=1e-3)
 
 
 def test_what_is_forgotten_counts_no_more() -> None:
-    own, overall = Acceptance(2, keep=0.9), Acceptance(2, keep=0.9)
+    own, overall = Acceptance(2), Acceptance(2)
     for _ in range(100):
-        own.record(2, 0)
+        own.record(2, 0, 0.9)
     own.fade(0.0)
     assert expected_tokens(own, overall, 1, load=1) == pytest.approx([1, 1.7])
 
@@ -75,15 +75,38 @@ def test_a_machine_that_is_slow_for_a_while_makes_no_length_better_than_another(
         assert (alone / four, two / four) == pytest.approx((0.4, 0.8), rel=0.01)
 
 
-def test_a_trial_while_the_speed_changes_tells_nothing() -> None:
+def test_a_trial_while_the_speed_changes_tells_little() -> None:
     costs = Costs(4, load=1)
     costs.use("engine", 4)
-    tried(costs, 1, k0=0.004)
+    tried(costs, 5, k0=0.004)
     before = costs.seconds("engine")
-    costs.record_alone(0.008)
+    costs.record_alone(0.004)
+    for _ in range(WINDOW):
+        costs.record("engine", 4, 0.100)
+    alone, *_, four = costs.seconds("engine")
+    assert alone / four == pytest.approx(before[0] / before[4], rel=0.05)
+
+
+def test_a_length_that_comes_into_use_later_is_on_the_scale_of_the_others() -> None:
+    """The machine has become twice as slow since the first round; what was never tried is measured now."""
+    costs = Costs(4, load=1)
+    costs.use("engine", 4)
+    tried(costs, 3, k0=0.004)
     for _ in range(WINDOW):
         costs.record("engine", 4, 0.020)
-    assert costs.seconds("engine") == before
+    costs.use("engine", 2)
+    costs.record("engine", 2, 0.016)
+    *_, two, _, four = costs.seconds("engine")
+    assert two / four == pytest.approx(0.8, rel=0.05)
+
+
+def test_two_lengths_that_are_near_one_another_say_little_of_a_long_one() -> None:
+    """They took the same once, by chance; a long draft is still thought to take longer."""
+    costs = Costs(8, load=1)
+    costs.use("engine", 4)
+    tried(costs, 1, k0=0.005, k3=0.010)
+    *_, four, _, _, _, eight = costs.seconds("engine")
+    assert eight > 1.2 * four
 
 
 def test_one_long_pause_changes_little() -> None:

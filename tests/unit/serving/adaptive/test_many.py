@@ -16,7 +16,7 @@ from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.pace import Policy
 
 PLACES, TOKENS, LONGEST, PHASE_S, NOISE = 64, 128, 8, 60.0, 0.1
-BAR = 0.9
+BAR = 0.95
 
 
 class Clients:

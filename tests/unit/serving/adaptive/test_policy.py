@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from trtspec.serving.adaptive.costs import WINDOW, Costs
-from trtspec.serving.adaptive.policy import BURST, AdaptivePolicy, size_of
+from trtspec.serving.adaptive.policy import BURST, AdaptivePolicy, Origin, size_of
 from trtspec.serving.verification import VerificationCounts
 
 LONGEST, TOKENS, PREFILL_S, NOISE = 8, 128, 0.02, 0.1
@@ -72,7 +72,7 @@ def adaptive(
         while done < TOKENS:
             longest = min(LONGEST, TOKENS - done - 1)
             length = pace.choose("engine", longest, 1, now) if longest else 0
-            pace.begin(length)
+            pace.begin(length, now)
             if length:
                 accepted = next((i for i in range(length) if dice.random() >= acceptance), length)
                 new, needed = accepted + 1, pair.round_s(length) * dice.uniform(1 - NOISE, 1 + NOISE)
@@ -82,10 +82,11 @@ def adaptive(
             seconds = machine.seconds(needed + PREFILL_S * is_first)
             now, work = now + seconds, work + needed
             if length:
-                pace.verified("engine", VerificationCounts(length, accepted), 1, seconds, now)
+                pace.verified("engine", VerificationCounts(length, accepted), 1, now)
             else:
-                pace.decoded(new, 1, seconds)
-            pace.end(length)
+                pace.told(new, now)
+                pace.decoded(new, 1)
+            pace.end(length, now)
             done, is_first = done + new, False
         tokens += done
     return tokens / work
@@ -137,10 +138,10 @@ def test_a_text_may_differ_from_the_others() -> None:
     right, wrong = policy.pace(), policy.pace()
     try_all(policy.costs(2))
     for pace, accepted in (right, 4), (wrong, 0):
-        pace.begin(4)
+        pace.begin(4, 0.992)
         for _ in range(20):
-            pace.verified("engine", VerificationCounts(4, accepted), 2, 0.008, 1.0)
-        pace.end(4)
+            pace.verified("engine", VerificationCounts(4, accepted), 2, 1.0)
+        pace.end(4, 1.0)
     lengths = [[pace.choose("engine", LONGEST, 2, 1.0) for _ in range(60)][-1] for pace in (right, wrong)]
     assert lengths[0] >= 4
     assert lengths[1] == 0
@@ -153,60 +154,88 @@ def test_it_never_asks_for_more_than_there_is_room_for() -> None:
         longest, load = dice.randint(1, LONGEST), dice.choice((1, 2, 5, 64))
         length = pace.choose("engine", longest, load, now)
         assert 0 <= length <= longest
-        now += 0.01
-        pace.begin(length)
+        pace.begin(length, now)
+        now += dice.random() / 50
         if length:
             verified = dice.randint(0, length)
             counts = VerificationCounts(verified, dice.randint(0, verified))
-            pace.verified("engine", counts, load, dice.random(), now)
+            pace.verified("engine", counts, load, now)
         else:
-            pace.decoded(pace.burst, load, dice.random())
-        pace.end(length)
-    assert policy.mean_length == 0
+            pace.told(pace.burst, now)
+            pace.decoded(pace.burst, load)
+        pace.end(length, now)
+    assert policy.ensemble.mean_length == 0
 
 
-def test_what_runs_while_others_draft_says_nothing_of_the_target_alone() -> None:
+def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> None:
+    """Of a burst those count that came while all were alone."""
     policy = AdaptivePolicy(LONGEST)
     costs = policy.costs(2)
-    costs.use("engine", 0)
     alone, drafting = policy.pace(), policy.pace()
     for pace in (alone, drafting):  # The first of a text tells nothing.
-        pace.begin(0)
-        pace.decoded(8, 2, 1.0)
-        pace.end(0)
-    drafting.begin(8)
-    alone.begin(0)
-    alone.decoded(8, 2, 1.0)
-    drafting.end(8)
+        pace.choose("engine", LONGEST, 2, 0.0)
+        pace.begin(0, 0.0)
+        pace.told(1, 1.0)
+        pace.decoded(1, 2)
+        pace.end(0, 1.0)
     assert costs.doubt("engine") == Costs(LONGEST, 2).doubt("engine")
-    alone.decoded(8, 2, 1.0)
-    alone.end(0)
-    for _ in range(2 * WINDOW):
-        costs.record_alone(1.0 / 8)
+    costs.use("engine", 0)
+    drafting.begin(8, 2.0)
+    alone.begin(0, 2.0)
+    alone.told(1, 5.0)
+    drafting.end(8, 5.5)
+    alone.told(1, 6.0)  # This one began beside the draft.
+    for now in (6.125, 6.250, 6.375):
+        alone.told(1, now)
+    alone.decoded(5, 2)
+    alone.end(0, 6.4)
     costs.record("engine", 8, 3.0)
     for _ in range(2 * WINDOW):
-        costs.record_alone(1.0 / 8)
-    assert costs.seconds("engine")[0] == pytest.approx(1.0 / 8)
+        costs.record_alone(0.125)
+    assert costs.seconds("engine")[0] == pytest.approx(0.125)
 
 
 def test_bursts_of_all_end_together() -> None:
     """So that K changes for all at the same token, and rounds are seldom beside bursts."""
+    ensemble = AdaptivePolicy(LONGEST).ensemble
+    leader, second, third, late = object(), object(), object(), object()
+    assert not ensemble.is_led
+    assert ensemble.burst(leader, BURST) == BURST
+    for _ in range(8):
+        ensemble.told(leader, 1)
+    assert ensemble.burst(second, BURST) == BURST - 8
+    ensemble.told(second, 1)  # Whoever follows is as far as the leader.
+    assert ensemble.burst(third, BURST) == BURST - 8
+    ensemble.told(leader, 20)
+    # So few are not worth a request: here others will join.
+    assert ensemble.burst(late, BURST) == BURST
+    ensemble.end(leader, 0, 1.0)
+    assert ensemble.is_led
+    ensemble.end(late, 0, 1.0)
+    assert not ensemble.is_led
+
+
+def test_behind_its_prompt_a_completion_joins_the_bursts_of_the_others() -> None:
     policy = AdaptivePolicy(LONGEST)
-    costs = policy.costs(3)
+    costs = policy.costs(2)
+    costs.use("engine", 0)
     for _ in range(2 * WINDOW):
-        costs.use("engine", 0)
         costs.record_alone(0.010)
         costs.record("engine", 4, 1.0)
-    ends = set()
-    for now in 0.0, 0.080, 0.200:
-        pace = policy.pace()
-        assert pace.choose("engine", LONGEST, 3, now) == 0
-        pace.begin(0)
-        ends.add(round(now + 0.010 * pace.burst, 3))
-    assert ends == {0.010 * BURST}
-    late = policy.pace()
-    assert late.choose("engine", LONGEST, 3, 0.010 * BURST - 0.020) == 0
-    assert late.burst == BURST
+    pace = policy.pace()
+    assert pace.choose("engine", LONGEST, 2, 0.0) == 0
+    assert pace.burst == 1
+
+
+def test_a_length_stays_until_all_have_had_it() -> None:
+    """However much what is expected of it changes meanwhile."""
+    origin = Origin(LONGEST)
+    seconds = [1.0] * (LONGEST + 1)
+    for best in (5, 2):
+        for _ in range(3):
+            tokens = [1.0 + (length == best) for length in range(LONGEST + 1)]
+            assert origin.best(3, tokens, seconds) == best
+            tokens.reverse()
 
 
 def test_a_server_that_is_short_of_one_completion_is_as_busy_as_a_full_one() -> None:
@@ -222,9 +251,9 @@ def test_a_round_in_which_the_load_changed_tells_nothing() -> None:
     pace = policy.pace()
     for load in (1, 64):
         pace.choose("engine", LONGEST, 1, 0.0)
-        pace.begin(4)
-        pace.verified("engine", VerificationCounts(4, 2), load, 0.002, 0.0)
-        pace.end(4)
+        pace.begin(4, 0.0)
+        pace.verified("engine", VerificationCounts(4, 2), load, 0.002)
+        pace.end(4, 0.002)
     assert policy.costs(64).doubt("engine") == Costs(LONGEST, 64).doubt("engine")
 
 

@@ -37,7 +37,7 @@ class Scheduler:
 
     Sequences that lack at most `short` tokens are decoding, with a row or a verification each. They come
     first and always fit, since a batch of them is small. Prompts share the remaining rows, in chunks, first
-    come, first served; they get at least a quarter of `max_rows`, so that they finish however many sequences
+    come, first served. They get at least a quarter of `max_rows`, so that they finish however many sequences
     are decoding.
     """
 
@@ -52,7 +52,8 @@ class Scheduler:
                 works.append(Work(sequence, sequence.missing, len(sequence.draft) + 1))
             else:
                 prompts.append(sequence)
-        budget = max(self.max_rows - sum(work.rows for work in works), self.max_rows // 4)
+        decoding = sum(work.rows for work in works)
+        budget = max(self.max_rows - decoding, self.max_rows // 4, decoding)
         for sequence in prompts:
             work = _chunk(sequence, min(budget, CHUNK))
             budget -= work.rows

@@ -59,7 +59,7 @@ def test_the_rows_of_a_draft_stay_together() -> None:
 
 def test_prompts_come_to_an_end_beside_a_full_batch() -> None:
     going_on = [sequence(30, draft=6, computed=29) for _ in range(20)]
-    assert plan(*going_on, sequence(80), sequence(80), max_rows=100)[20] == (25, 0)
+    assert plan(*going_on, sequence(80), sequence(80), max_rows=100)[20] == (80, 1)
 
 
 @given(

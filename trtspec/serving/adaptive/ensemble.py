@@ -1,0 +1,68 @@
+"""What all completions are at just now, and since when they have been at the same. No I/O, no clock."""
+
+from __future__ import annotations
+
+ALIKE = 0.25
+"""By how much the mean K of what runs may differ from the K of a round whose time counts."""
+
+
+class Ensemble:
+    """Counts what runs.
+
+    An engine's steps serve all at once, so what a round takes tells of its K while all have that K. Times are
+    in seconds of any one clock.
+    """
+
+    def __init__(self) -> None:
+        self._running, self._drafted = 0, 0
+        self._common: int | None = 0
+        self._since = 0.0
+        self._leader: object = None
+        self._left = 0
+
+    def begin(self, length: int, now: float) -> None:
+        """Notes that a round with a draft of `length` tokens, or a burst with 0, begins."""
+        self._count(1, length, now)
+
+    def end(self, who: object, length: int, now: float) -> None:
+        """Notes that it has ended, in whatever way; `who` as in `burst`."""
+        self._count(-1, -length, now)
+        if who is self._leader:
+            self._leader, self._left = None, 0
+
+    @property
+    def mean_length(self) -> float:
+        """The mean K of what runs."""
+        return self._drafted / max(self._running, 1)
+
+    def has_had(self, length: int, since: float) -> bool:
+        """Says whether all, or nearly all, have had this K since then."""
+        return self._common == length and self._since <= since
+
+    def burst(self, who: object, number: int) -> int:
+        """Returns how many tokens, about `number`, a burst of `who` that begins now is to have.
+
+        Bursts of all end together, where K may change: rounds beside bursts take longer than either. Whoever
+        began first leads, and tells how many tokens are left: a step gives one to each.
+        """
+        if self._left < number / 4:
+            self._leader, self._left = who, number
+        return min(self._left, number)
+
+    @property
+    def is_led(self) -> bool:
+        """Says whether bursts have tokens left, so that this is not where K changes for all."""
+        return self._left > 0
+
+    def told(self, who: object, number: int) -> None:
+        """Notes so many tokens of the burst of `who`."""
+        if who is self._leader:
+            self._left -= number
+
+    def _count(self, running: int, drafted: int, now: float) -> None:
+        self._running += running
+        self._drafted += drafted
+        length = round(self.mean_length)
+        common = length if abs(self.mean_length - length) <= ALIKE else None
+        if common != self._common:
+            self._common, self._since = common, now
