@@ -62,7 +62,8 @@ class Ensemble:
     def _count(self, running: int, drafted: int, now: float) -> None:
         self._running += running
         self._drafted += drafted
-        length = round(self.mean_length)
-        common = length if abs(self.mean_length - length) <= ALIKE else None
+        mean = self.mean_length
+        length = round(mean)
+        common = length if abs(mean - length) <= ALIKE else None
         if common != self._common:
             self._common, self._since = common, now

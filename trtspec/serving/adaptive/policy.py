@@ -6,6 +6,7 @@ follow from how often the draft was right lately, in this text and in all, and t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from trtspec.serving.adaptive import probes
@@ -22,8 +23,8 @@ MARGIN = 1.02
 FIRST_OF_MANY = 2
 """The K to begin with where six or more run: their steps are longer, and a draft pays less."""
 OWN_KEEP, OVERALL_KEEP = 0.95, 0.99
-HALF_LIFE_S = 2.0
-"""The seconds after which an acceptance counts half: texts drift."""
+HALF_LIFE_S, FADING_S = 2.0, 0.05
+"""The seconds after which an acceptance counts half, since texts drift, and how often that is reckoned."""
 
 
 def size_of(load: int) -> int:
@@ -53,7 +54,7 @@ class Origin:
             self._probes[size] = Probes(self._first(size))
         return self._probes[size]
 
-    def best(self, load: int, tokens: list[float], seconds: list[float]) -> int:
+    def best(self, load: int, tokens: Callable[[], list[float]], seconds: list[float]) -> int:
         """Returns the K with the largest goodput, or the one that was used last where that is hardly less.
 
         It stays until all have had it once, since rounds of several K take longer than those of one.
@@ -63,7 +64,7 @@ class Origin:
             self._stays[size] -= 1
             return self._used[size]
         self._stays[size] = load - 1
-        goodput = [number / time for number, time in zip(tokens, seconds, strict=True)]
+        goodput = [number / time for number, time in zip(tokens(), seconds, strict=True)]
         best = max(range(len(goodput)), key=goodput.__getitem__)
         if goodput[best] > MARGIN * goodput[self._used.setdefault(size, best)]:
             self._used[size] = best
@@ -76,9 +77,10 @@ class Origin:
 
     def record(self, counts: VerificationCounts, load: int, now: float) -> None:
         """Adds a verification: the more run, the more of them tell what the same time tells of one text."""
-        self.acceptance.fade(0.5 ** ((now - self._since) / HALF_LIFE_S))
+        if now - self._since > FADING_S:
+            self.acceptance.fade(0.5 ** ((now - self._since) / HALF_LIFE_S))
+            self._since = now
         self.acceptance.record(counts.num_verified, counts.num_accepted, OVERALL_KEEP ** (1 / load))
-        self._since = now
 
     def _first(self, size: int) -> int:
         return min(FIRST_OF_MANY if size >= MANY else FIRST, self.longest)
@@ -130,7 +132,8 @@ class AdaptivePace:
         known, costs = self._policy.origin(origin), self._policy.costs(load)
         self._size = size_of(load)
         self._probes = known.probes(self._size)
-        tokens = expected_tokens(self._acceptance(origin), known.acceptance, self._policy.longest, load)
+        own, longest_of_all = self._acceptance(origin), self._policy.longest
+        tokens = partial(expected_tokens, own, known.acceptance, longest_of_all, load)
         seconds = costs.seconds(origin)
         length = known.best(load, tokens, seconds) if seconds else known.first(self._size)
         costs.use(origin, length)

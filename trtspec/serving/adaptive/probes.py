@@ -29,18 +29,19 @@ LEAST_S, MOST_S = 0.5, 30.0
 class Outlook:
     """What is known of one load: the `best` K, and what a round of K = 0, 1, … gives and takes.
 
-    `tokens` are expected and `seconds` measured; `doubt()` says by which share the latter may be wrong. There
-    are no `seconds` as long as nothing is known.
+    `tokens()` are expected and `seconds` measured; `doubt()` says by which share the latter may be wrong.
+    There are no `seconds` as long as nothing is known.
     """
 
     best: int
-    tokens: Sequence[float]
+    tokens: Callable[[], Sequence[float]]
     seconds: Sequence[float]
     doubt: Callable[[], Sequence[float]]
 
     def lost(self, length: int, number: int, seconds: float) -> float:
         """Returns by how much `number` rounds of this K, which took that long, are slower than the best."""
-        return seconds - number * self.tokens[length] * self.seconds[self.best] / self.tokens[self.best]
+        tokens = self.tokens()
+        return seconds - number * tokens[length] * self.seconds[self.best] / tokens[self.best]
 
 
 class Probes:
@@ -113,10 +114,12 @@ class Probes:
         trial must not be the last.
         """
 
-        def hoped(length: int) -> float:
-            return outlook.tokens[length] / outlook.seconds[length] * (1 + HOPE * doubt[length])
+        best, tokens = outlook.best, outlook.tokens()
 
-        best, longest = outlook.best, len(outlook.tokens) - 1
+        def hoped(length: int) -> float:
+            return tokens[length] / outlook.seconds[length] * (1 + HOPE * doubt[length])
+
+        longest = len(tokens) - 1
         others = [length for length in range(1, longest + 1) if length != best]
         promising = max(others, key=hoped, default=0)
         if best == 0:

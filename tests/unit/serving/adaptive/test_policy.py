@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -232,10 +233,9 @@ def test_a_length_stays_until_all_have_had_it() -> None:
     origin = Origin(LONGEST)
     seconds = [1.0] * (LONGEST + 1)
     for best in (5, 2):
-        for _ in range(3):
-            tokens = [1.0 + (length == best) for length in range(LONGEST + 1)]
-            assert origin.best(3, tokens, seconds) == best
-            tokens.reverse()
+        for promising in (best, 7, 1):
+            tokens = [1.0 + (length == promising) for length in range(LONGEST + 1)]
+            assert origin.best(3, partial(list, tokens), seconds) == best
 
 
 def test_a_server_that_is_short_of_one_completion_is_as_busy_as_a_full_one() -> None:
