@@ -106,19 +106,25 @@ def test_each_phase_has_nearly_the_goodput_of_its_best_fixed_length(
     pair: Pair, acceptances: tuple[float, ...]
 ) -> None:
     """Phases of a minute, with the time to adapt; the target alone is one of the fixed lengths."""
-    check(pair, acceptances, QUIET, BAR)
+    check(pair, acceptances, QUIET, BAR, 3)
 
 
 @pytest.mark.parametrize("crowd", [(0.1, 0.1, 2.0), (0.5, 0.3, 3.0)])
 def test_a_machine_that_is_busy_now_and_then_misleads_it_little(crowd: tuple[float, float, float]) -> None:
     """What else runs lasts as long as a few rounds, or as many, and meets lengths unequally."""
     for acceptances in (0.85, 0.65, 0.85), (0.9, 0.3, 0.95):
-        check(Pair(0.0006), acceptances, crowd, CROWDED_BAR)
+        check(Pair(0.0006), acceptances, crowd, CROWDED_BAR, 6)
 
 
-def check(pair: Pair, acceptances: tuple[float, ...], crowd: tuple[float, float, float], bar: float) -> None:
-    """Holds the mean of three runs to the bar, phase by phase."""
-    shares = [runs(pair, acceptances, Machine(seed, *crowd), random.Random(seed)) for seed in range(3)]
+def check(
+    pair: Pair,
+    acceptances: tuple[float, ...],
+    crowd: tuple[float, float, float],
+    bar: float,
+    times: int,
+) -> None:
+    """Holds the mean of so many runs to the bar, phase by phase."""
+    shares = [runs(pair, acceptances, Machine(seed, *crowd), random.Random(seed)) for seed in range(times)]
     for acceptance, *found in zip(acceptances, *shares, strict=True):
         assert sum(found) / len(found) >= bar, (acceptance, found)
 
