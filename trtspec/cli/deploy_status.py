@@ -13,7 +13,7 @@ def deploy_status(json: JsonOption = False) -> None:
     from trtspec.deploy.deployed import find_deployed
     from trtspec.deploy.openai import serve_line
 
-    found = find_deployed()
+    found = [(deployed, deployed.lacks_api) for deployed in find_deployed()]
     rows = [
         {
             "name": deployed.state.name,
@@ -21,12 +21,12 @@ def deploy_status(json: JsonOption = False) -> None:
             "restarts": str(deployed.state.restarts),
             "url": deployed.deployment.url,
             "openai": deployed.deployment.api_url or "",
-            "openai_state": "not running" if deployed.lacks_api else "",
+            "openai_state": "not running" if lacks_api else "",
             "build": str(deployed.deployment.build),
             "image": deployed.state.image,
             "created": deployed.state.created,
         }
-        for deployed in found
+        for deployed, lacks_api in found
     ]
     if json:
         out.json(rows)
@@ -34,8 +34,8 @@ def deploy_status(json: JsonOption = False) -> None:
         out.table([list(row.values()) for row in rows], header=list(rows[0]))
     else:
         out.status("nothing is deployed in docker here")
-    for deployed in found:
-        if deployed.lacks_api:
+    for deployed, lacks_api in found:
+        if lacks_api:
             name, line = deployed.state.name, serve_line(deployed.deployment)
             out.warning(f"OpenAI's API of {name} is not running, as after a restart of this machine")
             out.hint(line)

@@ -138,6 +138,6 @@ async def _begin(send: Send, status: int, headers: Headers) -> None:
 
 async def _send_error(send: Send, error: ApiError, name: Headers) -> None:
     body = error.body()
-    more = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    more = [(header.lower().encode(), value.encode()) for header, value in error.headers.items()]
     await _begin(send, error.status, [_JSON, (b"content-length", str(len(body)).encode()), *more, *name])
     await send({"type": "http.response.body", "body": body})

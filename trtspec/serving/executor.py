@@ -110,6 +110,16 @@ class SamplingConfig:
             return True
         return self.temperature is None and self.top_p is None and not self.top_k and not self.min_p
 
+    @property
+    def penalties(self) -> tuple[str, ...]:
+        """The names of the penalties that change anything, which depend on the tokens of the text."""
+        changes = {
+            "repetition_penalty": self.repetition_penalty not in (None, 1),
+            "presence_penalty": bool(self.presence_penalty),
+            "frequency_penalty": bool(self.frequency_penalty),
+        }
+        return tuple(name for name, does_change in changes.items() if does_change)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -16,13 +16,8 @@ def unsplittable_options(
     each request's first context step, and it masks one row of logits a request, where a verification has a
     row for each draft token (`build` and `execute` of `batch_manager/guidedDecoder.cpp`).
     """
-    forbids = {
-        "repetition_penalty": sampling.repetition_penalty not in (None, 1),
-        "presence_penalty": bool(sampling.presence_penalty),
-        "frequency_penalty": bool(sampling.frequency_penalty),
-        "guided_decoding_guide_type": guide is not None and not resumes_guides,
-    }
-    return tuple(option for option, is_set in forbids.items() if is_set)
+    forbids_guide = guide is not None and not resumes_guides
+    return (*sampling.penalties, *(("guided_decoding_guide_type",) if forbids_guide else ()))
 
 
 def draft_length(state: CompletionState, target: Limits, room: int) -> int:

@@ -48,12 +48,3 @@ class Penalties:
 
     def _tensor(self, token_ids: list[int]) -> Tensor:
         return torch.tensor(token_ids, dtype=torch.int64, device=self._counts.device)
-
-
-def punishes(sampling: SamplingConfig) -> bool:
-    """Says whether a request asks for any of the penalties."""
-    return (
-        sampling.repetition_penalty not in (None, 1)
-        or bool(sampling.presence_penalty)
-        or bool(sampling.frequency_penalty)
-    )

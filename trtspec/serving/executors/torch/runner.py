@@ -17,7 +17,7 @@ from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
 from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
 from trtspec.serving.executors.torch.model import Decoder
-from trtspec.serving.executors.torch.penalties import Penalties, punishes
+from trtspec.serving.executors.torch.penalties import Penalties
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
 from trtspec.serving.executors.torch.scheduler import Scheduler, Work
 from trtspec.serving.executors.torch.sequence import Sequence
@@ -143,7 +143,7 @@ class Runner:
         for work in works:
             if work.choices and not work.sequence.draft:
                 self._mask(work.sequence)
-            if work.choices and punishes(work.sequence.sampling):
+            if work.choices and work.sequence.sampling.penalties:
                 self._count(work.sequence, logits.device)
         tokens = choose(logits, [_choice(work.sequence) for work in works if work.choices])
         owners = [work.sequence for work in works for _ in range(work.choices)]

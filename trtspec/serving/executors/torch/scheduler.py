@@ -37,8 +37,8 @@ class Scheduler:
 
     Sequences that lack at most `short` tokens are decoding, with a row or a verification each. They come
     first and always fit, since a batch of them is small. Prompts share the remaining rows, in chunks, first
-    come, first served. They get at least a quarter of `max_rows`, so that they finish however many sequences
-    are decoding.
+    come, first served. They get at least a quarter of `max_rows`, and as many as those that are decoding
+    have, so that long drafts of many sequences do not keep others waiting for their first token.
     """
 
     max_rows: int
