@@ -23,6 +23,8 @@ HERE = Path(__file__).parent
 TINY = HERE.parents[1] / "recipes" / "tiny"
 MODEL = "speculative_llm"
 START_S = 90.0
+QUEUE = 1024
+"""Completions that may wait: 256 clients ask for up to four each, and none of them may be refused."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def build(folder: Path, layout: str) -> tuple[Path, Path]:
     text = (TINY / "recipe.yaml").read_text()
     for role in ("target", "draft"):
         text = text.replace(f"./{role}", str(TINY / role))
-    recipe.write_text(f"{text}serving: {{layout: {layout}}}\n")
+    recipe.write_text(f"{text}serving: {{layout: {layout}, max_queue_size: {QUEUE}}}\n")
     command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(output)]
     subprocess.run(command, check=True, capture_output=True)
     version = output / "model_repository" / MODEL / "1"

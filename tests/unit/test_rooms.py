@@ -13,7 +13,7 @@ import trtspec
 
 HOUSE = Path(trtspec.__path__[0])
 FLOORS = (
-    {"serving", "docker", "recipe"},
+    {"serving", "docker", "recipe", "forecast", "workloads"},
     {"models", "repository", "openai"},
     {"checkpoint"},
     {"engine"},
