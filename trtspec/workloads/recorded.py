@@ -1,8 +1,8 @@
 """Answers that a target has given, as JSONL: what drafts are measured against, and trained on.
 
-A line is an object with `name`, `category`, `model`, `sampling`, `finish_reason`, and of prompt and answer the
-tokens (`prompt_token_ids`, `answer_token_ids`), the text (`prompt`, `text`) or both. Tokens count where both
-are there. Keys that are not known are left alone, so that others may add their own.
+A line is an object with `name`, `category`, `model`, `sampling`, `finish_reason`, and of prompt and answer
+the tokens (`prompt_token_ids`, `answer_token_ids`), the text (`prompt`, `text`) or both. Tokens count where
+both are there. Keys that are not known are left alone, so that others may add their own.
 """
 
 from __future__ import annotations
