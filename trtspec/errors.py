@@ -95,6 +95,10 @@ class StuckError(ServerError):
     """A Triton server whose start hung in Triton itself; a second attempt may succeed."""
 
 
+class MeasureError(TrtspecError):
+    """A measurement that cannot be made, or whose result cannot be read; also a workload."""
+
+
 class StoreError(TrtspecError):
     """A store of engines that cannot be read or written."""
 

@@ -14,7 +14,7 @@ import trtspec
 HOUSE = Path(trtspec.__path__[0])
 FLOORS = (
     {"serving", "docker", "recipe", "forecast", "workloads"},
-    {"models", "repository", "openai"},
+    {"models", "repository", "openai", "endpoints"},
     {"checkpoint"},
     {"engine"},
     {"store"},
@@ -22,6 +22,7 @@ FLOORS = (
     {"plan", "run", "deploy", "monitoring"},
     {"steps"},
     {"build"},
+    {"bench"},
     {"ci"},
     {"terminal"},
     {"cli"},

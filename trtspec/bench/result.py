@@ -1,0 +1,354 @@
+"""What a run of `bench` found, and its JSON.
+
+Times are seconds, rates are a second, shares are 0 to 1. What was not measured, or is not known, is None:
+zero means that it was looked at and is zero.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trtspec.atomic import write_atomically
+from trtspec.errors import MeasureError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+SCHEMA_VERSION = 1
+"""Grows when a reader of the version before would misread a result; new keys alone do not change it."""
+
+RESULT = "result.json"
+"""The name of the file in the folder of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with the ends of its confidence interval, whose level is `Settings.confidence`."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """The larger distance to an end, which is what stands behind a ±."""
+        return max(self.high - self.value, self.value - self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """How `count` times are distributed."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The latencies that a request must keep to count for goodput; None is not asked for."""
+
+    time_to_first_token: float | None = None
+    inter_token: float | None = None
+    end_to_end: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """What kept the targets: `share` is of all requests, those that failed among them."""
+
+    requests_per_second: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """How well drafts did over `verifications` of them, which drafted and accepted so many tokens.
+
+    `accepted_per_position[i]` counts the drafts whose token i, from 0, was accepted.
+    """
+
+    verifications: int
+    drafted: int
+    accepted: int
+    accepted_per_position: tuple[int, ...]
+
+    @property
+    def rate(self) -> float:
+        """Accepted over drafted tokens; 0.0 where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def tokens_per_verification(self) -> float:
+        """Tokens that a verification gives, the target's own one among them; 0.0 for none."""
+        return 1 + self.accepted / self.verifications if self.verifications else 0.0
+
+    @property
+    def by_position(self) -> tuple[float, ...]:
+        """For each position the probability that its token is accepted where all before it were.
+
+        It counts a draft as having every position, so drafts that were cut short (at the end of an answer,
+        by a policy) make it too low, by at most the share of `shortened`.
+        """
+        reached = (self.verifications, *self.accepted_per_position)
+        return tuple(
+            now / before if before else 0.0
+            for before, now in zip(reached, self.accepted_per_position, strict=False)
+        )
+
+    @property
+    def shortened(self) -> float:
+        """The share of positions that drafts did not have, 0.0 where each had the full length."""
+        full = self.verifications * len(self.accepted_per_position)
+        return 1 - self.drafted / full if full else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Mean seconds of a round: its draft, its verification, and what neither of the two takes."""
+
+    draft: float
+    verify: float
+    overhead: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What is known of the drafts of an arm, from its answers or, with `source` "metrics", from the server.
+
+    The metrics count every request that the server had meanwhile, also those of others. `by_category` is
+    empty where only they tell.
+    """
+
+    source: Literal["answers", "metrics"]
+    acceptance: Acceptance
+    by_category: dict[str, Acceptance] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What the server's metrics and the GPU told while an arm was measured.
+
+    `kv_reuse` is the share of prompt tokens that were found in the target's KV cache, `gpu_use` the mean
+    share of time in which the GPUs were busy, by NVML.
+    """
+
+    round_times: RoundTimes | None = None
+    kv_reuse: float | None = None
+    gpu_use: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What an arm of a level did: the requests that were measured, without the warm-up.
+
+    `errors` are requests without a whole answer, by kind; they are among `requests`. `seconds` is the time
+    in which the requests ran, over all blocks. Latencies are of the others: from the intended beginning to
+    the first text (`time_to_first_token`) and to the end (`end_to_end`); `inter_token` is the mean time of a
+    token after the first text, one value a request; `between_pieces` is the time from one piece of text to
+    the next, however many tokens it has.
+    """
+
+    requests: int
+    errors: dict[str, int]
+    seconds: float
+    input_tokens: int
+    output_tokens: int
+    tokens_per_second: Interval
+    requests_per_second: float
+    time_to_first_token: Percentiles | None = None
+    inter_token: Percentiles | None = None
+    between_pieces: Percentiles | None = None
+    end_to_end: Percentiles | None = None
+    goodput: Goodput | None = None
+    drafts: Drafts | None = None
+    inside: Inside = field(default_factory=Inside)
+
+    @property
+    def failed(self) -> int:
+        return sum(self.errors.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much is asked at once: so many `streams`, each asking again when it was answered, or so many
+    requests a second by `rate`, whether or not the server keeps up.
+    """
+
+    kind: Literal["streams", "rate"]
+    value: float
+
+    def __str__(self) -> str:
+        if self.kind == "streams":
+            return f"{self.value:g} stream" + ("" if self.value == 1 else "s")
+        return f"{self.value:g} requests/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """The server with drafts, and without; `plain` is None where nobody could be asked without."""
+
+    speculative: Figures
+    plain: Figures | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One load, measured in both arms.
+
+    `speedup` is tokens a second with drafts over those without, or, where the load is a rate and tokens a
+    second follow from it, the mean time of a request without drafts over that with. It comes of `pairs`:
+    these two values, with drafts and without, of each pair of blocks. None where there is no plain arm, or
+    fewer than two pairs.
+    """
+
+    load: Load
+    arms: Arms
+    speedup: Interval | None = None
+    pairs: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What was asked. `plain_by` says how the plain arm was: `num_draft_tokens` 0 in each request, another
+    server at `baseline_url`, or not at all.
+    """
+
+    url: str
+    api: Literal["triton", "openai"]
+    plain_by: Literal["request", "baseline", "none"]
+    baseline_url: str | None = None
+    software: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What was served, as far as it is known: `name` is what requests name, the others are the recipe's."""
+
+    name: str
+    recipe: str | None = None
+    target: str | None = None
+    draft: str | None = None
+    num_draft_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where `bench` ran, which may be another machine than the server's; `gpus` are their names."""
+
+    processor: str
+    cores: int
+    memory: int
+    system: str
+    python: str
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What was asked for; `digest` tells it from every other, `categories` counts its prompts."""
+
+    name: str
+    source: str
+    prompts: int
+    categories: dict[str, int]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How it was measured; `block_requests` and `pairs` are per arm and level, `started` is ISO 8601."""
+
+    started: str
+    version: str
+    pairs: int
+    block_requests: int
+    warm_up: int
+    max_tokens: int
+    temperature: float
+    seed: int
+    chat: bool
+    confidence: float = 0.95
+    targets: Targets = field(default_factory=Targets)
+    load_generator: str = "trtspec"
+    num_draft_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether it is worth it.
+
+    `words` says it in a sentence; `decision` in one word: "on" at every load that was measured, "up_to" the
+    load `switch_off_above`, "off", "undecided" where the intervals leave it open, "unmeasured" without a
+    plain arm. `break_even` is the load at which the speed-up passes 1, between two levels. `notes` are what a
+    reader must know beside it.
+    """
+
+    words: str
+    decision: Literal["on", "up_to", "off", "undecided", "unmeasured"]
+    break_even: float | None = None
+    switch_off_above: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All of it; `is_partial` where it was stopped before its end, and has what was measured until then."""
+
+    server: Server
+    model: Model
+    machine: Machine
+    workload: Workload
+    settings: Settings
+    levels: tuple[Level, ...]
+    verdict: Verdict
+    is_partial: bool = False
+    schema_version: int = SCHEMA_VERSION
+
+
+def to_json(result: Result) -> str:
+    """Returns the result as a JSON document."""
+    return _adapter().dump_json(result, indent=2).decode() + "\n"
+
+
+def write(result: Result, folder: Path) -> Path:
+    """Writes it into a folder, which is made if need be, whole or not at all; returns the file."""
+    file = folder / RESULT
+    write_atomically(file, to_json(result))
+    return file
+
+
+def read(path: Path) -> Result:
+    """Returns the result of a file, or of the folder of a run; raises `MeasureError`.
+
+    Keys that are not known are passed over, so that results of a later trtspec can be read.
+    """
+    file = path / RESULT if path.is_dir() else path
+    try:
+        value: Any = json.loads(file.read_text(encoding="utf-8"))
+        version = value["schema_version"]
+    except OSError as error:
+        repair = "name the folder that trtspec bench --output wrote"
+        raise MeasureError(file, f"cannot be read: {error.strerror}", repair) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise MeasureError(file, "is not a result of trtspec bench") from error
+    if version != SCHEMA_VERSION:
+        problem = f"has schema version {version}, and this trtspec reads {SCHEMA_VERSION}"
+        raise MeasureError(file, problem, "read it with the trtspec that wrote it, or measure again")
+    try:
+        return _adapter().validate_python(value)
+    except ValueError as error:
+        first = str(error).splitlines()
+        raise MeasureError(file, f"is not a whole result: {' '.join(first[1:3])}") from error
+
+
+def _adapter() -> TypeAdapter[Result]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Result)

@@ -1,0 +1,95 @@
+"""What can be asked of a server, and what it answers; plain types, whatever its API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one side of a conversation has said."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request for text that goes on after `messages`, the last of which is the user's.
+
+    `num_draft_tokens` 0 asks for plain decoding, None for what the server does by itself. With `ignore_eos`
+    the answer is as long as `max_tokens`, where the server can do that.
+    """
+
+    messages: tuple[Message, ...]
+    max_tokens: int
+    num_draft_tokens: int | None = None
+    temperature: float = 0.0
+    seed: int | None = None
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the server says of the drafts of one answer.
+
+    `histogram[j]` counts the verifications that accepted exactly j tokens.
+    """
+
+    verifications: int
+    drafted: int
+    accepted: int
+    histogram: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came, piece by piece: `times` has when each piece of text came, in seconds of `perf_counter`.
+
+    `sent` is when the request began to be sent, `ended` when the answer was whole. Token counts are the
+    server's; None where it says none. `counts` is None where it says nothing of drafts.
+    """
+
+    sent: float
+    text: str = ""
+    times: list[float] = field(default_factory=list)
+    ended: float = 0.0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reason: str | None = None
+    counts: Counts | None = None
+
+
+class AskError(Exception):
+    """A request that got no whole answer.
+
+    `kind` is one of "refused" (429, 503), "rejected" (another 4xx), "failed" (5xx, or an error in the
+    stream), "unreachable", "broken_off", "timed_out", "unreadable"; `sent` is when it began, and `problem`
+    the server's words.
+    """
+
+    def __init__(self, kind: str, problem: str, sent: float) -> None:
+        super().__init__(f"{kind}: {problem}")
+        self.kind, self.problem, self.sent = kind, problem, sent
+
+
+class Endpoint(Protocol):
+    """A server that answers questions, many at once.
+
+    `plain_per_request` says whether `num_draft_tokens` is understood, so that 0 is plain decoding.
+    `model` is the name that requests give.
+    """
+
+    url: str
+    api: Literal["triton", "openai"]
+    model: str
+    plain_per_request: bool
+
+    async def ask(self, question: Question) -> Answer:
+        """Returns the whole answer; raises `AskError`. A task that is cancelled ends its request."""
+        ...
+
+    async def close(self) -> None: ...
