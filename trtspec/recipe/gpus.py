@@ -10,7 +10,10 @@ from difflib import get_close_matches
 class GpuProduct:
     """One kind of GPU. `name` is the recipe's word for it, and `sm` the compute capability times ten.
 
-    The memory is what `nvidia-smi` reports, and the bandwidth that of the data sheet.
+    The memory is what `nvidia-smi` reports; the rest is NVIDIA's data sheet of the product: the bandwidth of
+    the memory, TFLOPS of dense matrices of 16-bit floats and of FP8 (half of what a sheet says that counts
+    sparsity; those that sum up in float32, where a GeForce has two), and GB a second to other GPUs, both
+    ways together: over NVLink, or PCIe where there is none.
     """
 
     name: str
@@ -18,6 +21,9 @@ class GpuProduct:
     sm: int
     memory_gib: float
     bandwidth_gb_s: int
+    tflops_16: float
+    tflops_8: float | None
+    link_gb_s: int
 
     @property
     def fp8(self) -> bool:
@@ -31,18 +37,18 @@ HOPPER = 90
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        GpuProduct("b200", "NVIDIA B200", 100, 179.1, 8000),
-        GpuProduct("h200", "NVIDIA H200", 90, 140.4, 4800),
-        GpuProduct("h100", "NVIDIA H100 80GB HBM3", 90, 79.6, 3350),
-        GpuProduct("h100_nvl", "NVIDIA H100 NVL", 90, 93.6, 3900),
-        GpuProduct("h100_pcie", "NVIDIA H100 PCIe", 90, 79.6, 2000),
-        GpuProduct("h20", "NVIDIA H20", 90, 95.6, 4000),
-        GpuProduct("l40s", "NVIDIA L40S", 89, 45.0, 864),
-        GpuProduct("l4", "NVIDIA L4", 89, 22.5, 300),
-        GpuProduct("rtx4090", "NVIDIA GeForce RTX 4090", 89, 24.0, 1008),
-        GpuProduct("a10", "NVIDIA A10", 86, 22.5, 600),
-        GpuProduct("a100", "NVIDIA A100-SXM4-80GB", 80, 80.0, 2039),
-        GpuProduct("a100_40gb", "NVIDIA A100-SXM4-40GB", 80, 40.0, 1555),
+        GpuProduct("b200", "NVIDIA B200", 100, 179.1, 8000, 2250, 4500, 1800),
+        GpuProduct("h200", "NVIDIA H200", 90, 140.4, 4800, 989.5, 1979, 900),
+        GpuProduct("h100", "NVIDIA H100 80GB HBM3", 90, 79.6, 3350, 989.5, 1979, 900),
+        GpuProduct("h100_nvl", "NVIDIA H100 NVL", 90, 93.6, 3900, 835.5, 1670.5, 600),
+        GpuProduct("h100_pcie", "NVIDIA H100 PCIe", 90, 79.6, 2000, 756.5, 1513, 600),
+        GpuProduct("h20", "NVIDIA H20", 90, 95.6, 4000, 148, 296, 900),
+        GpuProduct("l40s", "NVIDIA L40S", 89, 45.0, 864, 362, 733, 64),
+        GpuProduct("l4", "NVIDIA L4", 89, 22.5, 300, 121, 242.5, 64),
+        GpuProduct("rtx4090", "NVIDIA GeForce RTX 4090", 89, 24.0, 1008, 165.2, 330.3, 64),
+        GpuProduct("a10", "NVIDIA A10", 86, 22.5, 600, 125, None, 64),
+        GpuProduct("a100", "NVIDIA A100-SXM4-80GB", 80, 80.0, 2039, 312, None, 600),
+        GpuProduct("a100_40gb", "NVIDIA A100-SXM4-40GB", 80, 40.0, 1555, 312, None, 600),
     )
 }
 

@@ -1,0 +1,142 @@
+"""How long a step of a model takes on GPUs, by what it reads and computes; pure.
+
+A step takes as long as the longer of two: reading the weights and the keys and values of all its texts, and
+multiplying. On top is what each layer costs besides, and with several ranks what they wait for each other.
+That is the roofline of Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for
+multicore architectures" (2009), with the two costs that a decoder's short kernels add.
+
+Data sheets say what a GPU could do. What programs get of that is `PUBLISHED`, from two sources that know
+nothing of TensorRT-LLM, of H200 or of speculative decoding:
+
+- Reading, layers and ranks: least squares of the relative error over the seven bfloat16 measurements of
+  gpt-fast's README (https://github.com/pytorch-labs/gpt-fast at 0f925b5: Llama 2 7B and 70B on one to eight
+  A100-80GB, batch 1, compiled with CUDA graphs); none is off by more than 3.3 %.
+- Multiplying: the median of the six FP8 products with 4,096 rows of the first README of DeepGEMM
+  (https://github.com/deepseek-ai/DeepGEMM at a6d97a1: H800, whose tensor cores are an H100's), 1,041 of
+  1,979 TFLOPS. The same share is taken of other dtypes and GPUs.
+
+`tests/unit/forecast/test_constants.py` has both tables and makes the constants anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.forecast.speedup import RoundCosts
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """What one GPU could do in a second by its data sheet.
+
+    `bandwidth` is bytes read from its memory, `link` bytes sent to other GPUs, `flops_16` and `flops_8`
+    operations on dense matrices of 16-bit and 8-bit floats; a GPU without FP8 has the former twice.
+    """
+
+    bandwidth: float
+    link: float
+    flops_16: float
+    flops_8: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What programs get of a data sheet: shares of bandwidth and FLOPs, and seconds that it has no word of.
+
+    `layer_s` is what a layer costs besides reading and multiplying, `all_reduce_s` what one exchange between
+    the ranks costs besides its bytes.
+    """
+
+    bandwidth: float
+    flops: float
+    layer_s: float
+    all_reduce_s: float
+
+
+PUBLISHED = Share(bandwidth=0.79, flops=0.53, layer_s=40e-6, all_reduce_s=6.5e-6)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What a step of a model reads and computes; all ranks together, copies counted.
+
+    `weight_bytes` are read once in every step: not the table of embeddings, of which a step reads a row.
+    `kv_bytes` are those of a token of context. `flops_8` and `flops_16` are spent on each row with weights
+    of either kind, `attention_flops` on each row for each token of its context. `row_bytes` are those of one
+    row between two layers.
+    """
+
+    weight_bytes: float
+    kv_bytes: float
+    flops_8: float
+    flops_16: float
+    attention_flops: float
+    layers: int
+    row_bytes: float
+    tensor: int = 1
+    pipeline: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many texts are at work at once, and how many tokens each has on average."""
+
+    texts: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The seconds of a step by what they are spent on; reading and multiplying go on at the same time."""
+
+    reading_s: float
+    multiplying_s: float
+    rest_s: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.reading_s, self.multiplying_s) + self.rest_s
+
+    @property
+    def bottleneck(self) -> str:
+        """The larger of the three: `bandwidth`, `flops` or `overhead`."""
+        costs = {"bandwidth": self.reading_s, "flops": self.multiplying_s, "overhead": self.rest_s}
+        return max(costs, key=lambda name: costs[name])
+
+
+def step(network: Network, chip: Chip, load: Load, rows: int = 1, share: Share = PUBLISHED) -> Step:
+    """Returns the time of a step that computes `rows` rows of each text: 1 decodes, K + 1 verify K drafts.
+
+    Ranks of `tensor` share each layer and exchange their results twice in it, each sending `2 (n - 1) / n`
+    of the bytes. Those of `pipeline` work one after another, each on its part of the texts meanwhile.
+    """
+    texts = max(load.texts / network.pipeline, 1)
+    ranks, all_rows = network.tensor, texts * rows
+    read = network.weight_bytes + texts * load.context * network.kv_bytes
+    attention = network.attention_flops * load.context
+    multiplying = network.flops_8 / chip.flops_8 + (network.flops_16 + attention) / chip.flops_16
+    sent = 2 * (ranks - 1) / ranks * all_rows * network.row_bytes
+    exchange = share.all_reduce_s + sent / (chip.link * share.bandwidth) if ranks > 1 else 0.0
+    return Step(
+        reading_s=read / ranks / (chip.bandwidth * share.bandwidth),
+        multiplying_s=all_rows * multiplying / ranks / share.flops,
+        rest_s=network.layers * (share.layer_s + 2 * exchange),
+    )
+
+
+def round_costs(
+    target: Network, draft: Network | None, chip: Chip, load: Load, length: int, overhead_s: float
+) -> RoundCosts:
+    """Returns the costs of a round with a draft of `length` tokens, which cost nothing without a `draft`.
+
+    All texts draft and are verified together. A verification reads what the one before it did not: the last
+    token and the drafts, since TensorRT-LLM keeps the rest of a text that ended for the next that begins so
+    (`kvCacheManager.cpp`, `releaseBlocks`). `overhead_s` is what a round costs besides the engines.
+    """
+    plain = step(target, chip, load).seconds
+    verified = step(target, chip, load, length + 1).seconds - plain
+    return RoundCosts(
+        draft=step(draft, chip, load).seconds / plain if draft else 0.0,
+        overhead=overhead_s / plain,
+        verified=verified / plain / length,
+    )
