@@ -31,6 +31,8 @@ from trtspec.serving.tokenizer import Tokenizer
 
 NUM_DRAFT_TOKENS = 4
 AGREEMENT = 0.7
+DICE = 9973
+"""Throws before they repeat themselves: a prime, so that rounds do not repeat with them."""
 DRAFT_TOKEN_S = 0.0005
 VERIFICATION_S = 0.010
 PROMPT = "def fibonacci(n):\n"
@@ -100,7 +102,10 @@ class TimedEngine:
         self.failure: str | None = None
         self.progress = 0
         self._clock, self._seconds_a_token, self._seconds = clock, seconds_a_token, seconds
-        self._random = random.Random(0)
+        # Dice that are thrown before: a round's own time is that of the coordinator, not of this engine.
+        dice = random.Random(0)
+        self._tokens = itertools.cycle([dice.randrange(1, 255) for _ in range(DICE)])
+        self._agrees = itertools.cycle([dice.random() < AGREEMENT for _ in range(DICE)])
         self._ids = itertools.count()
 
     def take_kv_use(self) -> float | None:
@@ -121,17 +126,14 @@ class TimedEngine:
 
     def _say(self, request: Request) -> list[int]:
         if not request.draft_token_ids:
-            return [self._token() for _ in range(request.max_tokens)]
+            return list(itertools.islice(self._tokens, request.max_tokens))
         accepted = 0
-        while accepted < len(request.draft_token_ids) and self._random.random() < AGREEMENT:
+        while accepted < len(request.draft_token_ids) and next(self._agrees):
             accepted += 1
-        said = [*request.draft_token_ids[:accepted], self._token()]
+        said = [*request.draft_token_ids[:accepted], next(self._tokens)]
         if accepted < len(request.draft_token_ids) and said[-1] == request.draft_token_ids[accepted]:
             said[-1] = 1 + said[-1] % 255
         return said
-
-    def _token(self) -> int:
-        return self._random.randrange(1, 255)
 
 
 def byte_tokenizer() -> Tokenizer:

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from tests.perf.coordinator import DRAFT_TOKEN_S, NUM_DRAFT_TOKENS, PROMPT, VERIFICATION_S
+from tests.perf.coordinator import DRAFT_TOKEN_S, PROMPT, VERIFICATION_S
 from trtspec.deploy.client import GrpcClient
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import serve
@@ -99,7 +99,7 @@ def _run(url: str, model: str, streams: int, stream: bool, tokens: int) -> tuple
         answers = list(pool.map(lambda _: _one(url, model, stream, tokens), range(streams)))
         seconds = time.perf_counter() - begin
     # What the adaptive policy decodes without a draft in between is counted, but not as rounds.
-    rounds = sum(int(answer["total_draft_tokens"]) / NUM_DRAFT_TOKENS for answer in answers)
+    rounds = sum(int(answer["num_spec_steps"]) for answer in answers)
     return round(seconds / rounds * 1e6, 1), round(
         mean(_ideal_s(answer) / answer["s"] for answer in answers), 3
     )

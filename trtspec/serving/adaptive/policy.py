@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import truediv
 
 from trtspec.serving.adaptive import probes
 from trtspec.serving.adaptive.acceptance import Acceptance, expected_tokens
@@ -20,6 +21,8 @@ BURST = 32
 """How many tokens the target decodes alone before a draft is considered again."""
 MARGIN = 1.02
 """How many times the goodput of the present K another one must promise."""
+STAYS = 4
+"""For how many rounds a K is used before goodputs are compared again, and at least one of each completion."""
 FIRST_OF_MANY = 2
 """The K to begin with where six or more run: their steps are longer, and a draft pays less."""
 OWN_KEEP, OVERALL_KEEP = 0.95, 0.99
@@ -60,12 +63,12 @@ class Origin:
         It stays until all have had it once, since rounds of several K take longer than those of one.
         """
         size = size_of(load)
-        if self._stays.get(size):
-            self._stays[size] -= 1
+        if left := self._stays.get(size, 0):
+            self._stays[size] = left - 1
             return self._used[size]
-        self._stays[size] = load - 1
-        goodput = [number / time for number, time in zip(tokens(), seconds, strict=True)]
-        best = max(range(len(goodput)), key=goodput.__getitem__)
+        self._stays[size] = max(load, STAYS) - 1
+        goodput = list(map(truediv, tokens(), seconds))
+        best = goodput.index(max(goodput))
         if goodput[best] > MARGIN * goodput[self._used.setdefault(size, best)]:
             self._used[size] = best
         self._pays = self._used[size] > 0
@@ -123,24 +126,26 @@ class AdaptivePace:
         self._own: dict[str, Acceptance] = {}
         self._length, self._before = 0, 0
         self._is_first, self._size = True, 0
+        self._costs: Costs | None = None
         self._probes: Probes | None = None
         self._begin, self._last, self._num_alone = 0.0, 0.0, 0
         self.burst = BURST
 
     def choose(self, origin: str, longest: int, load: int, now: float) -> int:
         """Returns K of the next round, at most `longest`; 0 for `burst` tokens of the target alone."""
-        known, costs = self._policy.origin(origin), self._policy.costs(load)
-        self._size = size_of(load)
-        self._probes = known.probes(self._size)
+        self._size = size = size_of(load)
+        known = self._policy.origin(origin)
+        self._costs = costs = self._policy.costs(load)
+        self._probes = trials = known.probes(size)
         own, longest_of_all = self._acceptance(origin), self._policy.longest
         tokens = partial(expected_tokens, own, known.acceptance, longest_of_all, load)
         seconds = costs.seconds(origin)
-        length = known.best(load, tokens, seconds) if seconds else known.first(self._size)
+        length = known.best(load, tokens, seconds) if seconds else known.first(size)
         costs.use(origin, length)
         # A first round tells no time, and where bursts are on their way K cannot change for all.
         may_begin = not self._is_first and not self._ensemble.is_led
         outlook = Outlook(length, tokens, seconds, partial(costs.doubt, origin))
-        probe = self._probes.take(load, may_begin, now, outlook)
+        probe = trials.take(load, may_begin, now, outlook)
         number, length = (BURST, length) if probe is None else (probes.BURST, probe)
         if not length:
             # Behind its prompt a completion joins the bursts of the others, which go on meanwhile.
@@ -165,8 +170,8 @@ class AdaptivePace:
             self._acceptance(origin).record(counts.num_verified, counts.num_accepted, OWN_KEEP)
             known.record(counts, load, now)
         is_alike = self._ensemble.has_had(self._length, self._begin)
-        if is_alike and self._length == self._before and self._size == size_of(load):
-            self._policy.costs(load).record(origin, self._length, now - self._begin)
+        if self._costs and is_alike and self._length == self._before and self._size == size_of(load):
+            self._costs.record(origin, self._length, now - self._begin)
             self._tried()
 
     def told(self, num_tokens: int, now: float) -> None:
@@ -179,8 +184,8 @@ class AdaptivePace:
 
     def decoded(self, num_tokens: int, load: int) -> None:
         """Notes a whole burst of the target alone, before its `end`."""
-        if not self._is_first and self._num_alone and self._size == size_of(load):
-            self._policy.costs(load).record_alone((self._last - self._begin) / self._num_alone)
+        if self._costs and not self._is_first and self._num_alone and self._size == size_of(load):
+            self._costs.record_alone((self._last - self._begin) / self._num_alone)
             self._tried()
         for acceptance in self._own.values():
             acceptance.fade(OWN_KEEP ** (num_tokens / 4))

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from trtspec.serving.adaptive.costs import WINDOW, Costs
-from trtspec.serving.adaptive.policy import BURST, AdaptivePolicy, Origin, size_of
+from trtspec.serving.adaptive.policy import BURST, STAYS, AdaptivePolicy, Origin, size_of
 from trtspec.serving.verification import VerificationCounts
 
 LONGEST, TOKENS, PREFILL_S, NOISE = 8, 128, 0.02, 0.1
@@ -234,14 +234,15 @@ def test_behind_its_prompt_a_completion_joins_the_bursts_of_the_others() -> None
     assert pace.burst == 1
 
 
-def test_a_length_stays_until_all_have_had_it() -> None:
+@pytest.mark.parametrize(("load", "rounds"), [(1, STAYS), (64, 64)])
+def test_a_length_stays_until_all_have_had_it(load: int, rounds: int) -> None:
     """However much what is expected of it changes meanwhile."""
     origin = Origin(LONGEST)
     seconds = [1.0] * (LONGEST + 1)
     for best in (5, 2):
-        for promising in (best, 7, 1):
+        for promising in (best, *[7, 1] * rounds)[:rounds]:
             tokens = [1.0 + (length == promising) for length in range(LONGEST + 1)]
-            assert origin.best(3, partial(list, tokens), seconds) == best
+            assert origin.best(load, partial(list, tokens), seconds) == best
 
 
 def test_a_server_that_is_short_of_one_completion_is_as_busy_as_a_full_one() -> None:
