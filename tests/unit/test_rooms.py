@@ -23,7 +23,7 @@ FLOORS = (
     {"steps"},
     {"build"},
     {"bench"},
-    {"ci"},
+    {"ci", "report"},
     {"terminal"},
     {"cli"},
 )

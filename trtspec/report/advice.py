@@ -1,0 +1,102 @@
+"""Whether it is worth it, and what to do, in words for who has read nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtspec.bench.result import Result
+from trtspec.report import loads
+from trtspec.report.drafts import drafts_of, per_token, together
+from trtspec.report.numbers import percent
+from trtspec.report.requests import failed_share
+
+GOOD, POOR = 0.6, 0.5
+"""Acceptance of a token whose turn came: what to aim for; below the second drafts may not pay."""
+_ENOUGH = 20
+"""Drafts of a category that are too few to judge it by."""
+TONES = {"on": "good", "up_to": "mixed", "off": "bad", "undecided": "open", "unmeasured": "open"}
+
+
+def headline(result: Result) -> str:
+    """Returns the answer in a few words."""
+    verdict, levels = result.verdict, result.levels
+    if verdict.decision == "up_to" and verdict.switch_off_above is not None:
+        return f"Worth it, up to {loads.at(levels, verdict.switch_off_above)}"
+    return {
+        "on": "Worth it, at every load that was measured",
+        "up_to": "Worth it at low load",
+        "off": "Not worth it as it is",
+        "undecided": "Not clear yet",
+        "unmeasured": "Not known: nothing was measured without drafts",
+    }[verdict.decision]
+
+
+def advice(result: Result) -> tuple[str, ...]:
+    """Returns what to do, the most important first."""
+    return (*_switch(result), *_drafts(result))
+
+
+def _switch(result: Result) -> Iterator[str]:
+    verdict, levels = result.verdict, result.levels
+    if verdict.decision == "on":
+        yield (
+            f"Leave drafts on. The highest load that was tried is {levels[-1].load}; "
+            "measure again where more is expected."
+        )
+    elif verdict.decision == "up_to" and verdict.switch_off_above is not None:
+        limit = loads.at(levels, verdict.switch_off_above)
+        yield (
+            f"Use drafts where at most {limit} are expected, and plain decoding (num_draft_tokens: 0) above; "
+            "trtspec's adaptive policy (speculation.policy: adaptive) shortens drafts as load grows."
+        )
+    elif verdict.decision == "off":
+        yield (
+            "Serve without drafts (num_draft_tokens: 0), until another draft or another K does better: "
+            "trtspec tune looks for one."
+        )
+    elif verdict.decision == "undecided":
+        yield (
+            "Measure for longer (more pairs of blocks), or on a machine that nothing else uses: "
+            "the differences are within its noise."
+        )
+    elif verdict.decision == "unmeasured":
+        yield (
+            "Measure again with --baseline and the address of the same model without drafts: "
+            "nothing can be said of the gain without it."
+        )
+
+
+def _drafts(result: Result) -> Iterator[str]:
+    known = list(drafts_of(result))
+    if not known:
+        return
+    whole = together(drafts.acceptance for drafts in known)
+    mean = per_token(whole)
+    if mean is not None and mean < GOOD:
+        cost = ", and under 50% the drafts' own cost can eat the gain" if mean < POOR else ""
+        yield (
+            f"A drafted token whose turn comes is accepted in {percent(mean)} of cases; aim for 60%{cost}. "
+            "trtspec distill trains the draft on the target's own answers, trtspec tune tries others."
+        )
+    poor = []
+    for name in sorted({name for drafts in known for name in drafts.by_category}):
+        found = together(drafts.by_category[name] for drafts in known if name in drafts.by_category)
+        share = per_token(found)
+        if share is not None and share < POOR and found.verifications >= _ENOUGH:
+            poor.append(f"{name or 'prompts without a category'} ({percent(share)})")
+    if poor and not (mean is not None and mean < POOR):
+        yield (
+            f"Drafts do badly for {', '.join(poor)}: send such requests without them, "
+            "or distill the draft on such prompts."
+        )
+
+
+def warnings(result: Result) -> tuple[str, ...]:
+    """Returns what weakens the result."""
+    found = list(result.verdict.notes)
+    if result.is_partial:
+        found.insert(0, "The run was stopped before its end; this is what was measured until then.")
+    failed = failed_share(result)
+    if failed > 0.01:
+        found.append(f"{percent(failed)} of the requests failed; speed is that of the others.")
+    return tuple(found)

@@ -1,0 +1,95 @@
+"""An axis of a plot: where a value lies on it, and which values it names; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
+
+_CROWDED = 40.0
+"""How many times the smallest value the largest must be for powers to be easier to read than steps."""
+_STEPS = (1, 2, 2.5, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The values from `low` to `high`; `ticks` are those that are named, each with its words.
+
+    `logarithmic` gives each doubling the same room.
+    """
+
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    logarithmic: bool = False
+
+    def place(self, value: float) -> float:
+        """Returns where a value lies, 0.0 at `low` and 1.0 at `high`; never outside."""
+        if self.logarithmic:
+            low, high, here = log10(self.low), log10(self.high), log10(max(value, self.low))
+        else:
+            low, high, here = self.low, self.high, value
+        return min(max((here - low) / (high - low), 0.0), 1.0)
+
+
+def of_loads(loads: Sequence[float], name: Callable[[float], str]) -> Axis:
+    """Returns the axis of what was asked at once or per second: one tick for each that was measured.
+
+    Loads double as a rule, so each doubling has the same room unless there are too few to tell.
+    """
+    low, high = min(loads), max(loads)
+    if low == high:
+        return Axis(low * 0.5, high * 1.5, ((low, name(low)),))
+    logarithmic = low > 0 and high / low >= 4
+    axis = Axis(low, high, (), logarithmic)
+    kept: list[float] = []
+    for load in sorted(set(loads)):
+        if not kept or axis.place(load) - axis.place(kept[-1]) > 0.07:
+            kept.append(load)
+    return Axis(low, high, tuple((load, name(load)) for load in kept), logarithmic)
+
+
+def of_amounts(values: Iterable[float], name: Callable[[float], str]) -> Axis:
+    """Returns the axis of what is counted from zero, or by powers where values are far apart."""
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return Axis(0, 1, ((0, name(0)), (1, name(1))))
+    low, high = min(positive), max(positive)
+    if high / low >= _CROWDED:
+        return _of_powers(low, high, name)
+    step = _step(high)
+    top = step * ceil(high / step - 1e-9)
+    return Axis(0, top, _ticks(0, top, step, name))
+
+
+def around(values: Iterable[float], middle: float, name: Callable[[float], str]) -> Axis:
+    """Returns the axis of ratios that are judged by `middle`, which always lies well inside."""
+    values = [*values, middle]
+    room = max(max(values) - min(values), 0.5 * middle)
+    step = _step(room * 1.2)
+    low = step * floor((min(values) - 0.12 * room) / step)
+    high = step * ceil((max(values) + 0.12 * room) / step)
+    return Axis(max(low, 0), high, _ticks(max(low, 0), high, step, name))
+
+
+def _of_powers(low: float, high: float, name: Callable[[float], str]) -> Axis:
+    marks = [digit * 10.0**power for power in range(-9, 13) for digit in (1, 2, 5)]
+    first = max((mark for mark in marks if mark <= low), default=low)
+    last = min((mark for mark in marks if mark >= high), default=high)
+    between = [mark for mark in marks if first <= mark <= last]
+    kept = between if len(between) <= 7 else [mark for mark in between if f"{mark:e}"[0] == "1"]
+    return Axis(first, last, tuple((mark, name(mark)) for mark in kept), logarithmic=True)
+
+
+def _step(room: float, most: int = 5) -> float:
+    """Returns a round step of which no more than `most` fill the room."""
+    exact = room / most
+    unit = 10.0 ** floor(log10(exact))
+    return next(unit * step for step in _STEPS if unit * step >= exact * (1 - 1e-9))
+
+
+def _ticks(
+    low: float, high: float, step: float, name: Callable[[float], str]
+) -> tuple[tuple[float, str], ...]:
+    count = round((high - low) / step)
+    return tuple((low + step * number, name(low + step * number)) for number in range(count + 1))

@@ -1,0 +1,97 @@
+"""What was measured on what."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from trtspec.bench.result import Result
+from trtspec.report.numbers import percent
+from trtspec.report.requests import targets
+from trtspec.units import gib
+
+Facts = tuple[tuple[str, str], ...]
+
+_PLAIN_BY = {
+    "request": "the same server, asked for num_draft_tokens 0",
+    "baseline": "another server",
+    "none": "not measured",
+}
+
+
+def facts(result: Result) -> tuple[tuple[str, Facts], ...]:
+    """Returns groups of names and values; what is not known is left out."""
+    groups = {
+        "Server and model": _server(result),
+        "Workload": _workload(result),
+        "Settings": _settings(result),
+        "Machine that measured": _machine(result),
+    }
+    return tuple(
+        (name, tuple((fact, str(value)) for fact, value in group.items() if value not in (None, "")))
+        for name, group in groups.items()
+    )
+
+
+def when(started: str) -> str:
+    """Returns an ISO 8601 time as a day and a minute, 2026-11-22 20:15 UTC; what is none as it is."""
+    try:
+        return f"{datetime.fromisoformat(started).astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return started
+
+
+def _server(result: Result) -> dict[str, object]:
+    server, model = result.server, result.model
+    without = _PLAIN_BY[server.plain_by]
+    return {
+        "address": server.url,
+        "API": {"triton": "Triton's", "openai": "OpenAI's"}[server.api],
+        "software": server.software,
+        "without drafts": f"{without}, {server.baseline_url}" if server.baseline_url else without,
+        "model": model.name,
+        "recipe": model.recipe,
+        "target": model.target,
+        "draft": model.draft,
+        "K of the server": model.num_draft_tokens,
+    }
+
+
+def _workload(result: Result) -> dict[str, object]:
+    workload = result.workload
+    kinds = ", ".join(f"{name or '(none)'} {count}" for name, count in workload.categories.items())
+    return {
+        "name": workload.name,
+        "source": workload.source,
+        "prompts": f"{workload.prompts:,}",
+        "categories": kinds,
+        "digest": workload.digest,
+    }
+
+
+def _settings(result: Result) -> dict[str, object]:
+    settings = result.settings
+    return {
+        "started": when(settings.started),
+        "trtspec": settings.version,
+        "load by": settings.load_generator,
+        "pairs of blocks": f"{settings.pairs}, of {settings.block_requests} requests each",
+        "warm-up": f"{settings.warm_up} requests",
+        "longest answer": f"{settings.max_tokens} tokens",
+        "temperature": f"{settings.temperature:g}",
+        "seed": settings.seed,
+        "chat": "yes" if settings.chat else "no",
+        "K asked for": settings.num_draft_tokens,
+        "intervals": f"{percent(settings.confidence)} confidence",
+        "latency target": targets(result),
+    }
+
+
+def _machine(result: Result) -> dict[str, object]:
+    machine = result.machine
+    return {
+        "processor": f"{machine.processor}, {machine.cores} cores",
+        "memory": gib(machine.memory),
+        "GPUs": ", ".join(machine.gpus) or "none",
+        "system": machine.system,
+        "Python": machine.python,
+    }

@@ -1,0 +1,67 @@
+"""Numbers as the report writes them: as many digits as one can use, with their unit."""
+
+from __future__ import annotations
+
+from math import floor, log10
+
+NOTHING = "-"
+
+
+def plain(value: float | None, digits: int = 3) -> str:
+    """Returns a number with so many significant digits, at most two after the point: 1,234, 12.3, 0.12."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.{_decimals(value, digits)}f}"
+
+
+def times(value: float | None) -> str:
+    """Returns a ratio: 1.93x."""
+    return NOTHING if value is None else f"{value:.2f}x"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Returns the two ends of the interval of a ratio: 1.83 - 2.02."""
+    return NOTHING if low is None or high is None else f"{low:.2f} - {high:.2f}"
+
+
+def percent(share: float | None) -> str:
+    """Returns a share of 1 in percent: 73%, 0.4%, 99.95%; what is not all is never 100%."""
+    if share is None:
+        return NOTHING
+    value = 100 * share
+    if 0 < value < 1:
+        return f"{value:.1g}%"
+    if 99 < value < 100:
+        return f"{floor(value * 100) / 100:g}%"
+    return f"{value:.0f}%"
+
+
+def duration(seconds: float | None) -> str:
+    """Returns a time with three digits in the unit that suits it: 41.3 ms, 2.10 s, 6 min."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 1e-3:
+        return f"{plain(seconds * 1e6)} µs"
+    if seconds < 1:
+        return f"{plain(seconds * 1e3)} ms"
+    if seconds < 120:
+        return f"{plain(seconds)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def in_unit(longest: float) -> tuple[float, str]:
+    """Returns the unit of a table of times, and how many of it a second has."""
+    return (1e3, "ms") if longest < 2 else (1.0, "s")
+
+
+def signed_percent(change: float | None) -> str:
+    """Returns a change of 1 in percent with its sign: +12%, -3%."""
+    if change is None:
+        return NOTHING
+    rounded = round(100 * change)
+    return f"{'+' if rounded > 0 else '-' if rounded < 0 else ''}{abs(rounded)}%"
+
+
+def _decimals(value: float, digits: int) -> int:
+    rounded = abs(float(f"{value:.{digits}g}"))
+    return min(max(digits - 1 - floor(log10(rounded)), 0), 2) if rounded else 0

@@ -1,0 +1,82 @@
+"""What a report is made of: sections with a plot and the table of the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from markupsafe import Markup
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A line of a legend: what a kind of line, dot or column stands for."""
+
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a header; a cell is text, which the page escapes, or a drawing.
+
+    The first `names` columns are words, the others numbers, which stand to the right. `keys` are those of the
+    drawings in it.
+    """
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    names: int = 1
+    keys: tuple[Key, ...] = ()
+    note: str = ""
+
+    @property
+    def groups(self) -> list[list[tuple[str, ...]]]:
+        """The rows, those together that follow each other with the same first cell."""
+        return [list(rows) for _, rows in groupby(self.rows, lambda row: row[0])]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A plot with its legend, which is empty where the plot says it itself."""
+
+    plot: Markup
+    keys: tuple[Key, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the report: its title, what it shows in a sentence, plots and tables of it."""
+
+    title: str
+    finding: str
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A number that is seen first, with what it means."""
+
+    name: str
+    value: str
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A whole report. `tone` is good, mixed, bad or open: what the verdict amounts to."""
+
+    title: str
+    subject: str
+    tone: str
+    verdict: str
+    because: str
+    advice: tuple[str, ...]
+    hero: Figure | None
+    tiles: tuple[Tile, ...]
+    sections: tuple[Section, ...]
+    facts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    command: str = ""
+    warnings: tuple[str, ...] = ()
