@@ -15,6 +15,7 @@ from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Limits, SamplingConfig
 from trtspec.serving.pace import Policy
+from trtspec.serving.rollout.state import RolloutState
 
 VOCAB = 267
 """The tokens of the `byte_level` tokenizer: bytes, words from 256, and added ones from 264.
@@ -58,7 +59,10 @@ class Visit:
 
 @dataclass(frozen=True)
 class World:
-    """A deployment and its clients; `draft_faults` befall the requests to the draft in turn, and again."""
+    """A deployment and its clients; `draft_faults` befall the requests to the draft in turn, and again.
+
+    The roll-out stands at each of `stands` in turn, and again; None is a file that is gone.
+    """
 
     target: Limits
     draft: Limits
@@ -72,6 +76,7 @@ class World:
     queue: int
     kv_tokens: int | None
     draft_faults: Sequence[Fault | None]
+    stands: Sequence[RolloutState | None]
     visits: Sequence[Visit]
 
     def language(self, sequence: Sequence[int]) -> int:
@@ -159,6 +164,9 @@ def visits(draw: st.DrawFn, index: int, longest: int, places: int, is_calm: bool
 
 
 regular = [(*[None] * gap, fault) for fault in Fault for gap in (0, 1, 4)]
+stands = st.none() | st.builds(
+    RolloutState, st.sampled_from(["speculate", "shadow"]), st.sampled_from([0.0, 0.3, 0.5, 1.0])
+)
 draft_faults = st.sampled_from([(), *regular]) | st.lists(st.sampled_from([None, *Fault]), max_size=8)
 
 
@@ -181,5 +189,6 @@ def worlds(draw: st.DrawFn, is_calm: bool) -> World:
         queue=2 * MOST_VISITS if is_calm else draw(st.integers(0, MOST_VISITS)),
         kv_tokens=draw(st.none() | st.integers(60, 400)),
         draft_faults=draw(draft_faults),
+        stands=draw(st.just(()) | st.lists(stands, min_size=1, max_size=4)),
         visits=[draw(visits(index, longest, places, is_calm)) for index in range(count)],
     )

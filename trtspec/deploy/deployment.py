@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtspec.deploy.ports import Ports
+from trtspec.serving.rollout.file import ROLLOUT
 from trtspec.serving.triton.logs import LOG_FORMAT
 
 _RUNNING = re.compile(r"^trtspec:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
@@ -31,6 +32,11 @@ KEY_HEADER = "trtspec-key"
 def patience(build: Path) -> float:
     """Returns the seconds that a build's engines may take to load: hundreds of gigabytes take minutes."""
     return _START_S + sum(file.stat().st_size for file in build.glob("*/engine/*")) / _SLOW_DISK_B_S
+
+
+def rollout_file(build: Path) -> Path:
+    """Returns the file that says where a build's roll-out stands; its servers see it at the same path."""
+    return build / "rollout.json"
 
 
 def in_url(host: str) -> str:
@@ -92,7 +98,8 @@ class Deployment:
     @property
     def environment(self) -> dict[str, str]:
         """The variables by which the models are told of the deployment."""
-        return {LOG_FORMAT: "json"} if self.json_logs else {}
+        logs = {LOG_FORMAT: "json"} if self.json_logs else {}
+        return {ROLLOUT: str(rollout_file(self.build)), **logs}
 
     @property
     def is_public(self) -> bool:

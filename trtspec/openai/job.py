@@ -177,6 +177,8 @@ def _shared(body: Request, tenant: str, tokenizer: Tokenizer | None, log_probs: 
         values["top_log_probs"] = log_probs
     if tenant:
         values["tenant"] = tenant
+    if user := body.user or body.safety_identifier:
+        values["user"] = user
     return values | _format(body) | _bias(body.logit_bias or {})
 
 

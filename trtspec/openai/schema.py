@@ -61,8 +61,9 @@ class Request(Body):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
-    # Without an effect on the answer.
+    # Without an effect on the answer; a roll-out treats the requests of one user alike.
     user: str | None = None
+    safety_identifier: str | None = None
     # vLLM's extensions.
     top_k: int | None = Field(default=None, ge=-1, lt=2**31)
     min_p: float | None = Field(default=None, ge=0, le=1)
@@ -180,7 +181,6 @@ class ChatRequest(Request):
     store: bool | None = None
     metadata: dict[str, str] | None = None
     service_tier: Literal["auto", "default"] | None = None
-    safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     modalities: list[Literal["text"]] | None = None
 

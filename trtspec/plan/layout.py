@@ -39,6 +39,7 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
         draft_device=draft.device if draft and draft.backend == "torch" and not engines else None,
         num_draft_tokens=resolved.num_draft_tokens,
         policy=resolved.policy,
+        share=resolved.share,
         drafting=resolved.drafting,
         tensorrt_llm=in_process,
         admission=admission,

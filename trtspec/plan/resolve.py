@@ -22,7 +22,7 @@ from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
 from trtspec.plan.memory import budget_of, fits_a_tensor
 from trtspec.plan.resolved import CalibrationPlan, EnginePlan, Resolved, placement
-from trtspec.plan.serving import choose_admission, choose_drafting, choose_layout, choose_policy
+from trtspec.plan.serving import choose_admission, choose_drafting, choose_layout, choose_policy, choose_share
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
 from trtspec.recipe.loader import LoadedRecipe
@@ -67,7 +67,7 @@ def resolve(
     engines = _iterations(choose, engines, on_tensorrt=release is not None)
     _check_device(choose, engines)
     policy, num_draft_tokens = choose_policy(choose, options.max_draft_len)
-    drafting = choose_drafting(choose)
+    share, drafting = choose_share(choose), choose_drafting(choose)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     layout = choose_layout(choose, engines.values())
     admission = choose_admission(choose, engines.values())
@@ -80,6 +80,7 @@ def resolve(
         layout,
         policy,
         num_draft_tokens,
+        share,
         drafting,
         engines,
         admission,

@@ -64,6 +64,7 @@ class Resolved:
     layout: Layout
     policy: Policy
     num_draft_tokens: int | None
+    share: float
     drafting: Drafting | None
     engines: Mapping[Role, EnginePlan]
     admission: AdmissionParameters

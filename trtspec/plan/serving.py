@@ -33,6 +33,11 @@ def choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
     return policy, asked
 
 
+def choose_share(choose: Chooser) -> float:
+    """Returns the share of requests that has drafts, unless a roll-out says otherwise."""
+    return float(choose("speculation.share", 1, "every request"))
+
+
 def choose_drafting(choose: Chooser) -> Drafting | None:
     """None where an engine proposes."""
     method = choose.loaded.recipe.speculation.method

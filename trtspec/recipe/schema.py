@@ -24,6 +24,7 @@ EARLIER_ANSWERS = (
     "some 300 bytes each. None are if left out."
 )
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
+Share = Annotated[int | float, Field(ge=0, le=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Device = Annotated[
     str, BeforeValidator(devices.check), WithJsonSchema({"type": "string", "pattern": devices.PATTERN})
@@ -206,6 +207,11 @@ class Speculation(Section):
         description="adaptive: K follows acceptance and load, round by round; fixed: num_draft_tokens, or"
         " max_draft_len. adaptive if left out, and fixed with num_draft_tokens.",
     )
+    share: Share | None = Field(
+        default=None,
+        description="The share of requests that has drafts, 0 to 1, where trtspec rollout has said nothing"
+        " else; all have if left out.",
+    )
 
 
 class Engine(Section):
@@ -324,6 +330,7 @@ class Recipe(Section):
             ("speculation", "method", "earlier_answers", None),
             ("speculation", "method", DraftModel().model_dump()),
             ("speculation", "policy", None),
+            ("speculation", "share", None),
             ("draft", "device", None),
         ):
             section: Any = values

@@ -48,6 +48,8 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
         parameters["num_draft_tokens"] = str(spec.num_draft_tokens)
     if spec.policy != "fixed":
         parameters["draft_policy"] = spec.policy
+    if spec.share < 1:
+        parameters["speculation_share"] = str(spec.share)
     if spec.drafting is not None:
         parameters["draft_method"] = spec.drafting.kind
         parameters |= {f"draft_method.{name}": str(value) for name, value in spec.drafting.options.items()}

@@ -83,9 +83,10 @@ class RepositorySpec:
     proposes. `draft_device` is where torch runs the draft, beside a target of either backend; None where the
     draft has the target's backend, and runs where that runs it. `num_draft_tokens` is the K of a request that
     names none; with None it is the target's `max_draft_len`, or with the adaptive `policy` follows acceptance
-    and load. `drafting` is None where the draft engine proposes, or nothing does. `tensorrt_llm` is None for
-    engines of the `torch` backend. `admission` is None where the serving side's own defaults hold. `engines`
-    are the models of the bls layout, and empty where the coordinator runs the engines in its own process.
+    and load. `share` is that of the requests that have drafts where no roll-out says otherwise. `drafting` is
+    None where the draft engine proposes, or nothing does. `tensorrt_llm` is None for engines of the `torch`
+    backend. `admission` is None where the serving side's own defaults hold. `engines` are the models of the
+    bls layout, and empty where the coordinator runs the engines in its own process.
     """
 
     model_name: str = "speculative_llm"
@@ -95,6 +96,7 @@ class RepositorySpec:
     tokenizer_dir: str = "../../tokenizer"
     num_draft_tokens: int | None = None
     policy: Policy = "fixed"
+    share: float = 1.0
     drafting: Drafting | None = None
     tensorrt_llm: TensorRtLlm | None = None
     admission: AdmissionParameters | None = None

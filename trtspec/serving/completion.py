@@ -37,7 +37,8 @@ class CompletionRequest:
     are `num_return_sequences` completions of the prompt, each with a seed of its own (`of_sequence`).
     The text is one of the `guide`'s grammar,
     unless `max_tokens`, a stop string or an error ends it before; the guide's own `end_ids` do not count.
-    Only requests of the same `tenant` are drafted from its answer; from one without a name none are.
+    Only requests of the same `tenant` are drafted from its answer; from one without a name none are. During a
+    roll-out the requests of one `user` all have drafts or none; one without a user goes by its prompt.
     """
 
     prompt: str | None = None
@@ -56,6 +57,7 @@ class CompletionRequest:
     num_return_sequences: int = 1
     guide: Guide | None = None
     tenant: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,15 @@ from trtspec.serving.guides.guides import Guides
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.liveness import Liveness
 from trtspec.serving.pace import FixedPace, Pace, Policy
+from trtspec.serving.rollout.arm_timeline import ArmTimeline
+from trtspec.serving.rollout.rollout import Rollout
+from trtspec.serving.rollout.shadow import Shadow
+from trtspec.serving.rollout.state import SHADOW, SPECULATE
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.seeds import of_sequence
 from trtspec.serving.sequences import interleave
 from trtspec.serving.state import CompletionState
-from trtspec.serving.stats import Stats
+from trtspec.serving.stats import ArmStats, Stats
 from trtspec.serving.timeline import Timeline
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -56,8 +60,9 @@ class Coordinator:
     alone. `num_draft_tokens` is the K of a request that names none; with None it is the target's
     `max_draft_len`, or with the adaptive `policy` follows acceptance and load from round to round. With
     `bounds` None as many completions run as the target's batch holds. With `guides` a broken guide is refused
-    before anything runs. All methods are called on the thread of one asyncio loop. `stats` and `failure` may
-    be read from any thread.
+    before anything runs. A `share` of the requests that name no K, 0 to 1, has drafts, unless `rollout` is
+    told of another. All methods are called on the thread of one asyncio loop. `stats` and `failure` may be
+    read from any thread.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class Coordinator:
         drafting: Drafting | None = None,
         policy: Policy = "fixed",
         guides: Guides | None = None,
+        share: float = 1.0,
     ) -> None:
         self._bounds = bounds or Bounds(target.limits.max_batch_size)
         self.stats = Stats(self._bounds.max_places, self._bounds.max_queue_size)
@@ -81,6 +87,9 @@ class Coordinator:
             vocab_size, timeout_s = target.limits.vocab_size, self._bounds.draft_timeout_s
             around = Surroundings(draft, vocab_size, timeout_s, self.stats)
             self._source = make_source(drafting or DRAFT_MODEL, around)
+            beside = replace(around, stats=Stats(fallbacks=self.stats.rollout.shadow_fallbacks))
+            self._shadow_source = make_source(drafting or DRAFT_MODEL, beside)
+        self.rollout = Rollout(share, self.stats.rollout)
         self._tokenizer = tokenizer
         self._num_draft_tokens, self._guides = num_draft_tokens, guides
         self._policy = AdaptivePolicy(target.limits.max_draft_len) if policy == "adaptive" else None
@@ -105,13 +114,15 @@ class Coordinator:
         `EngineFailure` when the target fails and `Cancelled` when it ends the request by itself. Closing the
         generator, or cancelling the task that iterates it, cancels what runs on both engines.
         """
+        takes_part = False
         if request.num_draft_tokens is None:
             request = replace(request, num_draft_tokens=self._num_draft_tokens)
+            takes_part = self.rollout.is_on and self._source is not None
         limit_s = self._bounds.default_timeout_s if request.timeout_s is None else request.timeout_s
         arrived = asyncio.get_running_loop().time()
         if request.num_return_sequences != 1:
-            return self._sequences(request, arrived, arrived + limit_s)
-        return self._run(request, arrived, arrived + limit_s)
+            return self._sequences(request, arrived, arrived + limit_s, takes_part)
+        return self._run(request, arrived, arrived + limit_s, takes_part)
 
     async def complete(self, request: CompletionRequest) -> Delta:
         """Returns the whole of one completion as one `Delta`; raises as `stream` does."""
@@ -123,7 +134,7 @@ class Coordinator:
         return Delta(text, token_ids, deltas[-1].completion, log_probs if request.return_log_probs else None)
 
     async def _sequences(
-        self, wanted: CompletionRequest, arrived: float, deadline: float
+        self, wanted: CompletionRequest, arrived: float, deadline: float, takes_part: bool
     ) -> AsyncGenerator[Delta, None]:
         """Runs several completions of one prompt, which is read once; each needs a place of its own.
 
@@ -142,7 +153,8 @@ class Coordinator:
         is_cached = asyncio.Event()
 
         def start(index: int) -> AsyncGenerator[Delta, None]:
-            return self._run(wanted, arrived, deadline, states[index], is_cached if index else None)
+            after = is_cached if index else None
+            return self._run(wanted, arrived, deadline, takes_part, states[index], after)
 
         async with aclosing(interleave(count, start)) as deltas:
             async for delta in deltas:
@@ -154,10 +166,15 @@ class Coordinator:
         wanted: CompletionRequest,
         arrived: float,
         deadline: float,
+        takes_part: bool,
         ready: CompletionState | None = None,
         after: asyncio.Event | None = None,
     ) -> AsyncGenerator[Delta, None]:
-        """Runs one completion: from its state if that is `ready`, and not before `after` if that is given."""
+        """Runs one completion: from its state if that is `ready`, and not before `after` if that is given.
+
+        One that `takes_part` in the roll-out is of one of its arms, whatever the roll-out says later.
+        """
+        arm: ArmStats | None = None
         self._enter()
         try:
             self._queue.check()
@@ -165,17 +182,25 @@ class Coordinator:
             if state.guide is not None and self._guides is not None:
                 await self._read(self._guides, state.guide, deadline)
             needed = state.num_input_tokens + state.max_tokens + self._target.limits.max_draft_len
-            timeline = Timeline(self.stats, arrived, asyncio.get_running_loop().time)
+            clock = asyncio.get_running_loop().time
+            arm = self.rollout.arm(wanted, state) if takes_part else None
+            timeline = (
+                ArmTimeline(self.stats, arrived, clock, arm) if arm else Timeline(self.stats, arrived, clock)
+            )
             async with self._queue.place(needed, deadline):
                 self._count()
                 timeline.begin(state.num_input_tokens)
                 if after is not None:
                     await after.wait()
-                async with aclosing(self._rounds(wanted, state).run(deadline)) as deltas:
+                async with aclosing(self._deltas(wanted, state, arm, deadline)) as deltas:
                     async for delta in deltas:
                         timeline.told(delta)
                         yield delta
-        except Overdue:
+        except EngineFailure as failure:
+            if arm:
+                arm.failures += 1
+            if not isinstance(failure, Overdue):
+                raise
             raise TimedOut(f"at token {state.num_output_tokens} of {state.max_tokens}") from None
         finally:
             self._leave()
@@ -194,10 +219,23 @@ class Coordinator:
         except GuideError as error:
             raise RequestError("guide", f"refused ({error})", ALLOWED_GUIDES[guide.guide_type]) from None
 
+    def _deltas(
+        self, wanted: CompletionRequest, state: CompletionState, arm: ArmStats | None, deadline: float
+    ) -> AsyncGenerator[Delta, None]:
+        if arm is None or arm.name == SPECULATE:
+            return self._rounds(wanted, state).run(deadline)
+        shadow = None
+        if arm.name == SHADOW:
+            limits, stats = self._target.limits, self.stats.rollout
+            shadow = Shadow(state, self._shadow_source, wanted.tenant, limits, stats)
+        state.num_draft_tokens, state.undrafted_for = 0, ("rollout",)
+        deltas = self._rounds(wanted, state).run(deadline)
+        return shadow.beside(deltas, deadline) if shadow else deltas
+
     def _rounds(self, wanted: CompletionRequest, state: CompletionState) -> Rounds:
         drafter = self._source.drafter(state.text, wanted.tenant) if self._source else None
         pace: Pace = FixedPace()
-        if self._policy and wanted.num_draft_tokens is None:
+        if self._policy and wanted.num_draft_tokens is None and "rollout" not in state.undrafted_for:
             pace = self._policy.pace()
         return Rounds(state, self._target, drafter, pace, self.stats, lambda: self._queue.working)
 
@@ -242,6 +280,7 @@ class Coordinator:
         self._target.reap(now)
         if self._source:
             self._source.reap(now)
+            self._shadow_source.reap(now)
         self._queue.reap(now)
         self.stats.longest_wait_s = self._queue.longest_wait(now)
         self._note_kv_use()

@@ -57,6 +57,10 @@ class GuideError(ServingError):
     """A guide cannot be followed; `str()` says why, in one line."""
 
 
+class RolloutError(ServingError):
+    """A file of the roll-out says nothing that can be followed; `str()` says why, in one line."""
+
+
 class TokenizerError(ServingError):
     """A tokenizer folder cannot be served; `path` names the file or folder."""
 

@@ -39,3 +39,17 @@ class Histogram:
     def cumulative(self) -> list[int]:
         """Returns how many values were at most each bound, and behind these how many there were."""
         return list(accumulate(self._counts[:]))
+
+
+class Spread(Histogram):
+    """A histogram that also adds up the squares of its values, of which the error of their mean follows."""
+
+    __slots__ = ("squares",)
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        super().__init__(bounds)
+        self.squares = 0.0
+
+    def observe(self, value: float) -> None:
+        super().observe(value)
+        self.squares += value * value

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from trtspec.serving.histogram import Histogram
-from trtspec.serving.stats import Stats
+from trtspec.serving.histogram import Histogram, Spread
+from trtspec.serving.stats import RolloutStats, Stats
 
 PREFIX = "trtspec:"
 COUNTED = f"{PREFIX}counted_seconds"
@@ -58,6 +58,9 @@ def gauges(stats: Stats) -> Iterator[Sample]:
     yield Sample("trtspec:max_num_requests_waiting", stats.queue_size, {})
     yield Sample("trtspec:longest_wait_seconds", stats.longest_wait_s, {})
     yield Sample("trtspec:draft_available", int(stats.draft_available), {})
+    yield Sample("trtspec:speculation_share", stats.rollout.speculation_share, {})
+    yield Sample("trtspec:shadow_share", stats.rollout.shadow_share, {})
+    yield Sample("trtspec:rollout_file_malformed", int(stats.rollout.is_malformed), {})
     for engine, use in list(stats.kv_use.items()):
         yield Sample("trtspec:kv_cache_usage_perc", use, {"engine": engine})
     if "target" in stats.kv_use:
@@ -90,25 +93,56 @@ def counters(stats: Stats, seconds: float) -> Iterator[Sample]:
         yield Sample("trtspec:request_success", number, {"finished_reason": reason})
     yield Sample("trtspec:prompt_tokens", stats.prompt_tokens, {})
     yield Sample("trtspec:generation_tokens", stats.generation_tokens, {})
+    yield from _rollout(stats.rollout)
+
+
+def _rollout(rollout: RolloutStats) -> Iterator[Sample]:
+    """Yields what a roll-out counts; where there is none, nothing is counted and little is told."""
+    for name, arm in rollout.arms.items():
+        yield Sample("trtspec:rollout_requests", arm.requests, {"arm": name})
+        yield Sample("trtspec:rollout_request_errors", arm.failures, {"arm": name})
+    shadow = rollout.shadow
+    yield Sample("trtspec:shadow_num_drafts", shadow.num_spec_steps, {})
+    yield Sample("trtspec:shadow_num_draft_tokens", shadow.num_draft_tokens, {})
+    yield Sample("trtspec:shadow_num_accepted_tokens", shadow.num_accepted_draft_tokens, {})
+    for position, accepted in enumerate(shadow.accepted_per_position[:]):
+        yield Sample("trtspec:shadow_num_accepted_tokens_per_pos", accepted, {"position": str(position)})
+    for reason, number in rollout.shadow_fallbacks.items():
+        if number:
+            yield Sample("trtspec:shadow_fallbacks", number, {"reason": reason})
 
 
 def histograms(stats: Stats) -> Iterator[Sample]:
     """Yields the counters of the histograms, of which one value changes many."""
-    yield from _histogram("trtspec:time_to_first_token_seconds", stats.time_to_first_token)
-    yield from _histogram("trtspec:inter_token_latency_seconds", stats.inter_token_latency)
-    yield from _histogram("trtspec:e2e_request_latency_seconds", stats.e2e_latency)
-    yield from _histogram("trtspec:request_queue_time_seconds", stats.queue_time)
+    yield from _histogram("trtspec:time_to_first_token_seconds", stats.time_to_first_token, {})
+    yield from _histogram("trtspec:inter_token_latency_seconds", stats.inter_token_latency, {})
+    yield from _histogram("trtspec:e2e_request_latency_seconds", stats.e2e_latency, {})
+    yield from _histogram("trtspec:request_queue_time_seconds", stats.queue_time, {})
+    for arm in stats.rollout.arms.values():
+        if arm.requests:
+            yield from _spread(
+                "trtspec:rollout_time_to_first_token_seconds", arm.time_to_first_token, arm.name
+            )
+            yield from _spread(
+                "trtspec:rollout_time_per_output_token_seconds", arm.time_per_output_token, arm.name
+            )
 
 
-def _histogram(name: str, histogram: Histogram) -> Iterator[Sample]:
+def _spread(name: str, spread: Spread, arm: str) -> Iterator[Sample]:
+    labels = {"arm": arm}
+    yield Sample(f"{name}_squares", spread.squares, labels)
+    yield from _histogram(name, spread, labels)
+
+
+def _histogram(name: str, histogram: Histogram, labels: dict[str, str]) -> Iterator[Sample]:
     cumulative, total = histogram.cumulative(), histogram.sum
     # They are told one by one, and who reads meanwhile sees a part. The count is the first and the bucket of
     # all values the last: where these two differ, what is between them may be old or new.
-    yield Sample(f"{name}_count", cumulative[-1], {})
-    yield Sample(f"{name}_sum", total, {})
+    yield Sample(f"{name}_count", cumulative[-1], labels)
+    yield Sample(f"{name}_sum", total, labels)
     for bound, number in zip(histogram.bounds, cumulative, strict=False):
-        yield Sample(f"{name}_bucket", number, {"le": str(bound)})
-    yield Sample(f"{name}_bucket", cumulative[-1], {"le": "+Inf"})
+        yield Sample(f"{name}_bucket", number, {**labels, "le": str(bound)})
+    yield Sample(f"{name}_bucket", cumulative[-1], {**labels, "le": "+Inf"})
 
 
 _MEANINGS = {
@@ -119,6 +153,9 @@ _MEANINGS = {
         "max_num_requests_waiting": "How many completions may wait",
         "longest_wait_seconds": "How long the one that waits longest has waited",
         "draft_available": "1 while the draft engine is in use, 0 at rest",
+        "speculation_share": "The share of requests that has drafts, 0 to 1",
+        "shadow_share": "The share of requests whose drafts are scored beside plain decoding, 0 to 1",
+        "rollout_file_malformed": "1 while the file of the roll-out cannot be followed",
         "kv_cache_usage_perc": "Largest share of the KV cache that requests held lately, 0 to 1",
     },
     Kind.COUNTER: {
@@ -134,6 +171,13 @@ _MEANINGS = {
         "counted_seconds": "Seconds since the start when counters were last told, which is once a second",
         "prompt_tokens": "Tokens of prompts",
         "generation_tokens": "Tokens generated",
+        "rollout_requests": "Completions that began during a roll-out, by arm",
+        "rollout_request_errors": "Completions of a roll-out that failed or took too long, by arm",
+        "shadow_num_drafts": "Drafts scored beside plain decoding",
+        "shadow_num_draft_tokens": "Tokens of such drafts",
+        "shadow_num_accepted_tokens": "Tokens of such drafts that the target would have accepted",
+        "shadow_num_accepted_tokens_per_pos": "The same, by their place from 0",
+        "shadow_fallbacks": "Drafts for shadow scoring that did not come, by why",
     },
 }
 _HISTOGRAMS = {
@@ -141,6 +185,10 @@ _HISTOGRAMS = {
     "inter_token_latency_seconds": "Time between one output of a completion and the next",
     "e2e_request_latency_seconds": "Time from the request to its end",
     "request_queue_time_seconds": "Time from the request to its place",
+}
+_SPREADS = {
+    "rollout_time_to_first_token_seconds": "Time from the request to its first tokens, by arm",
+    "rollout_time_per_output_token_seconds": "Time for each token after the first output, by arm",
 }
 _PARTS = {"bucket": "values up to le", "sum": "sum of values", "count": "number of values"}
 _NVIDIAS = (
@@ -153,8 +201,12 @@ FAMILIES = {
         *(Family(PREFIX + name, text, kind) for kind, of in _MEANINGS.items() for name, text in of.items()),
         *(
             Family(f"{PREFIX}{name}_{part}", f"{meaning}: {what}", Kind.COUNTER)
-            for name, meaning in _HISTOGRAMS.items()
-            for part, what in _PARTS.items()
+            for of, parts in (
+                (_HISTOGRAMS, _PARTS),
+                (_SPREADS, {**_PARTS, "squares": "sum of their squares"}),
+            )
+            for name, meaning in of.items()
+            for part, what in parts.items()
         ),
         *_NVIDIAS,
     )

@@ -10,6 +10,7 @@ FALLBACKS = (
     "nothing_found",
     "policy",
     "num_draft_tokens",
+    "rollout",
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
@@ -21,9 +22,10 @@ FALLBACKS = (
 """The reasons why the target goes on alone for a round or burst, where drafts could come from somewhere.
 
 The draft engine rests after failures, failed, took too long or expects the end of the text; the text has
-nothing to look up; the policy chose K = 0; the request or the recipe asks for K = 0; an option of the request
-forbids drafts (`unsplittable_options`), by its name; nothing may end the text yet (`min_tokens`); an engine
-has no room for a draft; one token is left, which is the target's own.
+nothing to look up; the policy chose K = 0; the request or the recipe asks for K = 0; the roll-out has not
+come to the request; an option of the request forbids drafts (`unsplittable_options`), by its name;
+nothing may end the text yet (`min_tokens`); an engine has no room for a draft; one token is left, which
+is the target's own.
 """
 FAILURES = ("invalid_request", "refused", "timed_out", "cancelled", "engine_failure", "internal")
 """The reasons why a request has no answer.

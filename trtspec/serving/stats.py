@@ -6,8 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from trtspec.serving.drafters.source import ORIGINS
-from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram
+from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram, Spread
 from trtspec.serving.reasons import FAILURES, FALLBACKS
+from trtspec.serving.rollout.state import ARMS
 
 
 @dataclass(slots=True)
@@ -50,6 +51,36 @@ class SpeculationCounts:
 
 
 @dataclass(slots=True)
+class ArmStats:
+    """The completions of one arm of a roll-out, and their times in seconds.
+
+    `requests` began; `failures` of them were failed by an engine, or their time limit passed.
+    """
+
+    name: str
+    requests: int = 0
+    failures: int = 0
+    time_to_first_token: Spread = field(default_factory=lambda: Spread(FIRST_TOKEN_S))
+    time_per_output_token: Spread = field(default_factory=lambda: Spread(BETWEEN_TOKENS_S))
+
+
+@dataclass(slots=True)
+class RolloutStats:
+    """The counters of a roll-out, by the names of its arms, and where it stands.
+
+    `shadow` counts the drafts that were scored beside plain decoding, and `shadow_fallbacks` those that did
+    not come, by why.
+    """
+
+    speculation_share: float = 1.0
+    shadow_share: float = 0.0
+    is_malformed: bool = False
+    arms: dict[str, ArmStats] = field(default_factory=lambda: {name: ArmStats(name) for name in ARMS})
+    shadow: SpeculationCounts = field(default_factory=SpeculationCounts)
+    shadow_fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FALLBACKS, 0))
+
+
+@dataclass(slots=True)
 class Stats:
     """The coordinator's counters.
 
@@ -83,6 +114,7 @@ class Stats:
     time_to_first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_S))
     inter_token_latency: Histogram = field(default_factory=lambda: Histogram(BETWEEN_TOKENS_S))
     e2e_latency: Histogram = field(default_factory=lambda: Histogram(REQUEST_S))
+    rollout: RolloutStats = field(default_factory=RolloutStats)
 
     @property
     def draft_failures(self) -> int:

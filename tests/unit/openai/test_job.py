@@ -85,6 +85,9 @@ def test_every_input_is_one_of_the_models(tokenizer: Tokenizer) -> None:
         ({"stop": []}, {}),
         ({"stop": ["a", "b"]}, {"stop_words": ["a", "b"]}),
         ({"response_format": {"type": "text"}}, {}),
+        ({"user": ""}, {}),
+        ({"user": "ann", "safety_identifier": "a"}, {"user": "ann"}),
+        ({"safety_identifier": "a"}, {"user": "a"}),
     ],
 )
 def test_what_asks_for_nothing_is_left_out(values: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ class TestUnknownKeys:
             (
                 "speculation: {zzz: 1}",
                 "speculation.zzz",
-                "known keys here: method, mode, max_draft_len, num_draft_tokens, policy",
+                "known keys here: method, mode, max_draft_len, num_draft_tokens, policy, share",
             ),
         ],
     )

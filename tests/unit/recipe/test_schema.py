@@ -9,6 +9,7 @@ import pytest
 import yaml
 from check_jsonschema import main as check
 from click.testing import CliRunner
+from pydantic import ValidationError
 
 from trtspec.errors import RecipeError
 from trtspec.recipe import gpus, releases
@@ -193,3 +194,19 @@ def test_an_editor_knows_the_names_of_devices(tmp_path: Path, device: object, is
     recipe.write_text(yaml.safe_dump({"name": "pair", "hardware": {"gpu": "h100"}, **ALONE, "draft": draft}))
     result = CliRunner().invoke(check, ["--schemafile", str(schema), str(recipe)])
     assert result.exit_code == (0 if is_valid else 1), result.output
+
+
+@pytest.mark.parametrize(
+    ("share", "is_valid"), [(0, True), (0.05, True), (1, True), (1.01, False), (-1, False), ("5%", False)]
+)
+def test_a_share_is_a_number_from_0_to_1(share: object, is_valid: bool) -> None:
+    values = {"name": "pair", "hardware": {"gpu": "h100"}, **PAIR, "speculation": {"share": share}}
+    if is_valid:
+        assert Recipe.model_validate(values).speculation.share == share
+        assert (
+            Recipe.model_validate(values).digest
+            != Recipe.model_validate({**values, "speculation": {}}).digest
+        )
+    else:
+        with pytest.raises(ValidationError, match="share"):
+            Recipe.model_validate(values)

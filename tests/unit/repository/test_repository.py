@@ -22,6 +22,7 @@ from trtspec.repository.config import config_text
 from trtspec.repository.placement import place
 from trtspec.repository.spec import AdmissionParameters, TensorRtLlm
 from trtspec.roles import Role
+from trtspec.serving.triton.parameters import Parameters
 
 ROOT = Path(__file__).parents[3]
 CHECKED_IN = ROOT / "model_repository" / "speculative_llm"
@@ -105,10 +106,18 @@ def test_who_is_served_and_for_how_long() -> None:
     assert 'key: "kv_tokens"\n  value {\n    string_value: "4096"' in config_text(known)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.05, 1.0])
+def test_the_share_of_requests_with_drafts_is_told_where_it_is_not_all(share: float) -> None:
+    config = text_format.Parse(config_text(RepositorySpec(share=share)), pb.ModelConfig())
+    found = {key: value.string_value for key, value in config.parameters.items()}
+    assert ("speculation_share" in found) == (share < 1)
+    assert Parameters(found, Path()).share("speculation_share") == share
+
+
 def test_tensors_are_nvidias() -> None:
     """Names, types and dimensions of `tensorrt_llm_bls` and of the OpenAI front end, both of 25.03.
 
-    But for `min_p`, `tenant` and `speculation`, which NVIDIA's models do not have, and for the
+    But for `min_p`, `tenant`, `user` and `speculation`, which NVIDIA's models do not have, and for the
     embedding bias, which NVIDIA's `ensemble` has.
     """
     config = text_format.Parse(config_text(RepositorySpec()), pb.ModelConfig())
@@ -117,7 +126,7 @@ def test_tensors_are_nvidias() -> None:
         for tensor in [*config.input, *config.output]
     }
     nvidias = {
-        "STRING [1]": "text_input guided_decoding_guide guided_decoding_guide_type tenant text_output "
+        "STRING [1]": "text_input guided_decoding_guide guided_decoding_guide_type tenant user text_output "
         "finish_reason speculation",
         "STRING [-1]": "stop_words bad_words embedding_bias_words",
         "FP32 [-1]": "embedding_bias_weights",

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import pytest
 import tokenizers
@@ -22,9 +23,11 @@ from trtspec.serving.completion import Completion, CompletionRequest, Delta, End
 from trtspec.serving.coordinator import CHECK_S, Coordinator
 from trtspec.serving.errors import Busy, EngineFailure, ServingError, TimedOut
 from trtspec.serving.executor import Request
+from trtspec.serving.rollout.file import Reading
 from trtspec.serving.stats import SpeculationCounts, Stats
 from trtspec.serving.tokenizer import Tokenizer
 
+STEP_S = 0.037
 LIMIT_S, DRAFT_LIMIT_S, ROUNDING_S = 100.0, 0.1, 1e-9
 LATE_S = 5 * CHECK_S
 """A deadline that passes between two calls of an engine is seen at the next check."""
@@ -93,9 +96,18 @@ class Deployment:
         return faults[self._drafted % len(faults)] if faults else None
 
     async def serve(self) -> list[Told]:
+        steps = asyncio.ensure_future(self._roll_out())
         told = await asyncio.gather(*(self._visit(visit) for visit in self.world.visits))
         self._is_over = True
+        steps.cancel()
+        await asyncio.gather(steps, return_exceptions=True)
         return list(told)
+
+    async def _roll_out(self) -> None:
+        """Moves on while requests run."""
+        for state in cycle(self.world.stands):
+            self.coordinator.rollout.take(Reading(state))
+            await asyncio.sleep(STEP_S)
 
     async def _visit(self, visit: Visit) -> Told:
         told, clock = Told(), asyncio.get_running_loop().time
@@ -177,7 +189,7 @@ def check_ends(deployment: Deployment, told: list[Told]) -> None:
 def check_counts(deployment: Deployment, told: list[Told]) -> None:
     world, stats = deployment.world, deployment.coordinator.stats
     own = [each.speculation for each in completions(told)]
-    for counts in (stats.speculation, *stats.by_origin.values(), *own):
+    for counts in (stats.speculation, *stats.by_origin.values(), *own, stats.rollout.shadow):
         positions = counts.accepted_per_position
         assert sum(positions) == counts.num_accepted_draft_tokens <= counts.num_draft_tokens
         assert positions == sorted(positions, reverse=True)
@@ -197,8 +209,9 @@ def check_counts(deployment: Deployment, told: list[Told]) -> None:
     check_times(stats, completions(told), are_all=all(end.is_whole for end in told))
 
     failed = sum(fault in (Fault.FAILS, Fault.HANGS) for _, fault in deployment.draft.struck)
-    assert stats.draft_failures <= failed
-    if all(end.is_whole for end in told):
+    shadow = stats.rollout.shadow_fallbacks
+    assert stats.draft_failures + shadow["draft_failed"] + shadow["draft_timed_out"] <= failed
+    if all(end.is_whole for end in told) and not world.stands:
         assert stats.draft_failures == failed
     for request in deployment.verifying.requests:
         visit = world.visits[request.input_token_ids[0]]
@@ -276,6 +289,7 @@ def seen(deployment: Deployment, told: list[Told]) -> Counter[str]:
     for origin, counts in stats.by_origin.items():
         happened[f"accepted of {origin}"] += counts.num_accepted_draft_tokens
         happened[f"refused of {origin}"] += counts.num_draft_tokens - counts.num_accepted_draft_tokens
+    happened["scored in the shadow"] += stats.rollout.shadow.num_spec_steps
     happened.update(f"draft {fault.name}" for _, fault in deployment.draft.struck)
     happened.update(type(end.error).__name__ for end in told if end.error)
     happened["left"] += sum(end.has_left for end in told)
@@ -283,7 +297,13 @@ def seen(deployment: Deployment, told: list[Told]) -> Counter[str]:
     return happened
 
 
-DRAFTS = ("accepted of engine", "refused of engine", "accepted of lookup", "refused of lookup")
+DRAFTS = (
+    "scored in the shadow",
+    "accepted of engine",
+    "refused of engine",
+    "accepted of lookup",
+    "refused of lookup",
+)
 MANY = 3000
 CALM = {*DRAFTS, "STOP", "END_ID", "LENGTH"}
 STORMY = {*CALM, "EngineFailure", "TimedOut", "left"}

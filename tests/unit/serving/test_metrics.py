@@ -74,6 +74,9 @@ def test_every_value_is_of_a_family_and_no_two_are_the_same() -> None:
     stats = Stats(kv_use={"target": 0.5, "draft": 0.25})
     stats.record("engine", 4, 2)
     stats.rounds[4] += 1
+    stats.rollout.shadow.record(4, 2)
+    stats.rollout.shadow_fallbacks["nothing_found"] += 1
+    stats.rollout.arms["plain"].requests += 1
     counted = [*counters(stats, 1.0), *histograms(stats)]
     for samples, kind in ((counted, Kind.COUNTER), (list(gauges(stats)), Kind.GAUGE)):
         known = {(sample.name, *sample.labels.items()) for sample in samples}

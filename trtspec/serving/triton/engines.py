@@ -34,6 +34,7 @@ class Pair:
     drafting: Drafting | None = None
     policy: Policy = "fixed"
     guides: Guides | None = None
+    share: float = 1.0
 
     def coordinator(self) -> Coordinator:
         return Coordinator(
@@ -45,6 +46,7 @@ class Pair:
             self.drafting,
             self.policy,
             self.guides,
+            self.share,
         )
 
     def shutdown(self) -> None:
@@ -72,10 +74,9 @@ def load(values: Mapping[str, str], folder: Path) -> Pair:
     engines = _LOADERS[backend](parameters, roles, tokenizer, guides)
     bounds = _bounds(parameters, engines)
     target, draft = engines[0], engines[1] if len(engines) > 1 else None
-    drafting = _drafting(parameters)
-    return Pair(
-        target, draft, tokenizer, longest, backend != "bls", bounds, drafting, _policy(parameters), guides
-    )
+    drafting, policy = _drafting(parameters), _policy(parameters)
+    share = parameters.share("speculation_share")
+    return Pair(target, draft, tokenizer, longest, backend != "bls", bounds, drafting, policy, guides, share)
 
 
 def _guides(parameters: Parameters, tokenizer: Tokenizer, roles: Sequence[str]) -> Guides:

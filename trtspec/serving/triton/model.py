@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 from trtspec.serving.errors import RequestError, ServingError
+from trtspec.serving.rollout.file import ROLLOUT, RolloutFile
 from trtspec.serving.triton import engines, logs
 from trtspec.serving.triton.departures import Departures
 from trtspec.serving.triton.metrics import Metrics
@@ -35,6 +37,8 @@ class TritonPythonModel:
         try:
             self._service = Service(lambda: self.load(parameters, folder), metrics.update, self._watchdog)
             self._service.every(LOOK_S, Stopping(self._service.drain).look)
+            if rollout := os.environ.get(ROLLOUT):
+                self._service.follow(RolloutFile(Path(rollout)))
         except BaseException as error:
             self._watchdog.close()
             if isinstance(error, ServingError):

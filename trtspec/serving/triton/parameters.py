@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,14 +56,23 @@ class Parameters:
 
     def fraction(self, key: str) -> float:
         """Returns a number above 0 and below 1, as `KvCacheConfig` demands."""
-        text = self.text(key)
-        try:
-            value = float(text)
-        except ValueError:
-            value = 0.0
+        value = self._real(key)
         if not 0 < value < 1:
-            raise _wrong(key, text, "not a number between 0 and 1")
+            raise _wrong(key, self.text(key), "not a number between 0 and 1")
         return value
+
+    def share(self, key: str) -> float:
+        """Returns a number from 0 to 1; 1 where the key is missing."""
+        value = self._real(key) if key in self.values else 1.0
+        if not 0 <= value <= 1:
+            raise _wrong(key, self.text(key), "not a number from 0 to 1")
+        return value
+
+    def _real(self, key: str) -> float:
+        try:
+            return float(self.text(key))
+        except ValueError:
+            return math.nan
 
 
 def _wrong(key: str, text: str, problem: str) -> EngineLoadError:

@@ -86,6 +86,7 @@ def read(
         return_log_probs=bool(values["return_log_probs"]),
         guide=read_guide(values["guided_decoding_guide_type"] or "", values["guided_decoding_guide"] or ""),
         tenant=values["tenant"] or "",
+        user=values["user"] or "",
         timeout_s=_timeout_s(parameters.get(_TIMEOUT), timeout_us),
         **{name: values[name] for name in _HAVE_DEFAULTS if values[name] is not None},
     )

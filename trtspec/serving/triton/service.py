@@ -8,11 +8,13 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import Busy, Cancelled, EngineLoadError, RequestError, ServingError, TimedOut
 from trtspec.serving.executor import Request
+from trtspec.serving.rollout.file import LOOK_S, Reading, RolloutFile
 from trtspec.serving.stats import Stats
 from trtspec.serving.triton.engines import Pair
 from trtspec.serving.triton.loop import LoopThread
@@ -79,6 +81,20 @@ class Service:
     def every(self, seconds: float, work: Callable[[], object]) -> None:
         """Has `work` called on the loop every so many seconds."""
         self._loop.every(seconds, work)
+
+    def follow(self, file: RolloutFile) -> None:
+        """Goes by what the file of a roll-out says, from now on; the file is read on other threads."""
+
+        def take(reading: Reading | None) -> None:
+            if reading:
+                self._coordinator.rollout.take(reading)
+
+        def look() -> None:
+            asked = asyncio.get_running_loop().run_in_executor(None, file.look)
+            asked.add_done_callback(lambda done: None if done.cancelled() else take(done.result()))
+
+        self._loop.call(lambda: take(file.look()))
+        self._loop.every(LOOK_S, look)
 
     def drain(self, grace_s: float) -> None:
         """Refuses new requests, and cancels those that still run after `grace_s` seconds.
@@ -186,4 +202,8 @@ async def _warm_up(pair: Pair) -> None:
                 await AsyncExecutor(executor).answer(Request([0], max_tokens=4), math.inf)
             except ServingError as error:
                 raise EngineLoadError(f"the {name} engine", f"cannot run: {error}") from error
-    await pair.coordinator().complete(CompletionRequest(prompt_token_ids=[0], max_tokens=8, end_id=NO_END))
+    await (
+        replace(pair, share=1.0)
+        .coordinator()
+        .complete(CompletionRequest(prompt_token_ids=[0], max_tokens=8, end_id=NO_END))
+    )

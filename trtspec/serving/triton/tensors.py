@@ -74,6 +74,7 @@ INPUTS = (
     InputTensor("guided_decoding_guide_type", Datatype.STRING),
     InputTensor("guided_decoding_guide", Datatype.STRING),
     InputTensor("tenant", Datatype.STRING),
+    InputTensor("user", Datatype.STRING),
     InputTensor("return_perf_metrics", Datatype.BOOL),
     InputTensor("return_num_input_tokens", Datatype.BOOL),
     InputTensor("return_num_output_tokens", Datatype.BOOL),

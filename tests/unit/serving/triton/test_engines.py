@@ -80,6 +80,14 @@ def test_a_fraction_lies_between_0_and_1(text: str) -> None:
     assert Parameters({"fraction": "0.85"}, Path()).fraction("fraction") == 0.85
 
 
+@pytest.mark.parametrize("text", ["-0.1", "1.1", "nan", "inf", "half", "0,5"])
+def test_a_share_lies_between_0_and_1(text: str) -> None:
+    with pytest.raises(EngineLoadError, match=rf"share: '{text}' .* is not a number from 0 to 1$"):
+        Parameters({"share": text}, Path()).share("share")
+    for known, share in (({"share": "0"}, 0.0), ({"share": "1"}, 1.0), ({}, 1.0)):
+        assert Parameters(known, Path()).share("share") == share
+
+
 def test_a_flag_is_true_or_false() -> None:
     parameters = Parameters({"yes": "true", "no": "false", "maybe": "1"}, Path())
     assert (parameters.flag("yes"), parameters.flag("no")) == (True, False)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
+from tests.unit.serving.rollout.test_file import put
 from tests.unit.serving.triton.conftest import ENDLESS, LIMITS, SECONDS, Serve, ask
 from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.metrics import counters, histograms
+from trtspec.serving.rollout.file import RolloutFile
 from trtspec.serving.stats import Stats
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import Pair
@@ -36,6 +40,28 @@ def test_one_answer_or_a_stream_are_the_same_text(serve: Serve) -> None:
     assert all(chunk.text for chunk in streamed.heard[:-1])
     assert whole.heard[0].completion is not None
     assert whole.heard[0].completion.num_output_tokens == 400
+
+
+def test_it_follows_the_file_of_a_roll_out(serve: Serve, tmp_path: Path) -> None:
+    """The first look is before the first request, the others every second, on another thread."""
+    service, _ = serve()
+    path, named, texts = tmp_path / "rollout.json", replace(ENDLESS, num_draft_tokens=None), set()
+
+    def drafted() -> int:
+        client = ask(service, named)
+        texts.add(client.text())
+        assert client.heard[-1].completion is not None
+        return client.heard[-1].completion.speculation.num_draft_tokens
+
+    assert drafted() > 0
+    path.write_text('{"version": 1, "mode": "speculate", "share": 0}')
+    service.follow(RolloutFile(path))
+    assert drafted() == 0
+    put(path, '{"version": 1, "mode": "speculate", "share": 1}')
+    deadline = time.monotonic() + SECONDS
+    while not drafted():
+        assert time.monotonic() < deadline
+    assert len(texts) == 1
 
 
 def test_log_probs_of_an_answer_and_of_a_stream_are_the_same(serve: Serve) -> None:

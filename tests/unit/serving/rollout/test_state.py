@@ -1,0 +1,91 @@
+"""Who has drafts at which share, and what a file may say."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtspec.serving.errors import RolloutError
+from trtspec.serving.rollout.state import PLAIN, SHADOW, SPECULATE, RolloutState, parse, place_of
+
+NOTHING = memoryview(b"")
+shares = st.floats(0, 1)
+
+
+def prompt(*token_ids: int) -> memoryview:
+    return memoryview(array("i", token_ids))
+
+
+@given(st.text(), st.text(min_size=1), st.tuples(shares, shares))
+def test_who_is_in_stays_in_at_every_larger_share(tenant: str, user: str, two: tuple[float, float]) -> None:
+    place = place_of(tenant, user, NOTHING)
+    assert 0 <= place < 1
+    smaller, larger = sorted(two)
+    if RolloutState(share=smaller).arm(place) == SPECULATE:
+        assert RolloutState(share=larger).arm(place) == SPECULATE
+    assert RolloutState(share=0.0).arm(place) == PLAIN
+    assert RolloutState("shadow", 1.0).arm(place) == SHADOW
+
+
+@given(st.lists(st.integers(0, 2**31 - 1)), st.lists(st.integers(0, 2**31 - 1)))
+def test_a_user_has_one_place_and_a_prompt_another(first: list[int], second: list[int]) -> None:
+    assert place_of("one", "ann", prompt(*first)) == place_of("one", "ann", prompt(*second))
+    assert place_of("one", "ann", NOTHING) != place_of("two", "ann", NOTHING)
+    assert (place_of("", "", prompt(*first)) == place_of("", "", prompt(*second))) == (first == second)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.25, 0.5])
+@pytest.mark.parametrize("by", ["user", "prompt"])
+def test_the_share_is_the_one_that_was_asked_for(share: float, by: str) -> None:
+    """Of 20,000 users who are counted through, as many as chance allows: five standard deviations."""
+    number, state = 20_000, RolloutState(share=share)
+    places = (
+        place_of("", f"user-{n}", NOTHING) if by == "user" else place_of("", "", prompt(1, 2, n))
+        for n in range(number)
+    )
+    found = sum(state.arm(place) == SPECULATE for place in places)
+    assert abs(found - share * number) < 5 * math.sqrt(number * share * (1 - share))
+
+
+@pytest.mark.parametrize("mode", ["speculate", "shadow"])
+@pytest.mark.parametrize("share", [0, 0.25, 1])
+def test_a_file_says_a_state_and_may_say_more(mode: Any, share: float) -> None:
+    said = {"version": 1, "mode": mode, "share": share, "since": "yesterday"}
+    assert parse(json.dumps(said)) == RolloutState(mode, share)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "not a JSON object"),
+        ("{}", "version is None"),
+        ('{"version": 2, "mode": "speculate", "share": 1}', "version is 2"),
+        ('{"version": 1, "mode": "all", "share": 1}', "mode is 'all'"),
+        ('{"version": 1, "mode": [], "share": 1}', "mode is"),
+        ('{"version": 1, "mode": "shadow"}', "share is None"),
+        ('{"version": 1, "mode": "shadow", "share": true}', "share is True"),
+        ('{"version": 1, "mode": "shadow", "share": "1"}', "share is '1'"),
+        ('{"version": 1, "mode": "shadow", "share": 1.01}', "share is 1.01"),
+        ('{"version": 1, "mode": "shadow", "share": -0.1}', "share is -0.1"),
+        ('{"version": 1, "mode": "shadow", "share": NaN}', "share is nan"),
+        ('{"version": 1, "mode": "shadow", "share": 1e999}', "share is inf"),
+    ],
+)
+def test_what_cannot_be_followed_is_said(text: str, problem: str) -> None:
+    with pytest.raises(RolloutError, match=problem.replace("[", r"\[")):
+        parse(text)
+
+
+@given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_nothing_else_is_ever_raised(text: str) -> None:
+    with pytest.raises(RolloutError):
+        parse(text)

@@ -1,0 +1,62 @@
+"""The file that says where the roll-out stands; whoever changes it replaces it whole.
+
+It is found by its path at each look: in Kubernetes the path of a ConfigMap's file leads to another one after
+a change.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.serving.errors import RolloutError
+from trtspec.serving.rollout.state import RolloutState, parse
+
+ROLLOUT = "TRTSPEC_ROLLOUT"
+"""The environment variable with the path of the file, which need not be there."""
+LOOK_S = 1.0
+"""The seconds between two looks."""
+_MOST_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the file says: a state, None where there is no file, or what is wrong with it."""
+
+    state: RolloutState | None = None
+    problem: str = ""
+
+
+class RolloutFile:
+    """Reads the file again when it has changed; a look at one that has not is one system call."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: object = None
+
+    def look(self) -> Reading | None:
+        """Returns what the file says if it may have changed since the last look."""
+        seen = self._status()
+        if seen == self._seen:
+            return None
+        self._seen = seen
+        return self._read()
+
+    def _status(self) -> object:
+        try:
+            status = os.stat(self.path)
+        except OSError as error:
+            return error.errno
+        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _read(self) -> Reading:
+        try:
+            with self.path.open("rb") as file:
+                return Reading(parse(file.read(_MOST_BYTES).decode(errors="replace")))
+        except (FileNotFoundError, NotADirectoryError):
+            return Reading()
+        except OSError as error:
+            return Reading(problem=f"cannot be read: {error.strerror}")
+        except RolloutError as error:
+            return Reading(problem=str(error))
