@@ -123,9 +123,7 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
     """
     source, options, mapping = engine.model.source, engine.options, engine.checkpoint.mapping
     layers = len(mapping.layers(0, source.num_hidden_layers))
-    heads = max(source.num_key_value_heads // mapping.tp_size, 1)
     dtype = DTYPES[engine.checkpoint.dtype]
-    kv_item = ITEM_SIZE[FP8 if engine.checkpoint.fp8_kv_cache else dtype]
     rows = options.num_verified_tokens
     logits = _LOGIT_COPIES * rows * source.vocab_size * _LOGIT_SIZE
     # Activations are widest in the MLP: the residual, its norm and what was added to it; gate, up and their
@@ -134,8 +132,16 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
     return EngineMemory(
         weights=max(rank_sizes(source, engine.checkpoint)),
         workspace=_RUNTIME + options.max_num_tokens * width * ITEM_SIZE[dtype] + logits,
-        kv_per_token=2 * layers * heads * source.head_size * kv_item,
+        kv_per_token=layers * kv_of_layer(engine),
     )
+
+
+def kv_of_layer(engine: EnginePlan) -> int:
+    """Returns the bytes of KV cache that a token takes in one layer of one tensor-parallel rank."""
+    source, checkpoint = engine.model.source, engine.checkpoint
+    heads = max(source.num_key_value_heads // checkpoint.mapping.tp_size, 1)
+    item = ITEM_SIZE[FP8 if checkpoint.fp8_kv_cache else DTYPES[checkpoint.dtype]]
+    return 2 * heads * source.head_size * item
 
 
 def fits_a_tensor(engine: EnginePlan, tokens: int) -> bool:

@@ -1,0 +1,81 @@
+"""What a step of a published model reads and computes, by hand from its config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.published import CONFIGS
+from trtspec.build.plan import make_plan
+from trtspec.forecast.roofline import Network
+from trtspec.plan.resolved import Resolved
+from trtspec.plan.speed import network, unforeseeable
+from trtspec.recipe.gpus import GPUS
+from trtspec.roles import Role
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+VOCABULARY, HIDDEN, INNER, LAYERS = 128256, 8192, 28672, 80
+
+
+@contextmanager
+def silent(_label: str, _total: int | None) -> Iterator[Callable[[int], None]]:
+    yield lambda _: None
+
+
+def resolved(recipe: Path) -> Resolved:
+    return make_plan(recipe, {}, silent, to_run=False).resolved
+
+
+def test_llama_70b_in_fp8(hub_cache: Path) -> None:
+    attention = HIDDEN * (HIDDEN + 2 * 8 * 128) + HIDDEN * HIDDEN
+    linear = LAYERS * (attention + 3 * HIDDEN * INNER)
+    head, norms = VOCABULARY * HIDDEN, (2 * LAYERS + 1) * HIDDEN
+    found = network(resolved(RECIPES / "llama-3.3-70b-h200.yaml").target)
+    assert found == Network(
+        weight_bytes=linear + 2 * head + 2 * norms,
+        kv_bytes=2 * LAYERS * 8 * 128,
+        flops_8=2 * linear,
+        flops_16=2 * head,
+        attention_flops=4 * LAYERS * 64 * 128,
+        layers=LAYERS,
+        row_bytes=2 * HIDDEN,
+    )
+    config = CONFIGS["nvidia/Llama-3.3-70B-Instruct-FP8"]
+    assert (config["hidden_size"], config["intermediate_size"]) == (HIDDEN, INNER)
+
+
+def test_ranks_share_one_model(hub_cache: Path, tmp_path: Path) -> None:
+    one = network(resolved(RECIPES / "llama-3.3-70b-h200.yaml").target)
+    two = network(resolved(RECIPES / "llama-3.3-70b-2xh100.yaml").target)
+    assert (two.tensor, two.flops_8, two.kv_bytes) == (2, one.flops_8, one.kv_bytes)
+    assert two.weight_bytes - one.weight_bytes == 2 * (2 * LAYERS + 1) * HIDDEN  # norms are on both
+
+
+def test_a_tied_head_is_read_and_its_table_is_not(hub_cache: Path) -> None:
+    draft = network(resolved(RECIPES / "llama-3.3-70b-h200.yaml").engines[Role.DRAFT])
+    published = 1_235_814_400  # parameters of Llama 3.2 1B by its card
+    assert draft.weight_bytes == 2 * published
+    assert draft.flops_8 == 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tflops", "gb_s"), [("h200", 1979, 4800), ("h100", 1979, 3350), ("b200", 4500, 8000)]
+)
+def test_gpus_are_as_on_their_data_sheets(gpu: str, tflops: float, gb_s: int) -> None:
+    assert (GPUS[gpu].tflops_8, GPUS[gpu].bandwidth_gb_s) == (tflops, gb_s)
+    for found in GPUS.values():
+        assert (found.tflops_8 is not None) == found.fp8
+        assert not found.tflops_8 or found.tflops_8 == pytest.approx(2 * found.tflops_16, rel=0.02)
+
+
+def test_what_has_no_data_sheet_has_no_forecast(hub_cache: Path, tmp_path: Path) -> None:
+    text = (RECIPES / "llama-3.3-70b-h200.yaml").read_text()
+    assert unforeseeable(resolved(RECIPES / "llama-3.3-70b-h200.yaml")) is None
+    on_cpu = tmp_path / "cpu.yaml"
+    on_cpu.write_text(text.replace("\ndraft:\n", "\ndraft:\n  device: cpu\n"))
+    reason = unforeseeable(resolved(on_cpu))
+    assert reason is not None
+    assert "a draft on the CPU" in reason

@@ -1,0 +1,62 @@
+"""What drafts will bring a pair at a load, by the roofline and Leviathan's model; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.forecast.roofline import Chip, Load, Network, round_costs, step
+from trtspec.forecast.speedup import RoundCosts, speedup
+
+_HALVINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and what proposes for it on GPUs of one kind.
+
+    `draft` is None where drafts are looked up and cost nothing. `overhead_s` is what a round costs besides
+    the engines, and `longest` the longest draft that the target verifies.
+    """
+
+    target: Network
+    draft: Network | None
+    chip: Chip
+    overhead_s: float
+    longest: int
+
+    def costs(self, load: Load, length: int) -> RoundCosts:
+        """Returns the costs of a round with a draft of `length` tokens."""
+        return round_costs(self.target, self.draft, self.chip, load, length, self.overhead_s)
+
+    def plain_tokens_per_second(self, load: Load) -> float:
+        """Returns the tokens a second of all texts without drafts."""
+        return load.texts / step(self.target, self.chip, load).seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The draft length with the largest speed-up, and that; 0 and 1.0 where no draft gains."""
+
+    length: int
+    speedup: float
+
+
+def best(pair: Pair, load: Load, acceptance: float, longest: int | None = None) -> Best:
+    """Returns the best length where each position is accepted with the same probability.
+
+    `longest` is the pair's if left out.
+    """
+    lengths = range(1, (longest or pair.longest) + 1)
+    found = [Best(n, speedup([acceptance] * n, pair.costs(load, n))) for n in lengths]
+    return max([Best(0, 1.0), *found], key=lambda one: one.speedup)
+
+
+def break_even(pair: Pair, load: Load) -> float | None:
+    """Returns the acceptance from which drafts gain at this load; None where even 1.0 would not."""
+    if not best(pair, load, 1.0).length:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if best(pair, load, middle).length else (middle, high)
+    return high

@@ -1,0 +1,137 @@
+"""How fast the engines of a plan will be, and what drafts will bring; pure.
+
+The numbers of a model are exact: its bytes are those of its checkpoint without the table of embeddings, a
+weight is multiplied and added once for each row, and attention multiplies queries with keys and the result
+with values. What the GPUs make of them is the roofline of `trtspec.forecast`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from trtspec.checkpoint.cast import DTYPES
+from trtspec.checkpoint.convert import rank_sizes
+from trtspec.forecast.outlook import Best, Pair, best, break_even
+from trtspec.forecast.roofline import Chip, Load, Network, Step, step
+from trtspec.models.families import family_of
+from trtspec.models.tensors import ITEM_SIZE
+from trtspec.plan.memory import Budget, kv_of_layer
+from trtspec.plan.resolved import EnginePlan, Layout, Resolved
+from trtspec.recipe import gpus
+from trtspec.roles import Role
+
+ACCEPTANCES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+STREAMS = (1, 2, 4, 8, 16, 32, 64)
+CONTEXT = 1024
+
+ROUND_S: dict[Layout, float] = {"in_process": 57e-6, "bls": 2e-3}
+"""What a round costs inside Triton besides the engines, by our own measurement (`tests/perf/README.md`); in
+the bls layout with both engines Python models, which cost more than NVIDIA's C++ backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is expected with so many `streams`, texts at work at once.
+
+    `plain` is a step of the target alone, `draft_cost` a token of the draft in such steps; `best` has the
+    draft length and speed-up for each of `ACCEPTANCES`, and drafts gain from the acceptance `break_even` on,
+    never if that is None. `fits` is whether the KV caches hold so many texts.
+    """
+
+    streams: int
+    plain: Step
+    tokens_per_second: float
+    draft_cost: float
+    best: tuple[Best, ...]
+    break_even: float | None
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The forecast of a plan: texts have `context` tokens on average, drafts at most `longest`."""
+
+    pair: Pair
+    context: int
+    longest: int
+    rows: tuple[Row, ...]
+
+    def at(self, streams: int) -> Load:
+        return Load(streams, self.context)
+
+
+def unforeseeable(resolved: Resolved) -> str | None:
+    """Returns why no speed can be told before a run; None where it can."""
+    if resolved.release is None:
+        return "engines of the torch backend have no data sheet: `trtspec bench` measures them"
+    draft = resolved.engines.get(Role.DRAFT)
+    if draft and draft.backend == "torch":
+        return "a draft on the CPU has no data sheet: `trtspec bench` measures it"
+    return None
+
+
+def speed(resolved: Resolved, budget: Budget, context: int | None = None) -> Speed:
+    """Returns the forecast; `context` is `CONTEXT`, or half of the longest text if that is less."""
+    draft, options = resolved.engines.get(Role.DRAFT), resolved.target.options
+    context = context or min(CONTEXT, options.max_seq_len // 2)
+    pair = Pair(
+        network(resolved.target),
+        network(draft) if draft else None,
+        chip(gpus.GPUS[resolved.loaded.recipe.hardware.gpu]),
+        ROUND_S[resolved.layout],
+        options.max_draft_len,
+    )
+    return Speed(pair, context, pair.longest, tuple(_rows(pair, context, budget, STREAMS)))
+
+
+def _rows(pair: Pair, context: int, budget: Budget, streams: Sequence[int]) -> list[Row]:
+    return [
+        Row(
+            load.texts,
+            step(pair.target, pair.chip, load),
+            pair.plain_tokens_per_second(load),
+            pair.costs(load, 1).draft,
+            tuple(best(pair, load, acceptance) for acceptance in ACCEPTANCES),
+            break_even(pair, load),
+            load.texts * (context + pair.longest) <= budget.tokens,
+        )
+        for load in (Load(count, context) for count in streams)
+    ]
+
+
+def chip(gpu: gpus.GpuProduct) -> Chip:
+    """Returns what a GPU could do in a second; a link carries half of its bytes each way."""
+    flops_16 = gpu.tflops_16 * 1e12
+    return Chip(
+        gpu.bandwidth_gb_s * 1e9,
+        gpu.link_gb_s * 1e9 / 2,
+        flops_16,
+        gpu.tflops_8 * 1e12 if gpu.tflops_8 else flops_16,
+    )
+
+
+def network(engine: EnginePlan) -> Network:
+    """Returns what a step of an engine reads and computes, all its ranks together."""
+    source, checkpoint = engine.model.source, engine.checkpoint
+    mapping, item = checkpoint.mapping, ITEM_SIZE[DTYPES[checkpoint.dtype]]
+    embeddings = source.vocab_size * source.hidden_size
+    linear = sum(
+        prod(part.shape)
+        for weight in family_of(source).weights(source)
+        if weight.linear
+        for part in weight.parts
+    )
+    queries = source.num_attention_heads * source.head_size
+    return Network(
+        weight_bytes=sum(rank_sizes(source, checkpoint)) - embeddings * item,
+        kv_bytes=source.num_hidden_layers * kv_of_layer(engine) * mapping.tp_size,
+        flops_8=2 * linear if checkpoint.fp8 else 0,
+        flops_16=2 * (embeddings if checkpoint.fp8 else embeddings + linear),
+        attention_flops=4 * source.num_hidden_layers * queries,
+        layers=source.num_hidden_layers,
+        row_bytes=source.hidden_size * item,
+        tensor=mapping.tp_size,
+        pipeline=mapping.pp_size,
+    )
