@@ -42,9 +42,10 @@ def _llama(hidden: int, inner: int, layers: int, heads: int, factor: float, **mo
     }
 
 
-def _qwen(
+def qwen(
     version: int, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, **more: Any
 ) -> dict[str, Any]:
+    """The config of a Qwen2, 2.5 (version 2) or 3."""
     return {
         "architectures": [f"Qwen{version}ForCausalLM"],
         "model_type": f"qwen{version}",
@@ -94,18 +95,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "nvidia/Llama-3.1-8B-Instruct-FP8": _llama(4096, 14336, 32, 32, 8.0),
     "meta-llama/Llama-3.2-3B-Instruct": _llama(3072, 8192, 28, 24, 32.0, head_dim=128, **TIED),
     "meta-llama/Llama-3.2-1B-Instruct": _llama(2048, 8192, 16, 32, 32.0, head_dim=64, **TIED),
-    "Qwen/Qwen2.5-72B-Instruct": _qwen(2, 8192, 29568, 80, 64, 8, **LARGE),
-    "Qwen/Qwen2.5-32B-Instruct": _qwen(2, 5120, 27648, 64, 40, 8, **LARGE),
-    "Qwen/Qwen2.5-1.5B-Instruct": _qwen(2, 1536, 8960, 28, 12, 2, **SMALL, **TIED),
-    "Qwen/Qwen2.5-0.5B-Instruct": _qwen(2, 896, 4864, 24, 14, 2, **SMALL, **TIED),
-    "Qwen/Qwen3-32B": _qwen(3, 5120, 25600, 64, 64, 8, **SMALL),
-    "Qwen/Qwen3-0.6B": _qwen(3, 1024, 3072, 28, 16, 8, **SMALL, **TIED),
+    "Qwen/Qwen2.5-72B-Instruct": qwen(2, 8192, 29568, 80, 64, 8, **LARGE),
+    "Qwen/Qwen2.5-32B-Instruct": qwen(2, 5120, 27648, 64, 40, 8, **LARGE),
+    "Qwen/Qwen2.5-1.5B-Instruct": qwen(2, 1536, 8960, 28, 12, 2, **SMALL, **TIED),
+    "Qwen/Qwen2.5-0.5B-Instruct": qwen(2, 896, 4864, 24, 14, 2, **SMALL, **TIED),
+    "Qwen/Qwen3-32B": qwen(3, 5120, 25600, 64, 64, 8, **SMALL),
+    "Qwen/Qwen3-0.6B": qwen(3, 1024, 3072, 28, 16, 8, **SMALL, **TIED),
     "mistralai/Mistral-Large-Instruct-2407": _mistral(12288, 28672, 88, 96, 32768, 1e6),
     "mistralai/Mistral-7B-Instruct-v0.3": _mistral(4096, 14336, 32, 32, 32768, 1e6),
     "mistralai/Mistral-Small-24B-Instruct-2501": _mistral(5120, 32768, 40, 32, 131072, 1e8),
     # Its card has what it was made of, Qwen2.5 0.5B and Mistral's vocabulary, and its 593 million parameters:
     # with a head of its own.
-    "alamios/Mistral-Small-3.1-DRAFT-0.5B": _qwen(
+    "alamios/Mistral-Small-3.1-DRAFT-0.5B": qwen(
         2, 896, 4864, 24, 14, 2, vocab_size=131072, bos_token_id=1, eos_token_id=2
     ),
 }
@@ -167,9 +168,7 @@ def write_cache(folder: Path) -> None:
     """Makes `folder` a Hub cache (`HF_HUB_CACHE`) that has every model whole, and the texts by their name."""
     for name, config in CONFIGS.items():
         snapshot = _snapshot(folder, f"models--{name.replace('/', '--')}")
-        _write_model(
-            snapshot, {**config, "torch_dtype": "bfloat16", "hidden_act": "silu"}, QUANTIZED.get(name)
-        )
+        write_model(snapshot, config, QUANTIZED.get(name))
     texts = _snapshot(folder, "datasets--abisee--cnn_dailymail") / "3.0.0"
     texts.mkdir()
     (texts / "validation-00000-of-00001.parquet").touch()
@@ -183,7 +182,9 @@ def _snapshot(folder: Path, repository: str) -> Path:
     return snapshot
 
 
-def _write_model(folder: Path, config: Mapping[str, Any], quantized: Mapping[str, Any] | None) -> None:
+def write_model(folder: Path, config: Mapping[str, Any], quantized: Mapping[str, Any] | None = None) -> None:
+    """Writes a model in bfloat16, or `quantized` to FP8, with holes in place of its weights."""
+    config = {**config, "torch_dtype": "bfloat16", "hidden_act": "silu"}
     vocabulary = _vocabulary(config)
     files = {
         "config.json": config,

@@ -26,9 +26,9 @@ ACCEPTANCES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 STREAMS = (1, 2, 4, 8, 16, 32, 64)
 CONTEXT = 1024
 
-ROUND_S: dict[Layout, float] = {"in_process": 57e-6, "bls": 2e-3}
-"""What a round costs inside Triton besides the engines, by our own measurement (`tests/perf/README.md`); in
-the bls layout with both engines Python models, which cost more than NVIDIA's C++ backend."""
+ROUND_S: dict[Layout, float] = {"in_process": 116e-6, "bls": 2e-3}
+"""What a round of one stream costs inside Triton besides the engines, as measured in `tests/perf/README.md`;
+in the bls layout with both engines Python models, which cost more than NVIDIA's C++ backend."""
 
 
 @dataclass(frozen=True, slots=True)
