@@ -1,61 +1,150 @@
-"""`trtspec plan`: every value of a build with where it came from, and the steps."""
+"""`trtspec plan`: every value of a build with where it came from, what to expect of it, and the steps."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtspec.errors import UnavailableError
+from trtspec.terminal.advice import advice_as_json, alternatives_as_json, print_advice, print_alternatives
+from trtspec.terminal.forecast import print_speed, speed_as_json
 from trtspec.terminal.memory import embedded_as_json, memory_as_json, print_embedded, print_memory
 from trtspec.terminal.options import BackendOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.terminal.output import out
 from trtspec.terminal.steps import print_steps, steps_as_json
 
-EXAMPLES = ("trtspec plan recipe.yaml", "trtspec plan recipe.yaml --commands")
+if TYPE_CHECKING:
+    from trtspec.build.plan import Plan
+    from trtspec.forecast.rules import Measured
+    from trtspec.plan.outlook import Outlook
+
+SUFFIXES = (".svg", ".png", ".pdf")
+EXAMPLES = (
+    "trtspec plan recipe.yaml",
+    "trtspec plan recipe.yaml --measured results/ --picture plan.svg",
+    "trtspec plan recipe.yaml --commands",
+)
+
+
+def _drawable(file: Path | None) -> Path | None:
+    if file and file.suffix not in SUFFIXES:
+        raise typer.BadParameter(f"{file}: its name must end with {', '.join(SUFFIXES)}")
+    return file
 
 
 def plan(
     recipe: RecipeArgument,
     commands: Annotated[bool, typer.Option("--commands", help="Print only the command lines.")] = False,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            "--measured", metavar="RESULT", help="Fill in what trtspec bench measured: its file or folder."
+        ),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option("--context", min=1, metavar="TOKENS", help="Tokens that a text has on average."),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture",
+            metavar="FILE",
+            help="Draw what is expected: .svg, .png or .pdf.",
+            callback=_drawable,
+        ),
+    ] = None,
     output: OutputOption = None,
     backend: BackendOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show every value of a build, its reason, and the steps."""
+    """Show a build's values, its steps and what to expect."""
     from trtspec.build.plan import make_plan
-    from trtspec.plan.embedded import embedded
-    from trtspec.plan.memory import budget
+    from trtspec.plan.outlook import look_ahead
     from trtspec.serving.executors.torch.host import look
 
     flags = {"output": output, "engine.backend": backend}
     made = make_plan(recipe, flags, out.watch, to_run=False)
-    memory, on_cpu = budget(made.resolved), embedded(made.resolved, look())
-    if json:
-        values = [asdict(choice) for choice in made.resolved.choices]
-        host = on_cpu and embedded_as_json(on_cpu)
-        found = {"memory": memory_as_json(memory), "host_memory": host} if memory else {"memory": host}
-        out.json({"values": values, **found, **steps_as_json(made)})
-    elif commands:
+    if commands:
         for step in made.steps:
             out.result(shlex.join(step.command) if step.command else f"# {step.name}: {step.summary}")
+        return
+    longest = made.resolved.target.options.max_seq_len
+    if context and context > longest:
+        raise typer.BadParameter(f"{context} is more than a text may have: max_seq_len is {longest}")
+    outlook = look_ahead(made.resolved, look(), context, _measured(measured))
+    if json:
+        out.json(_as_json(made, outlook))
     else:
-        choices = made.resolved.choices
-        rows = [(choice.key, _as_yaml(choice.value), choice.origin, choice.reason) for choice in choices]
-        out.table(rows, header=("value", "", "from", "because"))
-        out.result()
-        if memory:
-            print_memory(memory)
-            out.result()
-        if on_cpu:
-            print_embedded(on_cpu)
-            out.result()
-        print_steps(made)
+        _print(made, outlook)
+    if picture:
+        _draw(made, outlook, picture)
+    memory, on_cpu = outlook.memory, outlook.on_cpu
     if memory and memory.problem:
-        out.warning(f"{memory.problem}: fewer or shorter requests, fp8, more ranks or another GPU help")
+        out.warning(memory.problem)
     if on_cpu and on_cpu.problem:
         out.warning(f"{on_cpu.problem}: a smaller max_seq_len or more memory help")
+
+
+def _measured(result: Path | None) -> Measured | None:
+    from trtspec.bench.measured import measured
+    from trtspec.bench.result import read
+
+    return measured(read(result)) if result else None
+
+
+def _print(made: Plan, outlook: Outlook) -> None:
+    choices, gpu = made.resolved.choices, made.resolved.loaded.recipe.hardware.gpu
+    rows = [(choice.key, _as_yaml(choice.value), choice.origin, choice.reason) for choice in choices]
+    out.table(rows, header=("value", "", "from", "because"))
+    out.result()
+    if outlook.memory:
+        print_memory(outlook.memory)
+        out.result()
+    if outlook.on_cpu:
+        print_embedded(outlook.on_cpu)
+        out.result()
+    if outlook.memory and outlook.memory.problem:
+        print_alternatives(outlook.alternatives)
+        out.result()
+    if outlook.speed:
+        print_speed(outlook.speed, gpu, made.resolved.target.options.max_batch_size)
+    else:
+        out.result(f"no forecast: {outlook.no_speed}")
+    out.result()
+    print_advice(outlook.advice)
+    out.result()
+    print_steps(made)
+
+
+def _as_json(made: Plan, outlook: Outlook) -> dict[str, Any]:
+    host = embedded_as_json(outlook.on_cpu) if outlook.on_cpu else None
+    memory: dict[str, Any] = {"memory": host}
+    if outlook.memory:
+        memory = {"memory": memory_as_json(outlook.memory), "host_memory": host}
+    return {
+        "values": [asdict(choice) for choice in made.resolved.choices],
+        **memory,
+        "alternatives": alternatives_as_json(outlook.alternatives),
+        "forecast": speed_as_json(outlook.speed) if outlook.speed else None,
+        "no_forecast": outlook.no_speed,
+        **advice_as_json(outlook.advice),
+        **steps_as_json(made),
+    }
+
+
+def _draw(made: Plan, outlook: Outlook, file: Path) -> None:
+    from trtspec.plan.picture import draw
+
+    recipe = made.resolved.loaded.recipe
+    if outlook.speed is None:
+        raise UnavailableError("the picture", f"has nothing to show: {outlook.no_speed}")
+    draw(outlook.speed, f"{recipe.name}: {recipe.hardware.count} x {recipe.hardware.gpu}", file)
+    out.status(f"{file}: drawn")
 
 
 def _as_yaml(value: bool | int | float | str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from trtspec.build.plan import make_plan
 from trtspec.forecast.roofline import Network
 from trtspec.plan.resolved import Resolved
 from trtspec.plan.speed import network, unforeseeable
+from trtspec.progress import no_progress
 from trtspec.recipe.gpus import GPUS
 from trtspec.roles import Role
 
@@ -20,13 +19,8 @@ RECIPES = Path(__file__).parents[3] / "recipes"
 VOCABULARY, HIDDEN, INNER, LAYERS = 128256, 8192, 28672, 80
 
 
-@contextmanager
-def silent(_label: str, _total: int | None) -> Iterator[Callable[[int], None]]:
-    yield lambda _: None
-
-
 def resolved(recipe: Path) -> Resolved:
-    return make_plan(recipe, {}, silent, to_run=False).resolved
+    return make_plan(recipe, {}, no_progress, to_run=False).resolved
 
 
 def test_llama_70b_in_fp8(hub_cache: Path) -> None:

@@ -1,0 +1,102 @@
+"""What `trtspec plan` says beside the values and the steps."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.unit.bench.results import result
+from trtspec.bench.result import write
+from trtspec.cli.app import app
+from trtspec.forecast.speedup import RoundCosts, speedup
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+H200 = RECIPES / "llama-3.3-70b-h200.yaml"
+
+
+def plan(*args: str | Path) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, args)])
+
+
+def test_the_forecast_of_a_pair(hub_cache: Path) -> None:
+    found = json.loads(plan(H200, "--json").stdout)["forecast"]
+    assert [row["streams"] for row in found["streams"]] == [1, 2, 4, 8, 16, 32, 64]
+    alone = found["streams"][0]
+    assert alone["tokens_per_second"] == pytest.approx(1 / alone["step"])
+    assert alone["limit"] == "bandwidth"
+    assert [one["acceptance"] for one in alone["best"]] == [0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    # Eleven rows hide behind the weights, so Leviathan's formula with the round's overhead says the same.
+    costs = RoundCosts(alone["draft_cost"], found["round_overhead"] / alone["step"])
+    for one in alone["best"]:
+        length, acceptance = one["num_draft_tokens"], one["acceptance"]
+        assert one["speedup"] == pytest.approx(speedup([acceptance] * length, costs))
+    gains = [[one["speedup"] for one in row["best"]] for row in found["streams"]]
+    assert all(row == sorted(row) for row in gains)
+    by_acceptance = zip(*gains, strict=True)
+    assert all(list(column) == sorted(column, reverse=True) for column in by_acceptance)
+
+
+def test_longer_texts_are_slower_and_fill_the_cache(hub_cache: Path) -> None:
+    short, long = (
+        json.loads(plan(H200, "--json", "--context", tokens).stdout)["forecast"]["streams"][-1]
+        for tokens in ("512", "16384")
+    )
+    assert short["tokens_per_second"] > long["tokens_per_second"]
+    assert (short["fits"], long["fits"]) == (True, False)
+    assert "64       " in plan(H200, "--context", "16384").stdout
+    assert "more than the KV cache holds" in plan(H200, "--context", "16384").stdout
+    assert plan(H200, "--context", "99999").exit_code == 2
+
+
+def test_the_table_and_the_rules(hub_cache: Path) -> None:
+    printed = plan(H200).stdout
+    assert "streams  tokens/s  a step   limit" in printed
+    assert "draft of 1/10 to 1/50 of the target       no          1/57" in printed
+    assert "worth a measurement: gains for one stream from acceptance" in printed
+
+
+def test_what_bench_measured_is_filled_in(hub_cache: Path, tmp_path: Path) -> None:
+    write(result(), tmp_path)
+    advice = json.loads(plan(H200, "--json", "--measured", tmp_path).stdout)["advice"]
+    verdicts = {one["rule"]: one["verdict"] for one in advice["rules"]}
+    assert verdicts["acceptance of 60% and more"] == "yes"
+    assert verdicts["answers of over 100 tokens"] == "yes"
+    assert verdicts["faster with drafts than without"] == "yes"
+    assert verdicts["GPU busy for less than 50% of the time"] == "unmeasured"
+    assert advice["words"] == result().verdict.words
+    missing = plan(H200, "--measured", tmp_path / "nowhere")
+    assert (missing.exit_code, "cannot be read" in str(missing.exception)) == (1, True)
+
+
+@pytest.mark.parametrize(("suffix", "begin"), [(".svg", b"<?xml"), (".png", b"\x89PNG")])
+def test_a_picture(hub_cache: Path, tmp_path: Path, suffix: str, begin: bytes) -> None:
+    file, again = tmp_path / f"plan{suffix}", tmp_path / f"again{suffix}"
+    for one in (file, again):
+        assert plan(H200, "--picture", one).exit_code == 0
+    assert file.read_bytes().startswith(begin)
+    assert file.read_bytes() == again.read_bytes()
+    if suffix == ".svg":
+        assert all(words in file.read_text() for words in ("streams at once", "best draft length", "0.9"))
+
+
+def test_no_picture_without_matplotlib(
+    hub_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert plan(H200, "--picture", tmp_path / "plan.gif").exit_code == 2
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    failed = plan(H200, "--picture", tmp_path / "plan.svg")
+    assert failed.exit_code == 1
+    assert "pip install 'trtspec[measure]'" in str(failed.exception.repair)  # type: ignore[union-attr]
+
+
+def test_an_engine_without_a_data_sheet_has_no_forecast(tmp_path: Path) -> None:
+    tiny = RECIPES / "tiny/recipe.yaml"
+    found = json.loads(plan(tiny, "--json").stdout)
+    assert found["forecast"] is None
+    assert "torch" in found["no_forecast"]
+    assert "no forecast: engines of the torch backend" in plan(tiny).stdout
+    assert plan(tiny, "--picture", tmp_path / "plan.svg").exit_code == 1

@@ -1,0 +1,32 @@
+"""What the result of a bench tells the rules of `trtspec.forecast.rules`."""
+
+from __future__ import annotations
+
+from trtspec.bench.result import Figures, Level, Result
+from trtspec.forecast.rules import Measured
+
+
+def measured(result: Result) -> Measured:
+    """Returns what was measured at the lowest load, and the verdict on all of them.
+
+    GPU use and tokens a second are those without drafts, where it was asked without.
+    """
+    if not result.levels:
+        return Measured()
+    level = min(result.levels, key=lambda level: level.load.value)
+    drafts, alone = level.arms.speculative.drafts, _alone(level)
+    acceptance = drafts.acceptance if drafts and drafts.acceptance.verifications else None
+    answered = alone.requests - alone.failed
+    return Measured(
+        answer_tokens=alone.output_tokens / answered if answered else None,
+        gpu_use=alone.inside.gpu_use,
+        acceptance=acceptance.by_position if acceptance else (),
+        accepted=acceptance.rate if acceptance else None,
+        tokens_per_second=level.arms.plain.tokens_per_second.value if level.arms.plain else None,
+        decision=result.verdict.decision,
+        words=result.verdict.words,
+    )
+
+
+def _alone(level: Level) -> Figures:
+    return level.arms.plain or level.arms.speculative

@@ -1,0 +1,279 @@
+"""What the industry tells who asks whether to speculate, held against one pair; pure.
+
+The rules are those that users have read everywhere (December 2025): a draft of 1/10 to 1/50 of its target
+with 1 to 8 GB of weights, K of 4 to 8, acceptance of 60 % and more (below 50 % the overhead can eat the
+gain), on where the GPU is busy for less than half of the time and answers have over 100 tokens, off where it
+is busy for over 80 % or memory is short. They stand for a break-even until one is measured, which decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["yes", "no", "unmeasured"]
+LENGTHS = (4, 8)
+RATIOS = (10, 50)
+MOST_DRAFT_GB = 8
+ACCEPTANCE, LOW_ACCEPTANCE = 0.6, 0.5
+ANSWER_TOKENS = 100
+IDLE, BUSY = 0.5, 0.8
+_NO_RUN = "run trtspec bench, then plan --measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run has told; None is what it has not.
+
+    `gpu_use` is the share of time in which the GPUs were busy without drafts at the lowest load, and
+    `acceptance` that of each position where all before it were accepted. `accepted` is accepted over drafted
+    tokens. `decision` is that of the bench (`on`, `up_to`, `off`, `undecided`, `unmeasured`), `words` its
+    sentence.
+    """
+
+    answer_tokens: float | None = None
+    gpu_use: float | None = None
+    acceptance: tuple[float, ...] = ()
+    accepted: float | None = None
+    tokens_per_second: float | None = None
+    decision: str = "unmeasured"
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the roofline expects of one stream: a draft's token costs `draft_cost` plain steps.
+
+    `usual_lengths` are the best lengths, without the recipe's limit, at acceptances of 0.6 and 0.8; drafts
+    gain from the acceptance `break_even` on, never if that is None. `limit` is what a plain step waits for.
+    """
+
+    draft_cost: float
+    usual_lengths: tuple[int, int]
+    break_even: float | None
+    tokens_per_second: float
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a plan knows of its pair. `draft_*` are None where there is no draft model.
+
+    `requests` of full length fit into the KV caches, of `max_batch_size` that may come at once; both are None
+    where memory is not a GPU's. `problem` is why the engines do not fit. `length` is K, or the longest that a
+    policy may choose.
+    """
+
+    target_parameters: int
+    draft_parameters: int | None
+    draft_bytes: int | None
+    length: int
+    max_batch_size: int
+    requests: int | None = None
+    problem: str | None = None
+    expected: Expected | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One rule: what it demands, whether that holds, the number that says so, and what follows or to do."""
+
+    rule: str
+    verdict: Verdict
+    number: str
+    then: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All rules, the checklist before production, and what they come to in a sentence."""
+
+    rules: tuple[Judgement, ...]
+    checklist: tuple[Judgement, ...]
+    words: str
+
+
+def advise(facts: Facts, measured: Measured | None) -> Advice:
+    """Returns the rules held against a pair, with what was measured of it, if anything was."""
+    seen = measured or Measured()
+    rules = [
+        *_draft(facts),
+        _length(facts),
+        _memory(facts),
+        _acceptance(facts, seen),
+        _gpu_use(seen),
+        _answers(seen),
+        _break_even(facts, seen),
+    ]
+    return Advice(tuple(rules), tuple(_checklist(facts, seen)), _words(rules, facts, seen))
+
+
+def _draft(facts: Facts) -> list[Judgement]:
+    if facts.draft_parameters is None or facts.draft_bytes is None:
+        return []
+    ratio, size = facts.target_parameters / facts.draft_parameters, facts.draft_bytes / 1e9
+    low, high = RATIOS
+    if ratio < low:
+        then = "a smaller draft costs less a token; trtspec tune compares"
+    else:
+        then = "a larger draft may be accepted more often; trtspec tune compares" if ratio > high else ""
+    return [
+        Judgement(
+            f"draft of 1/{low} to 1/{high} of the target", _if(low <= ratio <= high), f"1/{ratio:.0f}", then
+        ),
+        Judgement(
+            f"draft weights of at most {MOST_DRAFT_GB} GB",
+            _if(size <= MOST_DRAFT_GB),
+            f"{size:.1f} GB",
+            "" if size <= MOST_DRAFT_GB else "FP8 halves it",
+        ),
+    ]
+
+
+def _length(facts: Facts) -> Judgement:
+    (low, high), then = LENGTHS, ""
+    holds, number = low <= facts.length <= high, f"up to {facts.length}"
+    if facts.expected:
+        least, most = facts.expected.usual_lengths
+        number += f", each {facts.expected.draft_cost:.2f} of a step"
+        then = f"best {least} to {most} at acceptance 0.6 to 0.8, one stream"
+        if not least <= facts.length:
+            then += f"; max_draft_len {most} allows it"
+    return Judgement(f"K of {low} to {high}, by what a draft token costs", _if(holds), number, then)
+
+
+def _memory(facts: Facts) -> Judgement:
+    rule = "memory for the whole batch"
+    if facts.problem:
+        return Judgement(rule, "no", "does not fit", facts.problem)
+    if facts.requests is None:
+        return Judgement(rule, "unmeasured", "not a GPU's", "")
+    number = f"{facts.requests} requests at full length, max_batch_size {facts.max_batch_size}"
+    short = facts.requests < facts.max_batch_size
+    return Judgement(rule, _if(not short), number, "batch instead, or free memory" if short else "")
+
+
+def _acceptance(facts: Facts, seen: Measured) -> Judgement:
+    rule = f"acceptance of {ACCEPTANCE:.0%} and more"
+    if not seen.acceptance:
+        even = facts.expected.break_even if facts.expected else None
+        known = f"gains from {even:.2f} on, by the model" if even is not None else ""
+        return Judgement(rule, "unmeasured", "", "; ".join(filter(None, [known, _NO_RUN])))
+    mean = mean_acceptance(seen.acceptance)
+    number = f"{mean:.0%} a position"
+    if seen.accepted is not None:
+        number += f", {seen.accepted:.0%} of all drafted"
+    then = ""
+    if mean < LOW_ACCEPTANCE:
+        then = "overhead can eat the gain: trtspec distill, another draft, or none"
+    elif mean < ACCEPTANCE:
+        then = "trtspec distill, or another draft"
+    return Judgement(rule, _if(mean >= ACCEPTANCE), number, then)
+
+
+def mean_acceptance(acceptance: Sequence[float]) -> float:
+    """Returns the one probability for all positions that gives as many tokens a round."""
+    expected, reached = 0.0, 1.0
+    for probability in acceptance:
+        reached *= probability
+        expected += reached
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        given = sum(middle**position for position in range(1, len(acceptance) + 1))
+        low, high = (middle, high) if given < expected else (low, middle)
+    return high
+
+
+def _gpu_use(seen: Measured) -> Judgement:
+    rule = f"GPU busy for less than {IDLE:.0%} of the time"
+    if seen.gpu_use is None:
+        return Judgement(rule, "unmeasured", "", _NO_RUN)
+    then = ""
+    if seen.gpu_use > BUSY:
+        then = f"over {BUSY:.0%}: batch instead"
+    elif seen.gpu_use >= IDLE:
+        then = "between the bounds, break-even decides"
+    return Judgement(rule, _if(seen.gpu_use < IDLE), f"{seen.gpu_use:.0%}", then)
+
+
+def _answers(seen: Measured) -> Judgement:
+    rule = f"answers of over {ANSWER_TOKENS} tokens"
+    if seen.answer_tokens is None:
+        return Judgement(rule, "unmeasured", "", _NO_RUN)
+    holds = seen.answer_tokens > ANSWER_TOKENS
+    then = "" if holds else "the prompt's time is most of theirs"
+    return Judgement(rule, _if(holds), f"{seen.answer_tokens:.0f} tokens", then)
+
+
+def _break_even(facts: Facts, seen: Measured) -> Judgement:
+    rule = "faster with drafts than without"
+    if seen.decision in ("unmeasured", "undecided"):
+        number = "" if seen.decision == "unmeasured" else "the intervals leave it open"
+        return Judgement(rule, "unmeasured", number, seen.words or _NO_RUN)
+    return Judgement(rule, _if(seen.decision != "off"), seen.words, "this decides")
+
+
+def _checklist(facts: Facts, seen: Measured) -> list[Judgement]:
+    """Returns the four things to have done before production."""
+    has_draft = facts.draft_parameters is not None
+    limit = f", limit: {facts.expected.limit}" if facts.expected else ""
+    expected = (
+        f"{facts.expected.tokens_per_second:.0f} tokens/s expected of one stream{limit}"
+        if facts.expected
+        else ""
+    )
+    measured = seen.tokens_per_second
+    acceptance = f"{mean_acceptance(seen.acceptance):.0%} a position" if seen.acceptance else ""
+    return [
+        Judgement(
+            "baseline: latency, throughput, GPU use, what it waits for",
+            "yes" if measured is not None else "unmeasured",
+            f"{measured:.0f} tokens/s without drafts{limit}" if measured is not None else expected,
+            "" if measured is not None else "trtspec bench",
+        ),
+        Judgement(
+            "draft: several sizes on your prompts, acceptance measured"
+            if has_draft
+            else "drafts: acceptance measured on your prompts",
+            "yes" if seen.acceptance else "unmeasured",
+            acceptance or ("" if has_draft else "looked up in the text"),
+            "trtspec tune compares; trtspec distill where it is under 60 %" if has_draft else "trtspec tune",
+        ),
+        Judgement(
+            "tuning: K against what a draft costs, memory at the batch sizes wanted",
+            "no" if facts.problem else "unmeasured" if seen.decision == "unmeasured" else "yes",
+            f"K up to {facts.length}, {facts.requests} requests at full length"
+            if facts.requests is not None
+            else f"K up to {facts.length}",
+            "trtspec tune finds K by measurement",
+        ),
+        Judgement("rollout: step by step, watched, with a way back", "unmeasured", "", "trtspec rollout"),
+    ]
+
+
+def _words(rules: Sequence[Judgement], facts: Facts, seen: Measured) -> str:
+    if facts.problem:
+        return f"does not fit: {facts.problem}"
+    if seen.decision not in ("unmeasured", "undecided"):
+        return seen.words
+    if seen.gpu_use is not None and seen.gpu_use > BUSY:
+        return f"batch instead: the GPU is busy for {seen.gpu_use:.0%} of the time without drafts"
+    if facts.requests is not None and facts.requests < facts.max_batch_size:
+        return f"batch instead: the KV cache holds {facts.requests} of {facts.max_batch_size} requests"
+    even = facts.expected.break_even if facts.expected else None
+    if facts.expected and even is None:
+        return "off: even drafts that are always right would gain nothing"
+    failed = sum(rule.verdict == "no" for rule in rules)
+    against = f", {failed} against" if failed else ""
+    worth = "worth a measurement"
+    if even is not None:
+        worth += f": gains for one stream from acceptance {even:.2f} on"
+    return (
+        f"{worth}; {sum(rule.verdict == 'yes' for rule in rules)} rules for it{against}, the rest needs a run"
+    )
+
+
+def _if(holds: bool) -> Verdict:
+    return "yes" if holds else "no"

@@ -1,0 +1,48 @@
+"""The industry's rules held against a plan; pure."""
+
+from __future__ import annotations
+
+from trtspec.checkpoint.convert import checkpoint_size
+from trtspec.forecast.outlook import best, break_even
+from trtspec.forecast.rules import Advice, Expected, Facts, Measured, advise
+from trtspec.plan.memory import Budget
+from trtspec.plan.resolved import Resolved
+from trtspec.plan.speed import Speed
+from trtspec.roles import Role
+
+_USUAL = (0.6, 0.8)
+_LONGEST = 32
+
+
+def advice(
+    resolved: Resolved, budget: Budget | None, speed: Speed | None, measured: Measured | None
+) -> Advice:
+    """Returns the rules and the checklist with their verdicts.
+
+    `budget` and `speed` are None where the plan has none, and `measured` where nothing was.
+    """
+    target, draft = resolved.target, resolved.engines.get(Role.DRAFT)
+    facts = Facts(
+        target_parameters=target.model.source.parameters,
+        draft_parameters=draft.model.source.parameters if draft else None,
+        draft_bytes=checkpoint_size(draft.model.source, draft.checkpoint) if draft else None,
+        length=resolved.num_draft_tokens or target.options.max_draft_len,
+        max_batch_size=target.options.max_batch_size,
+        requests=budget.requests if budget else None,
+        problem=budget.problem if budget else None,
+        expected=_expected(speed) if speed else None,
+    )
+    return advise(facts, measured)
+
+
+def _expected(speed: Speed) -> Expected:
+    """Returns what is expected of one stream, with drafts as long as they are best."""
+    alone, first = speed.at(1), speed.rows[0]
+    least, most = (best(speed.pair, alone, acceptance, _LONGEST).length for acceptance in _USUAL)
+    return Expected(
+        first.draft_cost,
+        (least, most),
+        break_even(speed.pair, alone),
+        first.tokens_per_second,
+        first.plain.bottleneck,
+    )

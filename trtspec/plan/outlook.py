@@ -1,0 +1,47 @@
+"""What is to be expected of a plan: memory, speed, what would fit instead, what rules say; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.forecast.rules import Advice, Measured
+from trtspec.plan.advice import advice
+from trtspec.plan.alternatives import Alternative, alternatives
+from trtspec.plan.embedded import Embedded, embedded
+from trtspec.plan.memory import Budget, budget
+from trtspec.plan.resolved import Resolved
+from trtspec.plan.speed import Speed, speed, unforeseeable
+from trtspec.serving.executors.torch.host import ProcessShare
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a plan's engines take and do.
+
+    `memory` is None without a GPU, `on_cpu` without an engine on the CPU. `speed` is None where it cannot be
+    told, and `no_speed` says why. `alternatives` are looked for where the engines do not fit.
+    """
+
+    memory: Budget | None
+    on_cpu: Embedded | None
+    speed: Speed | None
+    no_speed: str | None
+    alternatives: tuple[Alternative, ...]
+    advice: Advice
+
+
+def look_ahead(
+    resolved: Resolved, host: ProcessShare, context: int | None = None, measured: Measured | None = None
+) -> Outlook:
+    """Returns the outlook; texts have `context` tokens on average, `measured` is what a run has told."""
+    memory = budget(resolved)
+    no_speed = unforeseeable(resolved)
+    expected = speed(resolved, memory, context) if memory and not no_speed else None
+    return Outlook(
+        memory,
+        embedded(resolved, host),
+        expected,
+        no_speed,
+        tuple(alternatives(resolved)) if memory and memory.problem else (),
+        advice(resolved, memory, expected, measured),
+    )
