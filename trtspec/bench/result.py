@@ -152,7 +152,8 @@ class Figures:
     in which the requests ran, over all blocks. Latencies are of the others: from the intended beginning to
     the first text (`time_to_first_token`) and to the end (`end_to_end`); `inter_token` is the mean time of a
     token after the first text, one value a request; `between_pieces` is the time from one piece of text to
-    the next, however many tokens it has.
+    the next, however many tokens it has. `blocks` has the tokens a second of each block; where one has none,
+    the ends of `tokens_per_second` are the least and the most of them.
     """
 
     requests: int
@@ -169,6 +170,7 @@ class Figures:
     goodput: Goodput | None = None
     drafts: Drafts | None = None
     inside: Inside = field(default_factory=Inside)
+    blocks: tuple[float, ...] = ()
 
     @property
     def failed(self) -> int:

@@ -18,6 +18,8 @@ import typer
 from typer.core import TyperGroup
 
 from trtspec.cli import (
+    bench,
+    bench_compare,
     build,
     check,
     ci,
@@ -51,6 +53,8 @@ _COMMANDS = (
     deploy_stop,
     serve,
     generate,
+    bench,
+    bench_compare,
     top,
     monitoring,
     inspect,

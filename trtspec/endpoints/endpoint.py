@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+Api = Literal["triton", "openai"]
 Role = Literal["system", "user", "assistant"]
 
 
@@ -21,7 +22,8 @@ class Question:
     """A request for text that goes on after `messages`, the last of which is the user's.
 
     `num_draft_tokens` 0 asks for plain decoding, None for what the server does by itself. With `ignore_eos`
-    the answer is as long as `max_tokens`, where the server can do that.
+    the answer is as long as `max_tokens`, where the server can do that. `tenant` keeps requests apart where
+    drafts come from earlier answers.
     """
 
     messages: tuple[Message, ...]
@@ -30,6 +32,7 @@ class Question:
     temperature: float = 0.0
     seed: int | None = None
     ignore_eos: bool = False
+    tenant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Endpoint(Protocol):
     """
 
     url: str
-    api: Literal["triton", "openai"]
+    api: Api
     model: str
     plain_per_request: bool
 

@@ -1,0 +1,1 @@
+"""AIPerf as what sends the requests."""

@@ -1,0 +1,70 @@
+"""Two runs beside each other; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from trtspec.bench.result import Interval, Level, Load, Result
+from trtspec.bench.statistics import unpaired_ratio
+
+_COMPARED = ("pairs", "block_requests", "max_tokens", "temperature", "seed", "load_generator", "chat")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One load that both have; `ratio` is tokens a second of the second run over those of the first."""
+
+    load: Load
+    first: Level
+    second: Level
+    ratio: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two results, the loads that both have, and what else differs between them.
+
+    The runs were made at two times, so what the machine did meanwhile is in the ratios; `differences` says
+    what should have been the same.
+    """
+
+    first: Result
+    second: Result
+    rows: tuple[Row, ...]
+    differences: tuple[str, ...]
+
+
+def compare(first: Result, second: Result) -> Comparison:
+    """Returns what can be said of two results; the interval has the confidence of the first."""
+    others = {level.load: level for level in second.levels}
+    rows = tuple(
+        Row(level.load, level, other, _ratio(level, other, first.settings.confidence))
+        for level in first.levels
+        if (other := others.get(level.load))
+    )
+    return Comparison(first, second, rows, tuple(_differences(first, second)))
+
+
+def _ratio(first: Level, second: Level, confidence: float) -> Interval | None:
+    blocks = second.arms.speculative.blocks, first.arms.speculative.blocks
+    return unpaired_ratio(*blocks, confidence)
+
+
+def _differences(first: Result, second: Result) -> Iterator[str]:
+    if first.workload.digest != second.workload.digest:
+        yield f"the prompts: {first.workload.name} and {second.workload.name}"
+    for name in _COMPARED:
+        before, after = getattr(first.settings, name), getattr(second.settings, name)
+        if before != after:
+            yield f"{name}: {before} and {after}"
+    for field in fields(first.machine):
+        before, after = getattr(first.machine, field.name), getattr(second.machine, field.name)
+        if before != after:
+            yield f"the machine's {field.name}: {before} and {after}"
+    for number, result in (("first", first), ("second", second)):
+        if result.is_partial:
+            yield f"the {number} was stopped before its end"
+    loads = {str(level.load) for level in first.levels} ^ {str(level.load) for level in second.levels}
+    if loads:
+        yield f"only one has {', '.join(sorted(loads))}"

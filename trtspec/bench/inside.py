@@ -1,0 +1,82 @@
+"""What a server's metrics say of the time between two looks at them; pure.
+
+Names are trtspec's, and those of vLLM's server where it has the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trtspec.bench.result import Acceptance, Drafts, RoundTimes
+from trtspec.monitoring.scrape import Scrape
+
+_DRAFTS = "spec_decode_num_drafts"
+_DRAFTED = "spec_decode_num_draft_tokens"
+_ACCEPTED = "spec_decode_num_accepted_tokens"
+_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
+_QUERIES, _HITS = "prefix_cache_queries", "prefix_cache_hits"
+_DRAFT_S, _VERIFY_S, _OVERHEAD_S = (f"round_{part}_seconds" for part in ("draft", "verification", "overhead"))
+_AT_WORK = ("num_requests_running", "num_requests_waiting")
+
+
+class Meanwhile:
+    """The growth of counters between two scrapes of one server."""
+
+    def __init__(self, before: Scrape, after: Scrape) -> None:
+        self._before, self._after = before, after
+
+    @property
+    def drafts(self) -> Drafts | None:
+        """What was drafted, by all requests; None where nothing was, or the server does not say."""
+        if not (verifications := self._grown(_DRAFTS)):
+            return None
+        positions = self._positions()
+        drafted, accepted = round(self._grown(_DRAFTED)), round(self._grown(_ACCEPTED))
+        return Drafts("metrics", Acceptance(round(verifications), drafted, accepted, positions))
+
+    @property
+    def round_times(self) -> RoundTimes | None:
+        """The mean times of rounds with a draft."""
+        if not (rounds := self._grown(_DRAFTS)) or not self._has(_DRAFT_S):
+            return None
+        draft, verify, overhead = (self._grown(name) / rounds for name in (_DRAFT_S, _VERIFY_S, _OVERHEAD_S))
+        return RoundTimes(draft, verify, overhead)
+
+    @property
+    def kv_reuse(self) -> float | None:
+        """The share of tokens asked of the target that were found in its KV cache."""
+        asked = self._grown(_QUERIES, engine="target") or self._grown(_QUERIES)
+        found = self._grown(_HITS, engine="target") or self._grown(_HITS)
+        return found / asked if asked else None
+
+    def _grown(self, name: str, **labels: str) -> float:
+        """Returns the growth; a server that was started anew in between counts from its start."""
+        new, old = (
+            sum(scrape.total(each, **labels) for each in _names(name))
+            for scrape in (self._after, self._before)
+        )
+        return new - old if new >= old else new
+
+    def _has(self, name: str) -> bool:
+        return any(True for each in _names(name) for _ in self._after.of(each))
+
+    def _positions(self) -> tuple[int, ...]:
+        found = {
+            int(labels["position"])
+            for name in _names(_PER_POSITION)
+            for labels, _ in self._after.of(name)
+            if "position" in labels
+        }
+        counts = [round(self._grown(_PER_POSITION, position=str(position))) for position in sorted(found)]
+        while counts and not counts[-1]:
+            counts.pop()
+        return tuple(counts)
+
+
+def is_idle(scrape: Scrape) -> bool:
+    """Says whether no request is at work; trtspec's counters then have all that was."""
+    return not any(scrape.total(each) for name in _AT_WORK for each in _names(name))
+
+
+def _names(name: str) -> Iterable[str]:
+    return (f"trtspec:{name}", f"vllm:{name}", f"vllm:{name}_total")

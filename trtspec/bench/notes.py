@@ -1,0 +1,56 @@
+"""What a reader must know beside the numbers of a run; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from trtspec.bench.measure import Measured
+from trtspec.bench.plan import Plan
+from trtspec.bench.sample import ArmName, Sample
+from trtspec.workloads.synthetic import NAME as SYNTHETIC
+
+_LATE_S, _LATE_SHARE = 0.01, 0.01
+
+
+def notes(plan: Plan, measured: Sequence[Measured]) -> tuple[str, ...]:
+    return tuple(_notes(plan, measured))
+
+
+def _notes(plan: Plan, measured: Sequence[Measured]) -> Iterator[str]:
+    for level in measured:
+        for arm in plan.arms:
+            yield from _of_requests(level, arm)
+        samples = list(_samples(level, "speculative"))
+        late = sum(sample.sent - sample.intended > _LATE_S for sample in samples)
+        if level.load.kind == "rate" and late > _LATE_SHARE * len(samples):
+            yield (
+                f"{level.load}: {late} of {len(samples)} requests were sent more than 10 ms late, so the "
+                "machine that asks is too slow for this rate"
+            )
+        if level.load.kind == "streams" and plan.prompts_per_block(level.load) < 2 * level.load.value:
+            yield f"{level.load}: blocks have few prompts for so many streams; --block-prompts takes more"
+    if plan.prompts_needed > len(plan.workload.prompts):
+        yield (
+            f"{len(plan.workload.prompts)} prompts were asked again and again, so a cache of prompts helped "
+            "more than it does with new ones"
+        )
+    if plan.workload.name == SYNTHETIC:
+        yield "the prompts are random words: drafts do otherwise on what your users ask"
+    if any(not sample.tokens_told for level in measured for sample in _samples(level, "speculative")):
+        yield "the server does not count its tokens; pieces of text were counted instead"
+
+
+def _of_requests(level: Measured, arm: ArmName) -> Iterator[str]:
+    samples = list(_samples(level, arm))
+    errors = Counter(sample.error for sample in samples if sample.error)
+    if errors:
+        kinds = ", ".join(f"{kind} {number}" for kind, number in errors.most_common())
+        first = next(sample.problem for sample in samples if sample.error)
+        words = {"speculative": "with drafts", "plain": "without drafts"}[arm]
+        failed = f"{errors.total()} of {len(samples)} requests {words} failed"
+        yield f"{level.load}: {failed}: {kinds} ({first:.100})"
+
+
+def _samples(level: Measured, arm: ArmName) -> Iterator[Sample]:
+    return (sample for block in level.blocks(arm) for sample in block.samples)

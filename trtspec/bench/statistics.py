@@ -1,0 +1,95 @@
+"""Intervals and percentiles of what blocks measured; pure.
+
+Times of a machine that others use too are skewed, and what slows it down multiplies them: so everything is
+done with logarithms, and a mean is a geometric one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from trtspec.bench.result import Interval, Percentiles
+from trtspec.errors import UnavailableError
+
+FEWEST_PAIRS = 6
+"""With four, intervals of blocks that another program slowed down now and then miss the truth too often."""
+
+
+def ratio(pairs: Sequence[tuple[float, float]], confidence: float) -> Interval | None:
+    """Returns the ratio of the first to the second value, over pairs of blocks that took turns in beginning.
+
+    Who comes second finds caches warm, so that half of the pairs favours each. The pairs with an even index
+    and those with an odd one are therefore two groups, as in a crossover of two periods (Hills and Armitage
+    1979, "The two-period cross-over clinical trial"): the effect is the mean of the groups' means of the log
+    ratios, its variance the pooled one within the groups, and Student's t has two degrees of freedom less
+    than there are pairs. None with fewer than `FEWEST_PAIRS`, or where a value is not positive.
+    """
+    if len(pairs) < FEWEST_PAIRS or any(min(pair) <= 0 for pair in pairs):
+        return None
+    logs = [math.log(first / second) for first, second in pairs]
+    groups = logs[::2], logs[1::2]
+    means = [fmean(group) for group in groups]
+    squares = sum((value - mean) ** 2 for group, mean in zip(groups, means, strict=True) for value in group)
+    freedom = len(logs) - 2
+    error = math.sqrt(squares / freedom * sum(1 / len(group) for group in groups)) / 2
+    return _interval(fmean(means), error, freedom, confidence)
+
+
+def mean(values: Sequence[float], confidence: float) -> Interval | None:
+    """Returns the geometric mean of blocks; None for fewer than two, or one that is not positive."""
+    if len(values) < 2 or min(values) <= 0:
+        return None
+    logs = [math.log(value) for value in values]
+    return _interval(fmean(logs), math.sqrt(_variance(logs) / len(logs)), len(logs) - 1, confidence)
+
+
+def unpaired_ratio(first: Sequence[float], second: Sequence[float], confidence: float) -> Interval | None:
+    """Returns the ratio of blocks of two runs, which nothing pairs: Welch's interval of the log ratio."""
+    if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
+        return None
+    logs = [[math.log(value) for value in values] for values in (first, second)]
+    parts = [_variance(values) / len(values) for values in logs]
+    effect = fmean(logs[0]) - fmean(logs[1])
+    if not sum(parts):
+        return _interval(effect, 0.0, 1, confidence)
+    freedom = sum(parts) ** 2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True)
+    )
+    return _interval(effect, math.sqrt(sum(parts)), freedom, confidence)
+
+
+def percentiles(values: Sequence[float]) -> Percentiles | None:
+    """Returns how values are distributed, by linear interpolation between them; None for none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        low = math.floor(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+    return Percentiles(len(ordered), fmean(ordered), at(0.5), at(0.9), at(0.95), at(0.99))
+
+
+def _variance(values: Sequence[float]) -> float:
+    middle = fmean(values)
+    return sum((value - middle) ** 2 for value in values) / (len(values) - 1)
+
+
+def _interval(effect: float, error: float, freedom: float, confidence: float) -> Interval:
+    half = _student(freedom, confidence) * error
+    return Interval(math.exp(effect), math.exp(effect - half), math.exp(effect + half))
+
+
+def _student(freedom: float, confidence: float) -> float:
+    """Returns the quantile of Student's t whose two tails leave this confidence."""
+    try:
+        from scipy.special import stdtrit
+    except ImportError:
+        problem = "is not installed, and confidence intervals need it"
+        raise UnavailableError("scipy", problem, "pip install 'trtspec[measure]'") from None
+    return float(stdtrit(freedom, 0.5 + confidence / 2))

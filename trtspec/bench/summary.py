@@ -1,0 +1,97 @@
+"""The result of what was measured until now; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtspec.bench.figures import figures
+from trtspec.bench.measure import Measured
+from trtspec.bench.notes import notes
+from trtspec.bench.plan import Plan
+from trtspec.bench.result import (
+    Arms,
+    Figures,
+    Inside,
+    Level,
+    Machine,
+    Model,
+    Result,
+    Server,
+    Settings,
+    Workload,
+)
+from trtspec.bench.sample import ArmName, Block
+from trtspec.bench.statistics import ratio
+from trtspec.bench.verdict import verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What is known of a run before its first request."""
+
+    server: Server
+    model: Model
+    machine: Machine
+    started: str
+    version: str
+    load_generator: str = "trtspec"
+
+
+def summary(plan: Plan, of: Circumstances, measured: Sequence[Measured], *, is_partial: bool) -> Result:
+    """Returns the result; a load of which no pair of blocks is whole is left out."""
+    whole = [level for level in measured if level.pairs]
+    levels = tuple(_level(plan, level) for level in whole)
+    return Result(
+        server=of.server,
+        model=of.model,
+        machine=of.machine,
+        workload=Workload(
+            plan.workload.name,
+            plan.workload.source,
+            len(plan.workload.prompts),
+            plan.workload.categories,
+            plan.workload.digest,
+        ),
+        settings=Settings(
+            started=of.started,
+            version=of.version,
+            pairs=plan.pairs,
+            block_requests=max(map(plan.prompts_per_block, plan.loads)),
+            warm_up=max(map(plan.warm_up_of, plan.loads)),
+            max_tokens=plan.max_tokens,
+            temperature=plan.temperature,
+            seed=plan.seed,
+            chat=plan.chat,
+            confidence=plan.confidence,
+            targets=plan.targets,
+            load_generator=of.load_generator,
+            num_draft_tokens=plan.num_draft_tokens,
+        ),
+        levels=levels,
+        verdict=verdict(levels, notes(plan, whole)),
+        is_partial=is_partial,
+    )
+
+
+def _level(plan: Plan, level: Measured) -> Level:
+    if not plan.paired:
+        return Level(level.load, Arms(_figures(plan, level, "speculative")))
+    pairs = tuple((_worth(level, pair["speculative"]), _worth(level, pair["plain"])) for pair in level.pairs)
+    # Seconds are better where they are fewer.
+    compared = pairs if level.load.kind == "streams" else tuple((plain, own) for own, plain in pairs)
+    arms = Arms(_figures(plan, level, "speculative"), _figures(plan, level, "plain"))
+    return Level(level.load, arms, ratio(compared, plan.confidence), pairs)
+
+
+def _worth(level: Measured, block: Block) -> float:
+    """Returns what blocks are compared by: tokens a second, or at a rate the mean seconds of a request."""
+    return block.tokens_per_second if level.load.kind == "streams" else block.mean_end_to_end or 0.0
+
+
+def _figures(plan: Plan, level: Measured, arm: ArmName) -> Figures:
+    gpu_use, meanwhile = level.gpu_use.get(arm), level.meanwhile
+    if arm == "plain" or meanwhile is None:
+        return figures(level.blocks(arm), plan.targets, plan.confidence, Inside(gpu_use=gpu_use))
+    inside = Inside(meanwhile.round_times, meanwhile.kv_reuse, gpu_use)
+    return figures(level.blocks(arm), plan.targets, plan.confidence, inside, meanwhile.drafts)

@@ -1,0 +1,89 @@
+"""Whether it is worth it, in words; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trtspec.bench.result import Interval, Level, Verdict
+
+_NO_PLAIN = (
+    "no speed-up is stated, since nothing was measured without drafts: name the same engine without them "
+    "with --baseline URL"
+)
+_NO_PAIRS = "no speed-up is stated"
+
+
+def verdict(levels: Sequence[Level], notes: tuple[str, ...] = ()) -> Verdict:
+    """Returns what the speed-ups of the levels come to.
+
+    A level gains where its whole interval is above 1, loses where it is below, and says nothing where 1 is
+    within.
+    """
+    notes += tuple(
+        f"{level.load}: no speed-up is stated, since too few pairs of blocks have answers"
+        for level in levels
+        if level.arms.plain and level.speedup is None
+    )
+    known = sorted(
+        ((level, level.speedup) for level in levels if level.speedup), key=lambda each: each[0].load.value
+    )
+    if not known:
+        if not levels:
+            return Verdict("nothing was measured", "unmeasured", notes=notes)
+        has_plain = any(level.arms.plain for level in levels)
+        return Verdict(_NO_PAIRS if has_plain else _NO_PLAIN, "unmeasured", notes=notes)
+    states = [_state(speedup) for _, speedup in known]
+    told = [f"{_factor(speedup)} at {level.load}" for level, speedup in known]
+    if all(state == "gain" for state in states):
+        shown = told[0] if len(told) == 1 else f"{told[0]}, {told[-1]}"
+        return Verdict(f"{shown}: leave it on" + _at_all(known), "on", notes=notes)
+    if all(state == "loss" for state in states):
+        return Verdict(f"{told[0]}: switch it off" + _at_all(known), "off", notes=notes)
+    if all(state == "open" for state in states):
+        return Verdict(f"no difference was found: {', '.join(told)}", "undecided", notes=notes)
+    gains = states.index("gain") if states[0] == "gain" else None
+    end = next((place for place, state in enumerate(states) if state != "gain"), len(states))
+    if gains is None or "gain" in states[end:]:
+        return Verdict(f"it depends: {', '.join(told)}", "undecided", notes=notes)
+    (last, before), (first, after) = known[end - 1], known[end]
+    if states[end:].count("loss") == 0:
+        words = f"{told[0]}, no difference found from {first.load} on ({_factor(after)})"
+        return Verdict(words, "up_to", None, last.load.value, notes)
+    if after.value > 1:
+        # The interval leaves it open at this load; the break-even is further on, before the first loss.
+        lost = next(place for place in range(end, len(states)) if states[place] == "loss")
+        (last, before), (first, after) = known[lost - 1], known[lost]
+    even = _break_even(last.load.value, before.value, first.load.value, after.value)
+    words = f"{told[0]}, break-even at {_number(even)}{_unit(last)}, switch off above"
+    return Verdict(words, "up_to", even, even, notes)
+
+
+def _state(speedup: Interval) -> str:
+    return "gain" if speedup.low > 1 else "loss" if speedup.high < 1 else "open"
+
+
+def _break_even(low: float, before: float, high: float, after: float) -> float:
+    """Returns the load between two at which a speed-up passes 1, on a line between logarithms."""
+    if before <= 1:
+        return low
+    share = math.log(before) / (math.log(before) - math.log(after))
+    return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+
+
+def _factor(speedup: Interval) -> str:
+    half = speedup.half_width
+    digits = 1 if half >= 0.1 else 2
+    return f"{speedup.value:.{digits}f}x ± {max(half, 0.01):.{digits}f}"
+
+
+def _at_all(known: Sequence[tuple[Level, Interval]]) -> str:
+    return f", at each of the {len(known)} loads that were measured" if len(known) > 2 else ""
+
+
+def _number(load: float) -> str:
+    return f"{load:.0f}" if load >= 10 else f"{load:.1f}".removesuffix(".0")
+
+
+def _unit(level: Level) -> str:
+    return "" if level.load.kind == "streams" else " requests/s"

@@ -1,0 +1,282 @@
+"""`trtspec bench`: what drafts are worth on a deployment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from trtspec.errors import UnavailableError
+from trtspec.terminal.options import JsonOption
+from trtspec.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.bench.result import Load, Result
+    from trtspec.bench.session import Asked
+    from trtspec.bench.traffic import Traffic
+
+_INTERRUPTED, _STREAMS, _MOST = 130, "1,4,16", 100_000
+EXAMPLES = (
+    "trtspec bench recipe.yaml --workload questions.jsonl",
+    "trtspec bench --url http://host:8000 --workload questions.jsonl --streams 1,4,16,64",
+    "trtspec bench --url http://host:9000/v1 --workload synthetic:input=512,output=128 --rate 2,8",
+    "trtspec bench --url http://vllm:8000/v1 --baseline http://plain:8000/v1 --workload sharegpt.json",
+    "trtspec bench compare bench/monday bench/tuesday",
+)
+
+
+def bench(
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RECIPE]", help="A built recipe, served meanwhile.", show_default=False),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A server: Triton's HTTP, or OpenAI's API ending in /v1."),
+    ] = None,
+    workload: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Prompts: .jsonl, .json, .parquet, .txt; or synthetic:input=512,output=128."
+        ),
+    ] = "synthetic:input=256,output=128",
+    streams: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="Loads: so many clients at once.", show_default="1,4,16"),
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="X,X", help="Loads: so many requests a second, come what may.")
+    ] = None,
+    burstiness: Annotated[
+        float, typer.Option(min=0, max=100, help="Of a rate: 1 is Poisson, 0 a clock, more is bursts.")
+    ] = 1.0,
+    pairs: Annotated[int, typer.Option(min=6, help="Pairs of blocks of each load; an even number.")] = 6,
+    block_prompts: Annotated[
+        int | None,
+        typer.Option(min=1, help="Prompts of a block.", show_default="3 a stream, or 10 s of the rate"),
+    ] = None,
+    warm_up: Annotated[
+        int | None,
+        typer.Option(min=0, help="Prompts before each load, not counted.", show_default="1 a stream"),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 128,
+    turns: Annotated[
+        int | None, typer.Option(min=1, help="The most turns of a conversation.", show_default="all")
+    ] = None,
+    num_draft_tokens: Annotated[
+        int | None, typer.Option(min=1, help="K of the arm with drafts.", show_default="the server's")
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="Of sampling; 0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order, the arrivals, and of sampling.")] = 0,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Answers of full length, as synthetic prompts have.")
+    ] = False,
+    completions: Annotated[
+        bool, typer.Option("--completions", help="Plain text over OpenAI's API, without a chat template.")
+    ] = False,
+    target_ttft: Annotated[
+        float | None, typer.Option(min=0, metavar="MS", help="Goodput: the latest first token.")
+    ] = None,
+    target_itl: Annotated[
+        float | None, typer.Option(min=0, metavar="MS", help="Goodput: the longest mean time of a token.")
+    ] = None,
+    target_e2e: Annotated[
+        float | None, typer.Option(min=0, metavar="MS", help="Goodput: the latest end.")
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The same engine without drafts, if URL has no plain decoding."),
+    ] = None,
+    metrics_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="The server's metrics, as in host:8002.")
+    ] = None,
+    model_name: Annotated[
+        str | None, typer.Option(help="The model to ask.", show_default="speculative_llm, or the only one")
+    ] = None,
+    build: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The recipe's build directory; build/<name> if left out."),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with the API key of URL.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variable that has the API key of URL.")
+    ] = None,
+    baseline_api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with the API key of the baseline.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a request may take.")] = 300,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where results go.", show_default="bench/<workload>-<time>"),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Samples as CSV instead of Parquet.")] = False,
+    keep_answers: Annotated[
+        bool, typer.Option("--keep-answers", help="Write answers.jsonl, for tune and distill.")
+    ] = False,
+    with_: Annotated[
+        Literal["aiperf"] | None, typer.Option("--with", help="What sends the requests, instead of trtspec.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The model's tokenizer, which aiperf needs.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure a deployment with drafts and without, and say whether they are worth it.
+
+    Blocks of the same prompts take turns, with drafts and without, at each load; what is said of the speed-up
+    has an interval of 95 % confidence. Ctrl-C keeps what was measured until then.
+    """
+    from trtspec.bench.plan import Plan
+    from trtspec.bench.result import Targets
+    from trtspec.bench.session import Asked, run
+    from trtspec.terminal.measuring import Measuring
+    from trtspec.workloads.reading import read_workload
+    from trtspec.workloads.synthetic import NAME
+
+    if (recipe is None) == (url is None):
+        raise typer.BadParameter("name a recipe or a --url, one of the two")
+    if pairs % 2:
+        raise typer.BadParameter(
+            "an even number, so that each arm begins equally often", param_hint="--pairs"
+        )
+    loads = _loads(streams, rate)
+    found = read_workload(workload, seed, turns)
+    plan = Plan(
+        workload=found,
+        loads=loads,
+        paired=False,
+        pairs=pairs,
+        block_prompts=block_prompts,
+        warm_up=warm_up,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        ignore_eos=ignore_eos or found.name == NAME,
+        burstiness=burstiness,
+        num_draft_tokens=num_draft_tokens,
+        chat=not completions,
+        targets=Targets(*(None if ms is None else ms / 1000 for ms in (target_ttft, target_itl, target_e2e))),
+    )
+    folder = output or Path("bench", f"{found.name}-{datetime.now():%Y%m%d-%H%M%S}")
+    asked = Asked(
+        url=url or "",
+        model_name=model_name,
+        baseline=baseline,
+        metrics_url=metrics_url,
+        timeout_s=timeout,
+        folder=folder,
+        as_csv=csv,
+        keeps_answers=keep_answers,
+        key=_key(api_key_file, api_key_env),
+        baseline_key=_key(baseline_api_key_file, None),
+    )
+    with ExitStack() as stack:
+        if recipe is not None:
+            asked = stack.enter_context(_served(recipe, build, asked, chat=not completions))
+        traffic = _traffic(with_, tokenizer, asked.key)
+        outcome = run(plan, asked, stack.enter_context(Measuring()), traffic)
+    _show(outcome.result, as_json=json)
+    for file in outcome.files:
+        out.status(f"wrote {file}")
+    if outcome.is_interrupted:
+        out.warning("stopped before the end: the result has what was measured until then")
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _loads(streams: str | None, rate: str | None) -> tuple[Load, ...]:
+    from trtspec.bench.result import Load
+
+    if streams is not None and rate is not None:
+        raise typer.BadParameter("name --streams or --rate, one of the two")
+    text, hint = (rate, "--rate") if rate is not None else (streams or _STREAMS, "--streams")
+    try:
+        values = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        raise typer.BadParameter(f"numbers with commas between them, not {text!r}", param_hint=hint) from None
+    if not all(0 < value < _MOST for value in values):
+        raise typer.BadParameter(f"numbers above 0 and below {_MOST}", param_hint=hint)
+    if rate is None and not all(value.is_integer() for value in values):
+        raise typer.BadParameter("whole numbers", param_hint=hint)
+    return tuple(Load("rate" if rate is not None else "streams", value) for value in values)
+
+
+def _key(file: Path | None, variable: str | None) -> str | None:
+    """Returns an API key; a command line would show it to every user of the machine."""
+    if variable is not None:
+        if not (found := os.environ.get(variable)):
+            raise UnavailableError(variable, "is not set in the environment", "export it, or --api-key-file")
+        return found
+    if file is None:
+        return None
+    try:
+        lines = file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnavailableError(file, f"cannot be read: {error}") from None
+    if not lines:
+        raise UnavailableError(file, "has no API key", "write the key as its first line")
+    return lines[0]
+
+
+@contextmanager
+def _served(recipe: Path, folder: str | None, asked: Asked, *, chat: bool) -> Iterator[Asked]:
+    """Serves a built recipe, and yields what to ask of it."""
+    from trtspec.bench.deployed import served
+    from trtspec.bench.result import Model
+    from trtspec.deploy.build import Build
+    from trtspec.plan.choices import build_folder
+    from trtspec.recipe.loader import load
+    from trtspec.roles import Role
+
+    loaded = load(recipe)
+    build = Build(build_folder(loaded, {"output": folder}, os.environ), loaded.recipe)
+    if not build.is_there:
+        repair = f"trtspec build {recipe}" + (f" --output {folder}" if folder else "")
+        raise UnavailableError(build.folder, "there is no build here", repair)
+    if not build.is_current:
+        out.warning(
+            f"{recipe} has changed since {build.folder} was built from it, which is measured as it is"
+        )
+    models = build.recipe.models
+    model = Model(
+        name=build.recipe.serving.model_name,
+        recipe=build.recipe.name,
+        target=models[Role.TARGET].model,
+        draft=models[Role.DRAFT].model if Role.DRAFT in models else None,
+        num_draft_tokens=build.recipe.speculation.num_draft_tokens,
+    )
+    with served(build, chat=chat, say=out.status) as server:
+        yield replace(
+            asked, url=server.url, model_name=server.model_name, metrics_url=server.metrics_url, model=model
+        )
+
+
+def _traffic(name: str | None, tokenizer: str | None, key: str | None) -> Traffic:
+    from trtspec.bench.traffic import OwnTraffic
+
+    if name is None:
+        return OwnTraffic()
+    from trtspec.bench.aiperf import AiperfTraffic
+
+    return AiperfTraffic(tokenizer, key)
+
+
+def _show(result: Result, *, as_json: bool) -> None:
+    from trtspec.bench.result import to_json
+    from trtspec.terminal import results
+
+    if as_json:
+        out.data(to_json(result))
+    else:
+        out.result(result.verdict.words)
+        if result.levels:
+            out.table(results.rows(result), results.HEADER)
+    for note in result.verdict.notes:
+        out.warning(note)

@@ -1,0 +1,99 @@
+"""Which API a URL has, and what is served there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from yarl import URL
+
+from trtspec.endpoints.endpoint import AskError, Endpoint
+from trtspec.endpoints.http import Streams
+from trtspec.endpoints.openai import OpenAiEndpoint
+from trtspec.endpoints.triton import TritonEndpoint
+from trtspec.errors import UnavailableError
+
+_TRTSPEC = "trtspec"
+_DEFAULT_MODEL = "speculative_llm"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A server: how to ask it, and the name and version of its software where it tells."""
+
+    endpoint: Endpoint
+    software: str | None
+
+
+async def find(url: str, model: str | None, *, chat: bool, timeout_s: float, key: str | None = None) -> Found:
+    """Returns how to ask the model at a URL: Triton's HTTP, or OpenAI's API if the path ends in /v1.
+
+    A URL without a path is asked for both. Raises `UnavailableError` where nobody answers, the model is not
+    there, or it takes no text.
+    """
+    base = URL(url)
+    if base.scheme not in ("http", "https") or not base.host:
+        raise UnavailableError(url, "is not a URL", "name one such as http://host:8000")
+    streams = Streams(timeout_s, key)
+    try:
+        return await _find(base, model, streams, chat)
+    except AskError as error:
+        await streams.close()
+        hint = "trtspec deploy RECIPE starts a server; --api-key-file names a key"
+        raise UnavailableError(shown(url), f"does not answer: {error.problem}", hint) from error
+    except BaseException:
+        await streams.close()
+        raise
+
+
+async def _find(base: URL, model: str | None, streams: Streams, chat: bool) -> Found:
+    if base.path.rstrip("/").endswith("/v1"):
+        return await _openai(base, model, streams, chat)
+    if server := await streams.get(base / "v2"):
+        return await _triton(base, model, streams, server)
+    if await streams.get(base / "v1/models"):
+        return await _openai(base / "v1", model, streams, chat)
+    problem = "has neither Triton's API (/v2) nor OpenAI's (/v1)"
+    raise UnavailableError(
+        shown(str(base)), problem, "name Triton's HTTP port, or a base URL that ends in /v1"
+    )
+
+
+async def _triton(base: URL, model: str | None, streams: Streams, server: dict[str, Any]) -> Found:
+    name, url = model or _DEFAULT_MODEL, str(base).rstrip("/")
+    told = await streams.get(base / "v2/models" / name)
+    if told is None:
+        raise UnavailableError(shown(url), f"has no model {name} that is ready", "name one with --model-name")
+    inputs, outputs = (
+        frozenset(tensor["name"] for tensor in told.get(side, ())) for side in ("inputs", "outputs")
+    )
+    if "text_input" not in inputs:
+        raise UnavailableError(
+            shown(url), f"{name} has no input text_input", "name another with --model-name"
+        )
+    software = f"{server.get('name', 'triton')} {server.get('version', '')}".strip()
+    return Found(TritonEndpoint(url, name, inputs, outputs, streams), software)
+
+
+async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) -> Found:
+    url = str(base).rstrip("/")
+    found = await streams.get(base / "models")
+    if not isinstance(found, dict) or "data" not in found:
+        raise UnavailableError(shown(url), "has no list of models", "name a base URL that ends in /v1")
+    models = {each["id"]: each for each in found["data"]}
+    if model is None and len(models) == 1:
+        (model,) = models
+    if model is None or model not in models:
+        problem = f"has no model {model}" if model else "has several models"
+        raise UnavailableError(shown(url), f"{problem}: {', '.join(models)}", "name one with --model-name")
+    is_ours = models[model].get("owned_by") == _TRTSPEC
+    version = await streams.get(base.parent / "version")
+    owner = models[model].get("owned_by")
+    software = " ".join(filter(None, (owner, version.get("version") if isinstance(version, dict) else None)))
+    return Found(OpenAiEndpoint(url, model, streams, chat=chat, is_ours=is_ours), software or None)
+
+
+def shown(url: str) -> str:
+    """Returns a URL without what may be secret in it: a password, a query."""
+    parts = URL(url)
+    return str(parts.with_user(None).with_query(None)) if parts.host else url

@@ -1,0 +1,94 @@
+"""OpenAI's API, of trtspec, vLLM or anyone: chats, or completions of plain text."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from time import perf_counter
+from typing import Any
+
+from yarl import URL
+
+from trtspec.endpoints.endpoint import Answer, Api, AskError, Counts, Question
+from trtspec.endpoints.http import Streams, problem_of
+
+
+class OpenAiEndpoint:
+    """One model behind a base URL that ends in /v1.
+
+    Without `chat` the conversation is one text, with an empty line between what one side and the other says.
+    `plain_per_request` is true of trtspec's own API alone: another may take no notice of a field that it
+    does not know.
+    """
+
+    api: Api = "openai"
+
+    def __init__(self, url: str, model: str, streams: Streams, *, chat: bool, is_ours: bool) -> None:
+        self.url, self.model, self._streams, self._chat = url, model, streams, chat
+        self._address = URL(url) / ("chat/completions" if chat else "completions")
+        self.plain_per_request = is_ours
+
+    async def ask(self, question: Question) -> Answer:
+        answer = Answer(sent=perf_counter())
+        async with aclosing(self._streams.post(self._address, self._body(question), answer.sent)) as events:
+            async for said, now in events:
+                _add(answer, said, now)
+        if answer.finish_reason is None:
+            raise AskError("broken_off", "the stream ended without a finish_reason", answer.sent)
+        return answer
+
+    async def close(self) -> None:
+        await self._streams.close()
+
+    def _body(self, question: Question) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": question.max_tokens,
+            "temperature": question.temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self._chat:
+            values["messages"] = [
+                {"role": message.role, "content": message.text} for message in question.messages
+            ]
+        else:
+            values["prompt"] = "\n\n".join(message.text for message in question.messages)
+        if question.num_draft_tokens is not None and self.plain_per_request:
+            values["num_draft_tokens"] = question.num_draft_tokens
+        if question.seed is not None:
+            values["seed"] = question.seed
+        if question.ignore_eos:
+            values["ignore_eos"] = True
+        return values
+
+
+def _add(answer: Answer, said: dict[str, Any], now: float) -> None:
+    if "error" in said:
+        raise AskError("failed", problem_of(str(said["error"])), answer.sent)
+    for choice in said.get("choices") or ():
+        delta = choice.get("delta") or choice
+        text = delta.get("content") or delta.get("text") or ""
+        # What a model thinks before it answers is generated too, but is no part of the conversation.
+        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        if text or thought:
+            answer.text += text
+            answer.times.append(now)
+        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+        answer.ended = now
+    if usage := said.get("usage"):
+        answer.input_tokens, answer.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+    if told := (said.get("metrics") or {}).get("speculative_decoding"):
+        answer.counts = _counts(told)
+
+
+def _counts(told: dict[str, Any]) -> Counts:
+    """Reads vLLM's `metrics.speculative_decoding`; what it leaves out follows from the histogram."""
+    histogram = tuple(told["acceptance_histogram"])
+    steps = told.get("num_spec_steps", sum(histogram))
+    accepted = sum(number * times for number, times in enumerate(histogram))
+    return Counts(
+        verifications=steps,
+        drafted=told.get("num_draft_tokens", steps * (len(histogram) - 1)),
+        accepted=told.get("num_accepted_draft_tokens", accepted),
+        histogram=histogram,
+    )
