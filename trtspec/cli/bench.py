@@ -129,7 +129,7 @@ def bench(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure a deployment with drafts and without, and say whether they are worth it.
+    """Measure what drafts are worth on a deployment.
 
     Blocks of the same prompts take turns, with drafts and without, at each load; what is said of the speed-up
     has an interval of 95 % confidence. Ctrl-C keeps what was measured until then.

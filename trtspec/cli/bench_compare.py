@@ -19,7 +19,10 @@ def bench_compare(
     second: Annotated[Path, typer.Argument(metavar="B", help="Another, compared to it.", show_default=False)],
     json: JsonOption = False,
 ) -> None:
-    """Compare two runs, load by load: tokens a second of B over those of A, and what else differs."""
+    """Compare two runs of bench, load by load.
+
+    Tokens a second of B stand over those of A; what else differs between the two is said.
+    """
     from trtspec.bench.compare import compare
     from trtspec.bench.result import read
     from trtspec.terminal import results
