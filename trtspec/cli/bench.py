@@ -17,6 +17,7 @@ from trtspec.terminal.options import JsonOption
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
+    from trtspec.bench.plan import Plan
     from trtspec.bench.result import Load, Result
     from trtspec.bench.session import Asked
     from trtspec.bench.traffic import Traffic
@@ -147,6 +148,13 @@ def bench(
         raise typer.BadParameter(
             "an even number, so that each arm begins equally often", param_hint="--pairs"
         )
+    if with_ and tokenizer is None and recipe is None:
+        raise typer.BadParameter("aiperf needs the model's tokenizer", param_hint="--tokenizer")
+    if with_ and (api_key_file or api_key_env):
+        # AIPerf takes it on its command line alone.
+        raise typer.BadParameter("every user of this machine would see the key that aiperf is given")
+    if with_ and keep_answers:
+        raise typer.BadParameter("aiperf does not pass answers on", param_hint="--keep-answers")
     loads = _loads(streams, rate)
     found = read_workload(workload, seed, turns)
     plan = Plan(
@@ -180,8 +188,9 @@ def bench(
     )
     with ExitStack() as stack:
         if recipe is not None:
-            asked = stack.enter_context(_served(recipe, build, asked, chat=not completions))
-        traffic = _traffic(with_, tokenizer, asked.key)
+            asked, tokenizer_folder = stack.enter_context(_served(recipe, build, asked, chat=plan.chat))
+            tokenizer = tokenizer or tokenizer_folder
+        traffic = _traffic(plan, asked, tokenizer if with_ else None)
         outcome = run(plan, asked, stack.enter_context(Measuring()), traffic)
     _show(outcome.result, as_json=json)
     for file in outcome.files:
@@ -226,8 +235,8 @@ def _key(file: Path | None, variable: str | None) -> str | None:
 
 
 @contextmanager
-def _served(recipe: Path, folder: str | None, asked: Asked, *, chat: bool) -> Iterator[Asked]:
-    """Serves a built recipe, and yields what to ask of it."""
+def _served(recipe: Path, folder: str | None, asked: Asked, *, chat: bool) -> Iterator[tuple[Asked, str]]:
+    """Serves a built recipe; yields what to ask of it, and the folder of its tokenizer."""
     from trtspec.bench.deployed import served
     from trtspec.bench.result import Model
     from trtspec.deploy.build import Build
@@ -253,19 +262,21 @@ def _served(recipe: Path, folder: str | None, asked: Asked, *, chat: bool) -> It
         num_draft_tokens=build.recipe.speculation.num_draft_tokens,
     )
     with served(build, chat=chat, say=out.status) as server:
-        yield replace(
+        found = replace(
             asked, url=server.url, model_name=server.model_name, metrics_url=server.metrics_url, model=model
         )
+        yield found, str(build.folder.resolve() / "tokenizer")
 
 
-def _traffic(name: str | None, tokenizer: str | None, key: str | None) -> Traffic:
+def _traffic(plan: Plan, asked: Asked, tokenizer: str | None) -> Traffic:
+    """Returns what sends the requests: AIPerf, where there is a tokenizer for it."""
     from trtspec.bench.traffic import OwnTraffic
 
-    if name is None:
+    if tokenizer is None:
         return OwnTraffic()
     from trtspec.bench.aiperf import AiperfTraffic
 
-    return AiperfTraffic(tokenizer, key)
+    return AiperfTraffic(tokenizer, chat=plan.chat, burstiness=plan.burstiness, timeout_s=asked.timeout_s)
 
 
 def _show(result: Result, *, as_json: bool) -> None:

@@ -189,7 +189,7 @@ def test_openai_streams_text_and_usage(owner: str) -> None:
     server = Server()
     server.models = [{"id": "tiny", "owned_by": owner}]
     metrics = {"speculative_decoding": {"acceptance_histogram": [1, 0, 2]}}
-    server.answer = stream(*CHUNKS[:3], {**CHUNKS[3], "metrics": metrics}, *CHUNKS[4:])  # type: ignore[dict-item]
+    server.answer = stream(*CHUNKS[:3], {**CHUNKS[3], "metrics": metrics}, *CHUNKS[4:])
     question = Question(HELLO.messages, 8, 0, temperature=0.5, seed=3)
 
     async def use(found: Found) -> tuple[Answer, bool, str | None]:

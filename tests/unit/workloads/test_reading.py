@@ -41,7 +41,7 @@ def test_spec_bench_and_mt_bench(tmp_path: Path) -> None:
 
 def test_speed_bench(tmp_path: Path) -> None:
     """Parquet with the columns of huggingface.co/datasets/nvidia/SPEED-Bench."""
-    rows = {
+    rows: dict[str, list[Any]] = {
         "question_id": ["a1", "b2"],
         "category": ["coding", "math"],
         "sub_category": ["", ""],
