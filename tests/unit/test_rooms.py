@@ -23,7 +23,7 @@ FLOORS = (
     {"steps"},
     {"build"},
     {"bench"},
-    {"ci", "report"},
+    {"ci", "report", "verify"},
     {"terminal"},
     {"cli"},
 )

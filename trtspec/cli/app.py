@@ -37,6 +37,7 @@ from trtspec.cli import (
     serve,
     store,
     top,
+    verify,
 )
 from trtspec.explanation import explain
 from trtspec.terminal.output import out
@@ -55,6 +56,7 @@ _COMMANDS = (
     generate,
     bench,
     bench_compare,
+    verify,
     top,
     monitoring,
     inspect,

@@ -17,11 +17,15 @@ _REBUILD = "build the engine again"
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What a directory says of its engine. Lengths are in tokens; `max_seq_len` includes `max_draft_len`."""
+    """What a directory says of its engine. Lengths are in tokens; `max_seq_len` includes `max_draft_len`.
+
+    `quant_algo` is what its linear layers are quantized to, such as FP8; None where they are not.
+    """
 
     version: str
     architecture: str
     dtype: str
+    quant_algo: str | None
     vocab_size: int
     world_size: int
     max_batch_size: int
@@ -66,6 +70,7 @@ def read_engine(folder: Path) -> EngineConfig:
             version=content["version"],
             architecture=pretrained["architecture"],
             dtype=pretrained["dtype"],
+            quant_algo=(pretrained.get("quantization") or {}).get("quant_algo"),
             vocab_size=pretrained["vocab_size"],
             world_size=pretrained["mapping"]["world_size"],
             max_batch_size=build["max_batch_size"],

@@ -1,0 +1,160 @@
+"""Faults as they have been made in engines and coordinators that speculate, each to be switched on.
+
+All but the first line of each is what a tired engineer would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from tests.fakes.around import Around
+from trtspec.serving.executor import FinishReason, Listener, Request, SamplingConfig
+from trtspec.serving.executors.step_result import StepResult
+from trtspec.serving.executors.torch.cache_view import BatchView, SequenceView
+from trtspec.serving.rounds import Rounds
+from trtspec.serving.text import common_prefix
+from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.triton.engines import Pair
+
+Fault = Callable[[pytest.MonkeyPatch, Pair], Pair]
+ENGINE = "trtspec.serving.executors.torch"
+LONGEST_ROUND = 10
+"""The most rows of a verification: the longest draft, and two tokens that the cache may lack."""
+
+
+def accepts_one_too_many(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+    """The first draft token that differs is accepted, and the target's own comes behind it."""
+
+    def verify(draft: list[int], chosen: list[int], end_id: int | None, room: int) -> StepResult:
+        accepted = min(common_prefix(draft, chosen, len(draft)) + 1, len(draft))
+        tokens = [*draft[:accepted], chosen[accepted]][:room]
+        if end_id in tokens:
+            return StepResult(tokens[: tokens.index(end_id)], FinishReason.END_ID)
+        return StepResult(tokens, FinishReason.LENGTH)
+
+    patch.setattr(f"{ENGINE}.runner.verify", verify)
+    return pair
+
+
+def drops_the_bonus_token(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+    """The client does not get the target's own token behind a draft that was accepted whole."""
+    run_round = Rounds._round
+
+    async def without(self: Rounds, drafter: Any, origin: str, length: int, deadline: float) -> Any:
+        delta = await run_round(self, drafter, origin, length, deadline)
+        if len(delta.token_ids) <= length or delta.completion is not None:
+            return delta
+        lost = pair.tokenizer.detokenizer().push(delta.token_ids[-1])
+        return replace(
+            delta,
+            text=delta.text.removesuffix(lost),
+            token_ids=delta.token_ids[:length],
+            log_probs=delta.log_probs and delta.log_probs[:length],
+        )
+
+    patch.setattr(Rounds, "_round", without)
+    return pair
+
+
+def draws_the_same_numbers_each_round(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+    """The seed of a round is that of the request, so token for token the noise is that of the last round."""
+
+    def at_token(sampling: SamplingConfig, position: int) -> SamplingConfig:
+        return sampling
+
+    patch.setattr("trtspec.serving.state.at_token", at_token)
+    return pair
+
+
+def counts_rounds_for_tokens(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+    """Every request begins with the number behind its seed, however far its text is."""
+
+    def at_token(sampling: SamplingConfig, position: int) -> SamplingConfig:
+        return sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + bool(position))
+
+    patch.setattr("trtspec.serving.state.at_token", at_token)
+    return pair
+
+
+def forgets_the_seed(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+    """Verifications draw with a seed that is the same for every request, as an engine's default is."""
+
+    class Seedless(Around):
+        def enqueue_request(self, request: Request, listener: Listener) -> int:
+            if request.draft_token_ids and not request.sampling.is_greedy:
+                request = replace(request, sampling=replace(request.sampling, seed=0))
+            return super().enqueue_request(request, listener)
+
+    return replace(pair, target=Seedless(pair.target))
+
+
+def keeps_a_stale_block(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+    """Where a draft token was rejected, its keys and values stay in place of those of the target's own."""
+
+    def keep(view: type[Any]) -> None:
+        write = view.write
+
+        def only_what_is_missing(self: Any, layer: int, keys_values: Tensor) -> None:
+            new = self._new[layer]
+            places = new if isinstance(new, tuple) else (new,)
+            held = [place[0].clone() for place in places]
+            write(self, layer, keys_values)
+            for place, old in zip(places, held, strict=True):
+                if 1 < len(place) <= LONGEST_ROUND:
+                    place[0].copy_(old)
+
+        patch.setattr(view, "write", only_what_is_missing)
+
+    keep(SequenceView)
+    keep(BatchView)
+    return pair
+
+
+def moves_positions_of_three_drafts(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+    """Verifications of three draft tokens have all their positions one too high."""
+
+    class Moved:
+        def __init__(self, rotations: Any) -> None:
+            self._rotations = rotations
+
+        def __getitem__(self, rows: slice) -> Any:
+            far = 1 if rows.stop - rows.start == 4 else 0
+            return self._rotations[rows.start + far : rows.stop + far]
+
+    model: Any = pair.target._runner._model  # type: ignore[attr-defined]
+    model._rotations = Moved(model._rotations)
+    return pair
+
+
+def begins_twice(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+    """A prompt that has its beginning written out gets a second one from the tokenizer."""
+
+    def encode(self: Tokenizer, text: str, add_special_tokens: bool = True) -> list[int]:
+        ids: list[int] = self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    patch.setattr(Tokenizer, "encode", encode)
+    return pair
+
+
+def begins_verifications_twice(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+    """The coordinator's text becomes tokens anew for each verification, with a second beginning."""
+
+    class Twice(Around):
+        def enqueue_request(self, request: Request, listener: Listener) -> int:
+            if request.draft_token_ids:
+                ids = request.input_token_ids
+                request = replace(request, input_token_ids=[ids[0], *ids])
+            return super().enqueue_request(request, listener)
+
+    return replace(pair, target=Twice(pair.target))
+
+
+def ignores_drafts(patch: pytest.MonkeyPatch, pair: Pair) -> Pair:
+    """No fault of the text: nothing is ever drafted."""
+    return replace(pair, draft=None)

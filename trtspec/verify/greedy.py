@@ -1,0 +1,207 @@
+"""The greedy check: plain decoding against itself, and against speculation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trtspec.verify.comparison import common_rows, first_difference
+from trtspec.verify.margin import Margins, margins
+from trtspec.verify.prompts import Asked, Vocabulary
+from trtspec.verify.result import Comparison, Difference
+from trtspec.verify.subject import END, Answer, Question, Row, Sides, Subject
+from trtspec.verify.tolerance import Tolerance, most_moved, tolerance
+
+TOP = 5
+"""The likeliest tokens whose numbers are compared at each place."""
+CONTEXT = 40
+"""The characters of the text before a difference that are shown."""
+
+Told = Callable[[int], None]
+"""Hears how many answers have come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How all prompts are asked: with which K, and how many at once."""
+
+    num_draft_tokens: int | None
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """What the check found; `prompts` are those that the server read otherwise than the tokenizer."""
+
+    tolerance: Tolerance
+    noise: Comparison
+    comparisons: tuple[Comparison, ...]
+    prompts: tuple[Difference, ...]
+    answers: tuple[Answer, ...]
+
+
+class GreedyCheck:
+    """Compares the greedy answers of both sides to `prompts`.
+
+    The measure is the target alone, asked one prompt at a time, in token ids. All else is asked in text, as
+    users do.
+    """
+
+    def __init__(
+        self, sides: Sides, vocabulary: Vocabulary, prompts: Sequence[Asked], max_tokens: int, told: Told
+    ) -> None:
+        self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
+        self._max_tokens, self._told = max_tokens, told
+        self._top = min(sides.top_log_probs, TOP)
+
+    async def run(
+        self, concurrency: int, ways: Sequence[Way], dtype: str | None, given: float | None
+    ) -> Greedy:
+        """Asks everything; `concurrency` is that of the second plain run, whose differences are noise."""
+        plain, k = self._sides.plain, self._sides.plain_k
+        alone = await self.ask(plain, Way(k, 1), in_ids=True)
+        again = await self.ask(plain, Way(k, concurrency))
+        noise = _most(alone, again)
+        bound = tolerance(dtype, noise, given)
+        compared = [await self.compare(alone, again, Way(k, concurrency), bound)]
+        for way in ways:
+            answers = await self.ask(self._sides.speculative, way)
+            compared.append(await self.compare(alone, answers, way, bound))
+        return Greedy(bound, compared[0], tuple(compared[1:]), self._misread(again), tuple(alone))
+
+    async def ask(self, subject: Subject, way: Way, in_ids: bool = False) -> list[Answer]:
+        """Returns the answers to all prompts, in their order."""
+        gate = asyncio.Semaphore(way.concurrency)
+
+        async def one(prompt: Asked) -> Answer:
+            async with gate:
+                asked = prompt.token_ids if in_ids else prompt.text
+                question = Question(asked, self._max_tokens, way.num_draft_tokens, top_log_probs=self._top)
+                answer = await subject.ask(question)
+                self._told(1)
+                return answer
+
+        return list(await asyncio.gather(*(one(prompt) for prompt in self._prompts)))
+
+    async def compare(
+        self, expected: Sequence[Answer], found: Sequence[Answer], way: Way, bound: Tolerance, by: str = ""
+    ) -> Comparison:
+        """Returns what differs, each difference with its margin.
+
+        The numbers `by` another engine are not held to the bound: it sums in another order everywhere.
+        """
+        differences = []
+        for prompt, one, other in zip(self._prompts, expected, found, strict=True):
+            place = first_difference(one, other)
+            if place is not None:
+                differences.append(await self._parted(prompt, one, other, place, bound))
+            elif one.text != other.text:
+                differences.append(self._other_text(prompt, one, other))
+            if not by and (numbers := self._numbers(prompt, one, other, bound)) is not None:
+                differences.append(numbers)
+        counted = [answer for answer in found if answer.drafted is not None]
+        return Comparison(
+            way.num_draft_tokens,
+            way.concurrency,
+            len(self._prompts),
+            sum(len(answer.token_ids) for answer in found),
+            tuple(differences),
+            _most(expected, found),
+            sum(answer.drafted or 0 for answer in counted) if counted else None,
+            sum(answer.accepted or 0 for answer in counted) if counted else None,
+            by,
+        )
+
+    async def _parted(
+        self, prompt: Asked, one: Answer, other: Answer, place: int, bound: Tolerance
+    ) -> Difference:
+        expected, found = (answer.token_ids[place : place + 1] for answer in (one, other))
+        before = one.token_ids[:place]
+        tokens = [*expected, *found]
+        question = Question((*prompt.token_ids, *before), 1, self._sides.plain_k)
+        measured = await margins(self._sides.plain, question, tokens, self._vocabulary.end_ids, bound)
+        is_tie = len(tokens) > 1 and measured.within(bound)
+        return Difference(
+            prompt.name,
+            "tokens",
+            "near tie" if is_tie else "fault",
+            place,
+            self._context(prompt, before),
+            self._name(expected),
+            self._name(found),
+            self._meaning(measured, expected, found, bound),
+            measured.largest,
+            measured.is_at_least,
+        )
+
+    def _meaning(
+        self, measured: Margins, expected: tuple[int, ...], found: tuple[int, ...], bound: Tolerance
+    ) -> str:
+        if not (expected and found):
+            return "one answer stops where the other goes on, without an end token"
+        worse = max(measured.behind, key=measured.behind.__getitem__)
+        least = "at least " if measured.is_at_least else ""
+        said = (
+            f"the target prefers {self._name((measured.likeliest,))} to {self._name((worse,))} by"
+            f" {least}{measured.largest:.2g} nats"
+        )
+        if measured.within(bound):
+            return f"{said}, and rounding moves up to {bound.value:.2g}: chance decides between them"
+        return f"{said}, and rounding moves at most {bound.value:.2g}"
+
+    def _other_text(self, prompt: Asked, one: Answer, other: Answer) -> Difference:
+        pairs = enumerate(zip(one.text, other.text, strict=False))
+        shorter = min(len(one.text), len(other.text))
+        place = next((at for at, (a, b) in pairs if a != b), shorter)
+        expected, found = (repr(answer.text[place : place + CONTEXT]) for answer in (one, other))
+        meaning = "the same tokens became another text; the position counts characters"
+        before = one.text[max(place - CONTEXT, 0) : place]
+        return Difference(prompt.name, "text", "fault", place, before, expected, found, meaning)
+
+    def _numbers(self, prompt: Asked, one: Answer, other: Answer, bound: Tolerance) -> Difference | None:
+        """Returns the first place where the numbers behind the same text are apart by more than rounding."""
+        for place, pair in enumerate(common_rows(one, other)):
+            if (far := most_moved([pair]) or 0.0) > bound.value:
+                before = one.token_ids[:place]
+                expected, found = (self._likeliest(row) for row in pair)
+                meaning = (
+                    f"the probabilities of this place differ by {far:.2g} nats, though the text before is the"
+                    f" same; rounding moves at most {bound.value:.2g}"
+                )
+                context = self._context(prompt, before)
+                return Difference(
+                    prompt.name, "numbers", "fault", place, context, expected, found, meaning, far
+                )
+        return None
+
+    def _likeliest(self, row: Row) -> str:
+        token = max(row, key=row.__getitem__)
+        return f"{self._name((token,))} at {row[token]:.3g}"
+
+    def _misread(self, answers: Sequence[Answer]) -> tuple[Difference, ...]:
+        """Returns the prompts of which the server made another number of tokens."""
+        wrong = []
+        for prompt, answer in zip(self._prompts, answers, strict=True):
+            count, right = answer.num_input_tokens, len(prompt.token_ids)
+            if count is not None and count != right:
+                meaning = (
+                    f"the server made {count} tokens of this prompt, its tokenizer makes {right}"
+                    + "; a second beginning is the usual reason" * (count == right + 1)
+                )
+                start, expected, found = prompt.text[:CONTEXT], f"{right} tokens", f"{count} tokens"
+                wrong.append(Difference(prompt.name, "prompt", "fault", 0, start, expected, found, meaning))
+        return tuple(wrong)
+
+    def _context(self, prompt: Asked, before: Sequence[int]) -> str:
+        return (prompt.text + self._vocabulary.text(before))[-CONTEXT:]
+
+    def _name(self, tokens: Sequence[int]) -> str:
+        if not tokens:
+            return "nothing"
+        return "the end" if tokens[0] == END else self._vocabulary.name(tokens[0])
+
+
+def _most(expected: Sequence[Answer], found: Sequence[Answer]) -> float | None:
+    pairs = zip(expected, found, strict=True)
+    return most_moved(rows for one, other in pairs for rows in common_rows(one, other))
