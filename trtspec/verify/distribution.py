@@ -95,7 +95,7 @@ class SamplingCheck:
             tuple(tests),
             p_value(sum(test.statistic for test in tests), sum(freedoms)),
             detectable(sum(freedoms), size * len(drawn), limit, POWER),
-            max(detectable(freedom, size, limit, POWER) for freedom in freedoms),
+            max((detectable(freedom, size, limit, POWER) for freedom in freedoms if freedom), default=1.0),
         )
 
     async def _open_prompts(self) -> list[Asked]:

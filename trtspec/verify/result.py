@@ -83,7 +83,7 @@ class View:
     `of` is "text", how they begin, or "repeats", which of their tokens are the same: random numbers that are
     used twice repeat tokens, whatever they are. `p_value` is that of all prompts together. With the power of
     the test a total variation of `found_everywhere` between the outcomes of every prompt would have been
-    found, or of `found_in_one` in one of them.
+    found, or of `found_in_one` in one of them, if its continuations were not all alike.
     """
 
     of: Literal["text", "repeats"]

