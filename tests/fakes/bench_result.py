@@ -100,6 +100,7 @@ def _figures(streams: int, speed: float, slow: float, drafts: Drafts | None) -> 
         end_to_end=_times(requests, 3.9 * slow),
         goodput=Goodput(speed / 200 * min(1.0, 2 / slow), min(1.0, 2 / slow)),
         drafts=drafts,
+        blocks=tuple(speed * (1 + 0.01 * way) for way in (-3, 1, 2, -1, 0, 1)),
         inside=Inside(RoundTimes(0.011 * slow, 0.021 * slow, 0.0021), 0.62, None)
         if drafts
         else Inside(None, 0.6, None),

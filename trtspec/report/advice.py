@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtspec.bench.result import Result
-from trtspec.report import loads
-from trtspec.report.drafts import drafts_of, per_token, together
+from trtspec.report.drafts import by_category, per_token, whole
+from trtspec.report.measured import Arm, at_most, of_result
 from trtspec.report.numbers import percent
-from trtspec.report.requests import failed_share
 
 GOOD, POOR = 0.6, 0.5
 """Acceptance of a token whose turn came: what to aim for; below the second drafts may not pay."""
@@ -19,9 +18,9 @@ TONES = {"on": "good", "up_to": "mixed", "off": "bad", "undecided": "open", "unm
 
 def headline(result: Result) -> str:
     """Returns the answer in a few words."""
-    verdict, levels = result.verdict, result.levels
+    verdict, loads = result.verdict, of_result(result).loads
     if verdict.decision == "up_to" and verdict.switch_off_above is not None:
-        return f"Worth it, up to {loads.at(levels, verdict.switch_off_above)}"
+        return f"Worth it, up to {at_most(loads, verdict.switch_off_above)}"
     return {
         "on": "Worth it, at every load that was measured",
         "up_to": "Worth it at low load",
@@ -33,21 +32,22 @@ def headline(result: Result) -> str:
 
 def advice(result: Result) -> tuple[str, ...]:
     """Returns what to do, the most important first."""
-    return (*_switch(result), *_drafts(result))
+    return (*_switch(result), *_drafts(of_result(result).arms[0]))
 
 
 def _switch(result: Result) -> Iterator[str]:
-    verdict, levels = result.verdict, result.levels
+    verdict, loads = result.verdict, of_result(result).loads
     if verdict.decision == "on":
         yield (
-            f"Leave drafts on. The highest load that was tried is {levels[-1].load}; "
+            f"Leave drafts on. The highest load that was tried is {loads[-1]}; "
             "measure again where more is expected."
         )
     elif verdict.decision == "up_to" and verdict.switch_off_above is not None:
-        limit = loads.at(levels, verdict.switch_off_above)
+        limit = at_most(loads, verdict.switch_off_above)
         yield (
-            f"Use drafts where at most {limit} are expected, and plain decoding (num_draft_tokens: 0) above; "
-            "trtspec's adaptive policy (speculation.policy: adaptive) shortens drafts as load grows."
+            f"Use drafts up to {limit}, and plain decoding (num_draft_tokens: 0) above"
+            + ("; " if verdict.break_even else ", where they made no difference that was found; ")
+            + "trtspec's adaptive policy (speculation.policy: adaptive) shortens drafts as load grows."
         )
     elif verdict.decision == "off":
         yield (
@@ -66,24 +66,22 @@ def _switch(result: Result) -> Iterator[str]:
         )
 
 
-def _drafts(result: Result) -> Iterator[str]:
-    known = list(drafts_of(result))
-    if not known:
+def _drafts(arm: Arm) -> Iterator[str]:
+    found = whole(arm)
+    if not found:
         return
-    whole = together(drafts.acceptance for drafts in known)
-    mean = per_token(whole)
+    mean = per_token(found)
     if mean is not None and mean < GOOD:
         cost = ", and under 50% the drafts' own cost can eat the gain" if mean < POOR else ""
         yield (
             f"A drafted token whose turn comes is accepted in {percent(mean)} of cases; aim for 60%{cost}. "
             "trtspec distill trains the draft on the target's own answers, trtspec tune tries others."
         )
-    poor = []
-    for name in sorted({name for drafts in known for name in drafts.by_category}):
-        found = together(drafts.by_category[name] for drafts in known if name in drafts.by_category)
-        share = per_token(found)
-        if share is not None and share < POOR and found.verifications >= _ENOUGH:
-            poor.append(f"{name or 'prompts without a category'} ({percent(share)})")
+    poor = [
+        f"{name or 'prompts without a category'} ({percent(share)})"
+        for name, of_name in by_category(arm).items()
+        if of_name.verifications >= _ENOUGH and (share := per_token(of_name)) is not None and share < POOR
+    ]
     if poor and not (mean is not None and mean < POOR):
         yield (
             f"Drafts do badly for {', '.join(poor)}: send such requests without them, "
@@ -93,10 +91,5 @@ def _drafts(result: Result) -> Iterator[str]:
 
 def warnings(result: Result) -> tuple[str, ...]:
     """Returns what weakens the result."""
-    found = list(result.verdict.notes)
-    if result.is_partial:
-        found.insert(0, "The run was stopped before its end; this is what was measured until then.")
-    failed = failed_share(result)
-    if failed > 0.01:
-        found.append(f"{percent(failed)} of the requests failed; speed is that of the others.")
-    return tuple(found)
+    partial = "The run was stopped before its end; this is what was measured until then."
+    return (partial, *result.verdict.notes) if result.is_partial else result.verdict.notes

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import zip_longest
 
-from trtspec.bench.result import Acceptance, Drafts, Result
-from trtspec.report import bars, columns, loads
+from trtspec.bench.result import Acceptance
+from trtspec.report import bars, columns
 from trtspec.report.columns import Columns
+from trtspec.report.measured import Arm, Measured, cells
 from trtspec.report.numbers import percent, plain
 from trtspec.report.section import Figure, Key, Section, Table
 
-_NO_CATEGORY = "(none)"
-_BY_METRICS = "By the server's metrics, which count what others asked meanwhile too."
-
-
-def drafts_of(result: Result) -> Iterator[Drafts]:
-    """Yields what is known of the drafts of each load."""
-    for level in result.levels:
-        drafts = level.arms.speculative.drafts
-        if drafts and drafts.acceptance.verifications:
-            yield drafts
+_CATEGORY = ("accepted", "a token", "of drafted", "tokens a round", "drafted")
 
 
 def together(parts: Iterable[Acceptance]) -> Acceptance:
     """Returns the counts of all of them in one."""
     return reduce(_add, parts, Acceptance(0, 0, 0, ()))
+
+
+def whole(arm: Arm) -> Acceptance | None:
+    """Returns how the drafts of all loads did; None where nothing tells."""
+    return together(drafts.acceptance for drafts in arm.drafts) if arm.drafts else None
 
 
 def per_token(found: Acceptance) -> float | None:
@@ -35,96 +32,131 @@ def per_token(found: Acceptance) -> float | None:
     return sum(found.accepted_per_position) / reached if reached else None
 
 
-def acceptance(result: Result) -> Section | None:
+def by_category(arm: Arm) -> dict[str, Acceptance]:
+    """Returns how the drafts of each category did at all loads."""
+    names = sorted({name for drafts in arm.drafts for name in drafts.by_category})
+    return {
+        name: together(drafts.by_category[name] for drafts in arm.drafts if name in drafts.by_category)
+        for name in names
+    }
+
+
+def acceptance(measured: Measured) -> Section | None:
     """Returns how often drafts were accepted, by position and by load; None where nothing tells."""
-    known = list(drafts_of(result))
+    known = [(arm, found) for arm in measured.arms if (found := whole(arm))]
     if not known:
         return None
-    whole = together(drafts.acceptance for drafts in known)
-    reached = tuple(count / whole.verifications for count in whole.accepted_per_position)
-    names = tuple(str(number + 1) for number in range(len(reached)))
-    kinds = (
-        Columns("of those whose turn came", "drafts", whole.by_position),
-        Columns("of all drafts", "third", reached),
-    )
+    kinds = [kind for arm, found in known for kind in _columns(arm, found, alone=len(known) == 1)]
+    length = max(len(kind.shares) for kind in kinds)
+    names = tuple(str(number + 1) for number in range(length))
     plot = columns.draw(
         "Acceptance by position; the table has the figures.", kinds, names, "position", "accepted"
     )
-    positions = tuple(
-        (name, percent(conditional), percent(share), f"{count:,}")
-        for name, conditional, share, count in zip(
-            names, whole.by_position, reached, whole.accepted_per_position, strict=True
-        )
+    rows = tuple(
+        (name, *(percent(kind.shares[number] if number < len(kind.shares) else None) for kind in kinds))
+        for number, name in enumerate(names)
     )
-    finding = (
-        "A drafted token whose turn came, all before it accepted, was accepted in "
-        f"{percent(per_token(whole))} of cases; of all {whole.drafted:,} that were drafted "
-        f"{percent(whole.rate)} were. A round gave "
-        f"{plain(whole.tokens_per_verification)} tokens, the target's own one among them."
-    )
-    note = _BY_METRICS if any(drafts.source == "metrics" for drafts in known) else ""
-    if whole.shortened > 0.005:
-        note += (
-            f" {percent(whole.shortened)} of the places of drafts were left empty (the end of an answer, "
-            "a shorter K), which counts here as not accepted."
-        )
-    by_position = Table(
+    positions = Table(
         "Acceptance by position",
-        ("position", "of those whose turn came", "of all drafts", "tokens"),
-        positions,
-        note=note.strip(),
+        ("position", *(kind.name for kind in kinds)),
+        rows,
+        note=" ".join(_notes(known)),
     )
     keys = tuple(Key(f"{kind.kind} fill", kind.name) for kind in kinds)
     return Section(
-        "Drafts that were accepted", finding, (Figure(plot, keys),), (by_position, _by_load(result))
+        "Drafts that were accepted", _finding(known), (Figure(plot, keys),), (positions, _by_load(measured))
     )
 
 
-def categories(result: Result) -> Section | None:
+def categories(measured: Measured) -> Section | None:
     """Returns acceptance by the category of the prompt; None where there are not two of them."""
-    known = list(drafts_of(result))
-    names = sorted({name for drafts in known for name in drafts.by_category})
-    if len(names) < 2:
+    told = [(arm, by_category(arm)) for arm in measured.arms]
+    known = [(arm, found) for arm, found in told if len(found) > 1]
+    if not known:
         return None
-    merged = {
-        name: together(drafts.by_category[name] for drafts in known if name in drafts.by_category)
-        for name in names
-    }
-    ranked = sorted(merged.items(), key=lambda item: -(per_token(item[1]) or 0))
+    ranked = sorted(known[0][1], key=lambda name: -(per_token(known[0][1][name]) or 0))
+    names = [*ranked, *sorted({name for _, found in known for name in found} - set(ranked))]
+    alone = len(known) == 1
     rows = tuple(
-        (
-            name or _NO_CATEGORY,
-            bars.share(
-                per_token(found) or 0, "drafts", f"{percent(per_token(found))} of those whose turn came"
-            ),
-            percent(per_token(found)),
-            percent(found.rate),
-            plain(found.tokens_per_verification),
-            f"{found.drafted:,}",
-        )
-        for name, found in ranked
+        (_named(name), *(() if alone else (arm.short,)), *_category(arm, found[name]))
+        for name in names
+        for arm, found in known
+        if name in found
     )
-    (best, most), (worst, least) = ranked[0], ranked[-1]
-    finding = (
-        f"Of the tokens whose turn came, most were accepted for {best or _NO_CATEGORY} "
-        f"({percent(per_token(most))}), fewest for {worst or _NO_CATEGORY} ({percent(per_token(least))})."
+    best, worst = (
+        f"{_named(name)} ({percent(per_token(known[0][1][name]))})" for name in (ranked[0], ranked[-1])
     )
-    header = ("category", "accepted", "a token", "of drafted", "tokens a round", "drafted")
+    whose = "" if alone else f" {known[0][0].phrase}"
+    header = ("category", *(() if alone else (measured.label,)), *_CATEGORY)
     return Section(
-        "Acceptance by category", finding, (), (Table("By category, all loads together", header, rows),)
+        "Acceptance by category",
+        f"Of the tokens{whose} whose turn came, most were accepted for {best}, fewest for {worst}.",
+        (),
+        (Table("By category, all loads together", header, rows, names=1 if alone else 2),),
     )
 
 
-def _by_load(result: Result) -> Table:
+def _columns(arm: Arm, found: Acceptance, *, alone: bool) -> Iterator[Columns]:
+    reached = tuple(count / found.verifications for count in found.accepted_per_position)
+    if alone:
+        yield Columns("of those whose turn came", "drafts", found.by_position)
+        yield Columns("of all drafts", "third", reached)
+    else:
+        yield Columns(f"{arm.name}, of those whose turn came", arm.kind, found.by_position)
+
+
+def _finding(known: list[tuple[Arm, Acceptance]]) -> str:
+    accepted, drafted, tokens = (
+        _told(known, words)
+        for words in (
+            lambda found: percent(per_token(found)),
+            lambda found: f"{percent(found.rate)} of {found.drafted:,}",
+            lambda found: plain(found.tokens_per_verification),
+        )
+    )
+    return (
+        f"Of the drafted tokens whose turn came, all before them accepted, {accepted} were accepted; "
+        f"of all that were drafted, {drafted}. "
+        f"Tokens that a round gave, the target's own one among them: {tokens}."
+    )
+
+
+def _told(known: list[tuple[Arm, Acceptance]], words: Callable[[Acceptance], str]) -> str:
+    """Returns a number of each arm, which is named where there are two."""
+    return ", ".join(words(found) + (f" {arm.phrase}" if len(known) > 1 else "") for arm, found in known)
+
+
+def _notes(known: list[tuple[Arm, Acceptance]]) -> Iterator[str]:
+    if any(drafts.source == "metrics" for arm, _ in known for drafts in arm.drafts):
+        yield "By the server's metrics, which count what others asked meanwhile too."
+    shortened = max(found.shortened for _, found in known)
+    if shortened > 0.005:
+        yield (
+            f"{percent(shortened)} of the places of drafts were left empty (the end of an answer, "
+            "a shorter K), which counts here as not accepted."
+        )
+
+
+def _category(arm: Arm, found: Acceptance) -> tuple[str, ...]:
+    share = per_token(found)
+    return (
+        bars.share(share or 0, arm.kind, f"{percent(share)} of those whose turn came"),
+        percent(share),
+        percent(found.rate),
+        plain(found.tokens_per_verification),
+        f"{found.drafted:,}",
+    )
+
+
+def _by_load(measured: Measured) -> Table:
     rows = []
-    for level in result.levels:
-        drafts = level.arms.speculative.drafts
-        if drafts:
-            found = drafts.acceptance
+    for load, arm, figures in measured.each():
+        if figures.drafts:
+            found = figures.drafts.acceptance
             per_round = found.drafted / found.verifications if found.verifications else None
             rows.append(
                 (
-                    loads.cell(level),
+                    *cells(load, arm),
                     percent(per_token(found)),
                     percent(found.rate),
                     plain(found.tokens_per_verification),
@@ -132,15 +164,12 @@ def _by_load(result: Result) -> Table:
                     f"{found.verifications:,}",
                 )
             )
-    header = (
-        loads.header(result.levels),
-        "a token",
-        "of drafted",
-        "tokens a round",
-        "drafted a round",
-        "rounds",
-    )
-    return Table("By load", header, tuple(rows))
+    header = (*measured.header, "a token", "of drafted", "tokens a round", "drafted a round", "rounds")
+    return Table("By load", header, tuple(rows), names=2)
+
+
+def _named(category: str) -> str:
+    return category or "(none)"
 
 
 def _add(one: Acceptance, other: Acceptance) -> Acceptance:

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 from trtspec.bench.result import Result
 from trtspec.report.numbers import percent
-from trtspec.report.requests import targets
+from trtspec.report.requests import in_words
 from trtspec.units import gib
 
 Facts = tuple[tuple[str, str], ...]
@@ -60,7 +60,7 @@ def _workload(result: Result) -> dict[str, object]:
     workload = result.workload
     kinds = ", ".join(f"{name or '(none)'} {count}" for name, count in workload.categories.items())
     return {
-        "name": workload.name,
+        "workload": workload.name,
         "source": workload.source,
         "prompts": f"{workload.prompts:,}",
         "categories": kinds,
@@ -82,7 +82,7 @@ def _settings(result: Result) -> dict[str, object]:
         "chat": "yes" if settings.chat else "no",
         "K asked for": settings.num_draft_tokens,
         "intervals": f"{percent(settings.confidence)} confidence",
-        "latency target": targets(result),
+        "latency target": in_words(settings.targets),
     }
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trtspec.bench.result import Figures, Level, Percentiles, Result
-from trtspec.report import axis, lines, loads
+from trtspec.bench.result import Figures, Load, Percentiles
+from trtspec.report import axis, lines
 from trtspec.report.lines import Line, Point
-from trtspec.report.numbers import NOTHING, duration, in_unit, plain, signed_percent
+from trtspec.report.measured import Arm, Measured, cells
+from trtspec.report.numbers import duration, in_unit, plain, signed_percent
 from trtspec.report.section import Figure, Key, Section, Table
-from trtspec.report.speed import WITH, WITHOUT
 
 Of = Callable[[Figures], Percentiles | None]
+Pick = Callable[[Percentiles], float]
+Known = tuple[Load, Arm, Percentiles]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,79 +50,61 @@ WAITS = (
 )
 
 
-def latencies(result: Result) -> Iterator[Section]:
+def latencies(measured: Measured) -> Iterator[Section]:
     """Yields a section for each kind of time that was measured."""
     for wait in WAITS:
-        measured = [(level, arm, found) for level, arm, found in _all(result, wait.of) if found]
-        if measured:
-            yield _section(result, wait, measured)
+        told = ((load, arm, wait.of(figures)) for load, arm, figures in measured.each())
+        known = [(load, arm, found) for load, arm, found in told if found]
+        if known:
+            yield _section(measured, wait, known)
 
 
-def _all(result: Result, of: Of) -> Iterator[tuple[Level, str, Percentiles | None]]:
-    for level in result.levels:
-        yield level, WITH, of(level.arms.speculative)
-        if level.arms.plain:
-            yield level, WITHOUT, of(level.arms.plain)
-
-
-def _section(result: Result, wait: Wait, measured: list[tuple[Level, str, Percentiles]]) -> Section:
+def _section(measured: Measured, wait: Wait, known: list[Known]) -> Section:
+    factor, unit = in_unit(max(found.p99 for _, _, found in known))
     plotted = [
-        Line(
-            f"{arm}, {name}",
-            kind + tail,
-            tuple(
-                _point(level, arm, name, pick(found)) for level, of_arm, found in measured if of_arm == arm
-            ),
-        )
-        for arm, kind in ((WITH, "drafts"), (WITHOUT, "plain"))
+        Line(f"{arm.name}, {name}", f"{arm.kind}{tail}", tuple(_points(known, arm, name, pick, factor)))
+        for arm in measured.arms
         for name, tail, pick in (("median", "", _median), ("99th percentile", " tail", _tail))
     ]
     plotted = [line for line in plotted if line.points]
     values = [point.y for line in plotted for point in line.points]
-    factor, unit = in_unit(max(values))
-    scaled = [_scaled(line, factor) for line in plotted]
     plot = lines.draw(
         f"{wait.title} by load; the table has the figures.",
-        scaled,
-        loads.axis_of(result.levels),
-        (unit, axis.of_amounts([value * factor for value in values], lambda value: f"{value:,.4g}")),
+        plotted,
+        measured.axis,
+        (unit, axis.of_amounts(values, "{:,.4g}".format)),
     )
+    figure = Figure(plot, tuple(Key(line.kind, line.name) for line in plotted))
     rows = tuple(
-        (loads.cell(level), arm.removesuffix(" drafts"), *(plain(value * factor) for value in _row(found)))
-        for level, arm, found in measured
+        (*cells(load, arm), *(plain(value * factor) for value in _row(found))) for load, arm, found in known
     )
-    header = (loads.header(result.levels), "drafts", "p50", "p90", "p95", "p99", "mean")
+    header = (*measured.header, "p50", "p90", "p95", "p99", "mean")
     return Section(
         wait.title,
-        f"{wait.meaning} {_finding(result, wait.of)}".strip(),
-        (Figure(plot, tuple(Key(line.kind, line.name) for line in plotted)),),
+        f"{wait.meaning} {_finding(measured, wait.of)}".strip(),
+        (figure,) if len(measured.loads) > 1 else (),
         (Table(f"{wait.title}, {unit}: percentiles and mean", header, rows, names=2),),
     )
 
 
-def _finding(result: Result, of: Of) -> str:
-    """Returns how both arms compare at the lowest load and, where there is another, at the highest."""
-    found = []
-    for level in result.levels if len(result.levels) < 3 else (result.levels[0], result.levels[-1]):
-        ours, plain_arm = of(level.arms.speculative), level.arms.plain
-        theirs = of(plain_arm) if plain_arm else None
-        if ours and theirs:
-            change = signed_percent(ours.p50 / theirs.p50 - 1) if theirs.p50 else NOTHING
-            found.append(
-                f"at {level.load} {duration(ours.p50)} with drafts, {duration(theirs.p50)} without ({change})"
-            )
-        elif ours:
-            found.append(f"at {level.load} {duration(ours.p50)}")
-    return f"In the median {'; '.join(found)}." if found else ""
+def _finding(measured: Measured, of: Of) -> str:
+    """Returns how the arms compare at the lowest load and, where there is another, at the highest."""
+    loads, said = measured.loads, []
+    for at in loads if len(loads) < 3 else (loads[0], loads[-1]):
+        found = [(arm, of(figures)) for load, arm, figures in measured.each() if load == at]
+        known = [(arm, times.p50) for arm, times in found if times]
+        if known:
+            told = ", ".join(f"{duration(seconds)} {arm.phrase}" for arm, seconds in known)
+            change = measured.change([seconds for _, seconds in known])
+            said.append(f"at {at} {told}" + ("" if change is None else f" ({signed_percent(change)})"))
+    return f"In the median {'; '.join(said)}." if said else ""
 
 
-def _point(level: Level, arm: str, name: str, seconds: float) -> Point:
-    return Point(level.load.value, seconds, f"{level.load}, {arm}, {name}: {duration(seconds)}")
-
-
-def _scaled(line: Line, factor: float) -> Line:
-    points = tuple(Point(point.x, point.y * factor, point.words) for point in line.points)
-    return Line(line.name, line.kind, points)
+def _points(known: list[Known], of: Arm, name: str, pick: Pick, factor: float) -> Iterator[Point]:
+    for load, arm, found in known:
+        if arm is of:
+            words = f"{load}, {arm.name}, {name}: {duration(pick(found))}"
+            yield Point(load.value, pick(found) * factor, words)
 
 
 def _row(found: Percentiles) -> tuple[float, ...]:

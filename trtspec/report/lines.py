@@ -12,6 +12,8 @@ from trtspec.report.drawing import Drawing
 
 WIDTH, HEIGHT = 400.0, 232.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 14.0, 26.0, 40.0
+_ROOMY = 8
+"""So many points leave room for two digits at each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +148,5 @@ class _Frame:
             self.drawing.dot(x, y, 3.5, f"{line.kind} dot", point.words)
             if named:
                 above = min(y, self.y(point.high if point.high is not None else point.y)) - 7
-                self.drawing.text(x, above, _short(point.y), "value middle")
-
-
-def _short(ratio: float) -> str:
-    return f"{ratio:.1f}x" if ratio >= 1.05 or ratio < 0.95 else f"{ratio:.2f}x"
+                words = f"{point.y:.2f}x" if len(line.points) <= _ROOMY else f"{point.y:.1f}x"
+                self.drawing.text(x, above, words, "value middle")

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtspec.bench.result import Result
-from trtspec.report import drafts, loads, requests, rounds, speed
+from trtspec.report import drafts, requests, rounds, speed
 from trtspec.report.advice import TONES, advice, headline, warnings
 from trtspec.report.facts import facts, when
 from trtspec.report.latency import latencies
+from trtspec.report.measured import between, of_result
 from trtspec.report.numbers import duration, interval, percent, plain, times
-from trtspec.report.section import Page, Section, Tile
+from trtspec.report.section import Page, Tile
 
 
 def page(result: Result) -> Page:
     """Returns the report of a result, which has at least one level."""
+    measured, gain = of_result(result), speed.gain_of(result)
     sections = (
-        speed.throughput(result),
-        *latencies(result),
-        requests.goodput(result),
-        drafts.acceptance(result),
-        drafts.categories(result),
-        rounds.times(result),
-        rounds.server(result),
-        requests.counts(result),
+        speed.throughput(measured, gain),
+        *latencies(measured),
+        requests.goodput(measured, result.settings.targets),
+        drafts.acceptance(measured),
+        drafts.categories(measured),
+        rounds.times(measured),
+        rounds.server(measured),
+        requests.counts(measured),
     )
     model = result.model
     return Page(
@@ -33,9 +35,9 @@ def page(result: Result) -> Page:
         verdict=headline(result),
         because=_sentence(result.verdict.words),
         advice=advice(result),
-        hero=speed.speedup_plot(result),
+        hero=speed.gain_plot(gain) or speed.speed_plot(measured),
         tiles=tuple(_tiles(result)),
-        sections=tuple(section for section in sections if isinstance(section, Section)),
+        sections=tuple(section for section in sections if section),
         facts=facts(result),
         warnings=warnings(result),
     )
@@ -49,7 +51,7 @@ def _subject(result: Result) -> str:
 
 
 def _sentence(words: str) -> str:
-    return words if words.endswith((".", "!", "?")) else f"{words}."
+    return words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else ".")
 
 
 def _tiles(result: Result) -> Iterator[Tile]:
@@ -64,7 +66,7 @@ def _tiles(result: Result) -> Iterator[Tile]:
         )
     if result.verdict.break_even is not None:
         yield Tile(
-            "Break-even", loads.at(result.levels, result.verdict.break_even), "above it drafts cost time"
+            "Break-even", between([first.load], result.verdict.break_even), "above it drafts cost time"
         )
     beside = f"{plain(without.tokens_per_second.value)} without drafts" if without else ""
     yield Tile(f"Tokens/s at {first.load}", plain(ours.tokens_per_second.value), beside)
@@ -72,11 +74,11 @@ def _tiles(result: Result) -> Iterator[Tile]:
         other = without.time_to_first_token if without else None
         beside = f"{duration(other.p50)} without drafts" if other else "in the median"
         yield Tile(f"First text at {first.load}", duration(ours.time_to_first_token.p50), beside)
-    known = list(drafts.drafts_of(result))
-    if known:
-        whole = drafts.together(part.acceptance for part in known)
-        words = f"of all drafted {percent(whole.rate)}; {plain(whole.tokens_per_verification)} tokens a round"
-        yield Tile("Acceptance of a token", percent(drafts.per_token(whole)), words)
-    asked = sum(figures.requests for _, _, figures in requests.arms(result))
-    failed = sum(figures.failed for _, _, figures in requests.arms(result))
+    measured = of_result(result)
+    found = drafts.whole(measured.arms[0])
+    if found:
+        words = f"of all drafted {percent(found.rate)}; {plain(found.tokens_per_verification)} tokens a round"
+        yield Tile("Acceptance of a token", percent(drafts.per_token(found)), words)
+    asked = sum(figures.requests for _, _, figures in measured.each())
+    failed = sum(figures.failed for _, _, figures in measured.each())
     yield Tile("Requests failed", f"{failed:,}", f"of {asked:,}")

@@ -2,73 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from trtspec.bench.result import Inside, Result, RoundTimes
-from trtspec.report import bars, loads
+from trtspec.bench.result import RoundTimes
+from trtspec.report import bars
+from trtspec.report.measured import Measured, cells
 from trtspec.report.numbers import duration, in_unit, percent, plain
 from trtspec.report.section import Key, Section, Table
-from trtspec.report.speed import WITH, WITHOUT
 
 _KINDS = ("draft-part", "drafts", "rest")
 _NAMES = ("draft", "verification", "everything else")
 
 
-def times(result: Result) -> Section | None:
+def times(measured: Measured) -> Section | None:
     """Returns how long drafting and verifying take in a round; None where the server does not say."""
-    known = [
-        (level, level.arms.speculative.inside.round_times)
-        for level in result.levels
-        if level.arms.speculative.inside.round_times
-    ]
+    told = ((load, arm, figures.inside.round_times) for load, arm, figures in measured.each())
+    known = [(load, arm, found) for load, arm, found in told if found and sum(_parts(found)) > 0]
     if not known:
         return None
-    longest = max(sum(_parts(found)) for _, found in known if found)
-    factor, unit = in_unit(longest)
-    rows = tuple((loads.cell(level), _bar(found), *_row(found, factor)) for level, found in known if found)
-    first = next(found for _, found in known if found)
+    factor, unit = in_unit(max(sum(_parts(found)) for _, _, found in known))
+    rows = tuple((*cells(load, arm), _bar(found), *_row(found, factor)) for load, arm, found in known)
+    load, arm, first = known[0]
     whole = sum(_parts(first))
     finding = (
-        f"At {known[0][0].load} a round takes {duration(whole)}: {percent(first.draft / whole)} draft, "
+        f"At {load} a round {arm.phrase} takes {duration(whole)}: {percent(first.draft / whole)} draft, "
         f"{percent(first.verify / whole)} verification, {percent(first.overhead / whole)} everything else."
     )
-    header = (loads.header(result.levels), "shares", "draft", "verify", "other", "round")
+    header = (*measured.header, "shares", "draft", "verify", "other", "round")
     keys = tuple(Key(f"{kind} fill", name) for kind, name in zip(_KINDS, _NAMES, strict=True))
-    table = Table(f"Mean time of a round, {unit}", header, rows, keys=keys)
+    table = Table(f"Mean time of a round, {unit}", header, rows, names=2, keys=keys)
     return Section("Where the time of a round goes", finding, (), (table,))
 
 
-def server(result: Result) -> Section | None:
+def server(measured: Measured) -> Section | None:
     """Returns what the server's caches and GPUs did; None where nothing is known."""
-    columns = [
-        (f"{name}, {arm}", [which(inside) if inside else None for inside in _insides(result, arm)])
-        for name, which in (("prompt tokens from the KV cache", _kv_reuse), ("GPU busy", _gpu_use))
-        for arm in (WITH, WITHOUT)
-    ]
-    known = [(name, shares) for name, shares in columns if any(share is not None for share in shares)]
-    if not known:
+    told = [(load, arm, figures.inside) for load, arm, figures in measured.each()]
+    reuse = any(inside.kv_reuse is not None for _, _, inside in told)
+    gpu = any(inside.gpu_use is not None for _, _, inside in told)
+    if not (reuse or gpu):
         return None
     rows = tuple(
-        (loads.cell(level), *(percent(shares[number]) for _, shares in known))
-        for number, level in enumerate(result.levels)
+        (
+            *cells(load, arm),
+            *((percent(inside.kv_reuse),) if reuse else ()),
+            *((percent(inside.gpu_use),) if gpu else ()),
+        )
+        for load, arm, inside in told
     )
-    header = (loads.header(result.levels), *(name for name, _ in known))
-    words = "What the server's caches and GPUs did meanwhile. Drafts pay while a GPU has time to spare."
-    return Section("Cache and GPU", words, (), (Table("Shares", header, rows),))
-
-
-def _insides(result: Result, arm: str) -> Iterator[Inside | None]:
-    for level in result.levels:
-        figures = level.arms.speculative if arm == WITH else level.arms.plain
-        yield figures.inside if figures else None
-
-
-def _kv_reuse(inside: Inside) -> float | None:
-    return inside.kv_reuse
-
-
-def _gpu_use(inside: Inside) -> float | None:
-    return inside.gpu_use
+    header = (
+        *measured.header,
+        *(("prompt tokens from the KV cache",) if reuse else ()),
+        *(("GPU busy",) if gpu else ()),
+    )
+    words = "What the server's caches and GPUs did meanwhile."
+    if gpu:
+        words += " Drafts pay while a GPU has time to spare."
+    return Section(
+        "Cache and GPU" if gpu else "KV cache", words, (), (Table("Shares", header, rows, names=2),)
+    )
 
 
 def _parts(found: RoundTimes) -> tuple[float, float, float]:

@@ -80,3 +80,4 @@ class Page:
     facts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
     command: str = ""
     warnings: tuple[str, ...] = ()
+    advice_title: str = "What to do"

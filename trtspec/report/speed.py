@@ -1,47 +1,118 @@
-"""Speed: what drafts gain at each load, and tokens a second with them and without."""
+"""Speed: what is gained at each load, and tokens a second."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from trtspec.bench.result import Figures, Interval, Level, Result
-from trtspec.report import axis, lines, loads
+from trtspec.bench.result import Figures, Interval, Level, Load, Result
+from trtspec.report import axis, lines
 from trtspec.report.lines import Line, Mark, Point
+from trtspec.report.measured import Arm, Measured, axis_of, load_header, short
 from trtspec.report.numbers import NOTHING, interval, plain, times
 from trtspec.report.section import Figure, Key, Section, Table
 
-WITH, WITHOUT = "with drafts", "without drafts"
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How much faster one is than another at a load; `pairs` are single observations of it."""
+
+    load: Load
+    ratio: Interval
+    pairs: tuple[float, ...] = ()
 
 
-def speedup_plot(result: Result) -> Figure | None:
-    """Returns speed-up by load with the break-even; None where no load has one."""
-    measured = [level for level in result.levels if level.speedup]
-    if not measured:
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Ratios by load, what they are called, and what it means that one is above 1 or below."""
+
+    title: str
+    above: str
+    below: str
+    confidence: float
+    ratios: tuple[Ratio, ...]
+    break_even: float | None = None
+
+
+def gain_of(result: Result) -> Gain:
+    """Returns what drafts gain."""
+    found = tuple(
+        Ratio(level.load, level.speedup, tuple(_pairs(level))) for level in result.levels if level.speedup
+    )
+    confidence, break_even = result.settings.confidence, result.verdict.break_even
+    return Gain("speed-up", "faster with drafts", "slower with drafts", confidence, found, break_even)
+
+
+def gain_plot(gain: Gain) -> Figure | None:
+    """Returns ratios by load with the break-even; None where there is no ratio."""
+    if not gain.ratios:
         return None
-    points = tuple(_ratio(level, level.speedup, result) for level in measured if level.speedup)
-    pairs = tuple(Point(level.load.value, ratio, "") for level in measured for ratio in ratios(level))
-    break_even = result.verdict.break_even
-    marks = [Mark(break_even, f"break-even {break_even:.3g}")] if break_even else []
-    ends = [end for point in points for end in (point.low, point.high, point.y) if end is not None]
-    spread = [pair.y for pair in pairs]
-    said = "; ".join(point.words for point in points)
+    loads = [found.load for found in gain.ratios]
+    points = tuple(_ratio(found, gain.confidence) for found in gain.ratios)
+    pairs = tuple(Point(found.load.value, pair, "") for found in gain.ratios for pair in found.pairs)
+    values = [value for point in points for value in (point.low, point.high) if value is not None]
+    marks = [Mark(gain.break_even, f"break-even {short(gain.break_even)}")] if gain.break_even else []
     plot = lines.draw(
-        f"Speed-up by load: {said}. Above 1 drafts make it faster.",
-        [Line("pairs", "drafts", points)],
-        loads.axis_of(measured),
-        ("speed-up", axis.around(ends + spread, 1.0, lambda ratio: f"{ratio:g}x")),
-        level=lines.Level(1.0, "faster with drafts", "slower with drafts"),
+        f"{gain.title} by load: {'; '.join(point.words for point in points)}.",
+        [Line(gain.title, "drafts", points)],
+        axis_of(loads),
+        (gain.title, axis.around([*values, *(pair.y for pair in pairs)], 1.0, "{:g}x".format)),
+        level=lines.Level(1.0, gain.above, gain.below),
         marks=marks,
         scattered=pairs,
         named=True,
     )
-    confidence = f"{result.settings.confidence:.0%} interval"
-    keys = (Key("drafts dot", f"speed-up, with its {confidence}"), Key("scatter", "one pair of blocks"))
-    return Figure(plot, keys)
+    keys = [Key("drafts dot", f"{gain.title}, with its {gain.confidence:.0%} interval")]
+    if pairs:
+        keys.append(Key("scatter", "one pair of blocks"))
+    return Figure(plot, tuple(keys))
 
 
-def ratios(level: Level) -> Iterator[float]:
-    """Yields the speed-up of each pair of blocks."""
+def speed_plot(measured: Measured) -> Figure | None:
+    """Returns tokens a second of each arm by load; None for one load, of which a table says all."""
+    if len(measured.loads) < 2:
+        return None
+    plotted = [
+        Line(arm.name, arm.kind, tuple(_speed(load, figures, arm) for load, figures in arm.figures))
+        for arm in measured.arms
+    ]
+    ends = [end for line in plotted for point in line.points for end in (point.y, point.high or point.y)]
+    plot = lines.draw(
+        "Tokens a second by load; the table has the figures.",
+        plotted,
+        measured.axis,
+        ("tokens/s, all streams together", axis.of_amounts(ends, _tick)),
+    )
+    return Figure(plot, tuple(Key(line.kind, line.name) for line in plotted))
+
+
+def throughput(measured: Measured, gain: Gain) -> Section:
+    """Returns tokens a second of each arm by load, and the gain in figures."""
+    ratios = {found.load: found.ratio for found in gain.ratios}
+    rows = tuple(
+        (
+            f"{load.value:g}",
+            *(_plus_minus(dict(arm.figures).get(load)) for arm in measured.arms),
+            times(ratios[load].value if load in ratios else None),
+            interval(ratios[load].low, ratios[load].high) if load in ratios else NOTHING,
+        )
+        for load in measured.loads
+    )
+    names = tuple(arm.name for arm in measured.arms)
+    header = (load_header(measured.loads), *names, gain.title, f"{gain.confidence:.0%} interval")
+    note = ""
+    if measured.loads[0].kind == "rate":
+        note = "At a given rate tokens a second follow from the rate; the gain is of the time of a request."
+    plot = speed_plot(measured)
+    return Section(
+        "Tokens a second",
+        f"The most were {'; '.join(_most(arm) for arm in measured.arms)}.",
+        (plot,) if plot else (),
+        (Table("Tokens a second, all streams together", header, rows, note=note),),
+    )
+
+
+def _pairs(level: Level) -> Iterator[float]:
     for with_drafts, without in level.pairs:
         # Of a rate the pairs are times, of streams tokens a second.
         over, under = (with_drafts, without) if level.load.kind == "streams" else (without, with_drafts)
@@ -49,61 +120,27 @@ def ratios(level: Level) -> Iterator[float]:
             yield over / under
 
 
-def throughput(result: Result) -> Section:
-    """Returns tokens a second of both arms by load, and the speed-up in figures."""
-    levels = result.levels
-    arms = [Line(WITH, "drafts", tuple(_speed(level, level.arms.speculative, WITH) for level in levels))]
-    plain_points = tuple(_speed(level, level.arms.plain, WITHOUT) for level in levels if level.arms.plain)
-    if plain_points:
-        arms.append(Line(WITHOUT, "plain", plain_points))
-    ends = [end for line in arms for point in line.points for end in (point.y, point.high or point.y)]
-    plot = lines.draw(
-        "Tokens a second by load; the table has the figures.",
-        arms,
-        loads.axis_of(levels),
-        ("tokens/s, all streams together", axis.of_amounts(ends, _tick)),
-    )
-    rows = tuple(
-        (
-            loads.cell(level),
-            _plus_minus(level.arms.speculative.tokens_per_second),
-            _plus_minus(level.arms.plain.tokens_per_second) if level.arms.plain else NOTHING,
-            times(level.speedup.value if level.speedup else None),
-            interval(level.speedup.low, level.speedup.high) if level.speedup else NOTHING,
-        )
-        for level in levels
-    )
-    header = (loads.header(levels), WITH, WITHOUT, "speed-up", f"{result.settings.confidence:.0%} interval")
-    best = max(levels, key=lambda level: level.arms.speculative.tokens_per_second.value)
-    most = best.arms.speculative.tokens_per_second.value
-    note = ""
-    if levels[0].load.kind == "rate":
-        note = (
-            "At a given rate tokens a second follow from the rate; the speed-up is of the time of a request."
-        )
-    return Section(
-        "Tokens a second",
-        f"The most with drafts were {plain(most)} tokens a second, at {best.load}.",
-        (Figure(plot, tuple(Key(line.kind, line.name) for line in arms)),),
-        (Table("Tokens a second, all streams together", header, rows, note=note),),
-    )
+def _most(arm: Arm) -> str:
+    load, figures = max(arm.figures, key=lambda found: found[1].tokens_per_second.value)
+    return f"{plain(figures.tokens_per_second.value)} {arm.phrase} at {load}"
 
 
-def _ratio(level: Level, speedup: Interval, result: Result) -> Point:
-    words = (
-        f"{level.load}: {times(speedup.value)}, "
-        f"{result.settings.confidence:.0%} interval {interval(speedup.low, speedup.high)}"
-    )
-    return Point(level.load.value, speedup.value, words, speedup.low, speedup.high)
+def _ratio(found: Ratio, confidence: float) -> Point:
+    ratio = found.ratio
+    words = f"{found.load}: {times(ratio.value)}, {confidence:.0%} interval {interval(ratio.low, ratio.high)}"
+    return Point(found.load.value, ratio.value, words, ratio.low, ratio.high)
 
 
-def _speed(level: Level, figures: Figures, arm: str) -> Point:
+def _speed(load: Load, figures: Figures, arm: Arm) -> Point:
     speed = figures.tokens_per_second
-    words = f"{level.load}, {arm}: {_plus_minus(speed)} tokens/s"
-    return Point(level.load.value, speed.value, words, speed.low, speed.high)
+    words = f"{load}, {arm.name}: {_plus_minus(figures)} tokens/s"
+    return Point(load.value, speed.value, words, speed.low, speed.high)
 
 
-def _plus_minus(speed: Interval) -> str:
+def _plus_minus(figures: Figures | None) -> str:
+    if figures is None:
+        return NOTHING
+    speed = figures.tokens_per_second
     return f"{plain(speed.value)} ± {plain(speed.half_width, 2)}"
 
 

@@ -1,0 +1,68 @@
+"""The report of two results: which is faster, what each is worth, and what was not the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from xml.etree.ElementTree import Element, fromstring
+
+import pytest
+
+from tests.fakes.bench_result import SPEEDUPS, result
+from trtspec.bench.compare import compare
+from trtspec.bench.result import Result
+from trtspec.report.comparison import comparison_page
+from trtspec.report.document import as_html
+
+
+def tree(first: Result, second: Result) -> Element:
+    return fromstring(as_html(comparison_page(compare(first, second))))
+
+
+def words(element: Element) -> str:
+    return " ".join("".join(element.itertext()).split())
+
+
+@pytest.mark.parametrize(
+    ("factors", "heading"),
+    [
+        ((1.3, 1.2), "B is faster"),
+        ((0.8, 0.7), "A is faster"),
+        ((1.0, 1.0), "No difference was found"),
+        ((1.3, 0.8), "Which is faster depends on the load"),
+    ],
+)
+def test_the_first_words_say_which_is_faster(factors: tuple[float, float], heading: str) -> None:
+    second = {1: SPEEDUPS[1] * factors[0], 16: SPEEDUPS[16] * factors[1]}
+    root = tree(result(), result(second))
+    assert words(next(root.iter("h1"))) == heading
+
+
+def test_what_differs_stands_first_and_what_does_not_is_there_once() -> None:
+    other = result()
+    other = replace(
+        other,
+        model=replace(other.model, num_draft_tokens=8),
+        settings=replace(other.settings, max_tokens=128),
+    )
+    root = tree(result(), other)
+    rows = [[words(cell) for cell in row] for row in root.iter("tr")]
+    assert ["K of the server", "4", "8"] in rows
+    assert ["longest answer", "256 tokens", "128 tokens"] in rows
+    facts = {words(name): words(value) for name, value in (tuple(each) for each in root.findall(".//dl/div"))}
+    assert facts["target"] == "recipes/tiny/target"
+    assert "longest answer" not in facts
+
+
+def test_runs_without_blocks_have_no_ratio_and_say_so() -> None:
+    """A load generator that reports a run as a whole leaves nothing to reckon an interval from."""
+    bare = result()
+    levels = tuple(
+        replace(
+            level,
+            arms=replace(level.arms, speculative=replace(level.arms.speculative, blocks=())),
+        )
+        for level in bare.levels
+    )
+    root = tree(replace(bare, levels=levels), result())
+    assert words(next(root.iter("h1"))) == "Nothing can be said of which is faster"
+    assert "too few blocks" in words(root)
