@@ -43,7 +43,17 @@ def result(speedups: dict[int, float] = SPEEDUPS, words: str = "") -> Result:
             "spec-bench", "prompts.jsonl", 240, dict.fromkeys(CATEGORIES, 48), "0123456789abcdef"
         ),
         settings=Settings(
-            "2026-11-22T20:15:00+00:00", "0.1.0", 6, 24, 8, 256, 0.0, 7, False, targets=Targets(0.25, 0.02)
+            "2026-11-22T20:15:00+00:00",
+            "0.1.0",
+            6,
+            24,
+            8,
+            256,
+            0.0,
+            7,
+            False,
+            targets=Targets(0.25, 0.02),
+            command="trtspec bench recipe.yaml --workload prompts.jsonl",
         ),
         levels=tuple(level(streams, speedup) for streams, speedup in speedups.items()),
         verdict=Verdict(

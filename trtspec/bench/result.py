@@ -265,7 +265,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How it was measured; `block_requests` and `pairs` are per arm and level, `started` is ISO 8601."""
+    """How it was measured; `block_requests` and `pairs` are per arm and level, `started` is ISO 8601.
+
+    `command` measures it again.
+    """
 
     started: str
     version: str
@@ -280,6 +283,7 @@ class Settings:
     targets: Targets = field(default_factory=Targets)
     load_generator: str = "trtspec"
     num_draft_tokens: int | None = None
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)

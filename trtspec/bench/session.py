@@ -34,7 +34,8 @@ class Asked:
     """Whom to ask, and what to keep.
 
     `baseline` is the URL of the same engine without drafts, where it cannot be asked for plain decoding.
-    Keys are sent as bearer tokens to the server that they belong to, and are kept nowhere.
+    Keys are sent as bearer tokens to the server that they belong to, and are kept nowhere. `command` is what
+    asks for all this, without what is secret in it.
     """
 
     url: str
@@ -48,6 +49,7 @@ class Asked:
     model: Model | None = None
     key: str | None = None
     baseline_key: str | None = None
+    command: str = ""
 
 
 class Watcher(Protocol):
@@ -123,6 +125,7 @@ async def _run(
             started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             version=version("trtspec"),
             load_generator=traffic.name,
+            command=asked.command,
         )
         keeper = _Keeper(plan, of, asked, watcher(of, plan))
         metrics_url = asked.metrics_url or _metrics_beside(endpoint)

@@ -36,6 +36,7 @@ class Circumstances:
     started: str
     version: str
     load_generator: str = "trtspec"
+    command: str = ""
 
 
 def summary(plan: Plan, of: Circumstances, measured: Sequence[Measured], *, is_partial: bool) -> Result:
@@ -67,6 +68,7 @@ def summary(plan: Plan, of: Circumstances, measured: Sequence[Measured], *, is_p
             targets=plan.targets,
             load_generator=of.load_generator,
             num_draft_tokens=plan.num_draft_tokens,
+            command=of.command,
         ),
         levels=levels,
         verdict=verdict(levels, notes(plan, whole)),

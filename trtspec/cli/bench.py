@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -185,6 +187,7 @@ def bench(
         keeps_answers=keep_answers,
         key=_key(api_key_file, api_key_env),
         baseline_key=_key(baseline_api_key_file, None),
+        command=_command(),
     )
     with ExitStack() as stack:
         if recipe is not None:
@@ -193,7 +196,7 @@ def bench(
         traffic = _traffic(plan, asked, tokenizer if with_ else None)
         outcome = run(plan, asked, stack.enter_context(Measuring()), traffic)
     _show(outcome.result, as_json=json)
-    for file in outcome.files:
+    for file in (*outcome.files, *_report(outcome.result, folder)):
         out.status(f"wrote {file}")
     if outcome.is_interrupted:
         out.warning("stopped before the end: the result has what was measured until then")
@@ -279,6 +282,26 @@ def _traffic(plan: Plan, asked: Asked, tokenizer: str | None) -> Traffic:
     return AiperfTraffic(tokenizer, chat=plan.chat, burstiness=plan.burstiness, timeout_s=asked.timeout_s)
 
 
+def _command() -> str:
+    """Returns the command line without what may be secret in its URLs."""
+    from trtspec.endpoints.finding import shown
+
+    def plain(word: str) -> str:
+        option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        return option + equals + (shown(value) if "://" in value else value)
+
+    return shlex.join(("trtspec", *map(plain, sys.argv[1:])))
+
+
+def _report(result: Result, folder: Path) -> Iterator[Path]:
+    """Writes the report of what was measured, if anything was, and yields its file."""
+    from trtspec.report.document import write_report
+    from trtspec.report.page import page
+
+    if result.levels:
+        yield write_report(page(result), folder / "report.html")
+
+
 def _show(result: Result, *, as_json: bool) -> None:
     from trtspec.bench.result import to_json
     from trtspec.terminal import results
@@ -286,8 +309,6 @@ def _show(result: Result, *, as_json: bool) -> None:
     if as_json:
         out.data(to_json(result))
     else:
-        out.result(result.verdict.words)
-        if result.levels:
-            out.table(results.rows(result), results.HEADER)
+        results.print_result(result)
     for note in result.verdict.notes:
         out.warning(note)

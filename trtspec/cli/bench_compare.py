@@ -11,12 +11,18 @@ import typer
 from trtspec.terminal.options import JsonOption
 from trtspec.terminal.output import out
 
-EXAMPLES = ("trtspec bench compare bench/monday bench/tuesday",)
+EXAMPLES = (
+    "trtspec bench compare bench/monday bench/tuesday",
+    "trtspec bench compare bench/monday bench/tuesday --report compared.html",
+)
 
 
 def bench_compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="The folder of a run.", show_default=False)],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another, compared to it.", show_default=False)],
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a report of both as one HTML file.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Compare two runs of bench, load by load.
@@ -25,16 +31,16 @@ def bench_compare(
     """
     from trtspec.bench.compare import compare
     from trtspec.bench.result import read
+    from trtspec.report.comparison import comparison_page
+    from trtspec.report.document import write_report
     from trtspec.terminal import results
 
     comparison = compare(read(first), read(second))
     if json:
         out.json(asdict(comparison))
         return
-    for name, result in (("A", comparison.first), ("B", comparison.second)):
-        out.result(f"{name}: {result.server.software or result.server.api} at {result.server.url}")
-        out.result(f"   {result.verdict.words}")
-    if comparison.rows:
-        out.table(results.compared(comparison), results.COMPARED)
+    results.print_comparison(comparison)
+    if report and comparison.rows:
+        out.status(f"wrote {write_report(comparison_page(comparison), report)}")
     for difference in comparison.differences:
         out.warning(f"they differ in {difference}")

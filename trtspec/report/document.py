@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from importlib.metadata import version as installed
 from importlib.resources import files
+from pathlib import Path
 
 from jinja2 import Environment
 from markupsafe import Markup
 
+from trtspec.atomic import write_atomically
 from trtspec.report.section import Page
 
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -15,6 +17,12 @@ _UNSEEN = {
     code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0), *_BIDI) if chr(code) not in "\n\t"
 }
 """Characters that no file of HTML may have, or that turn the order of others around."""
+
+
+def write_report(page: Page, file: Path) -> Path:
+    """Writes the report, whole or not at all, and returns the file."""
+    write_atomically(file, as_html(page))
+    return file
 
 
 def as_html(page: Page) -> str:

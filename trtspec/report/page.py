@@ -39,6 +39,7 @@ def page(result: Result) -> Page:
         tiles=tuple(_tiles(result)),
         sections=tuple(section for section in sections if section),
         facts=facts(result),
+        command=result.settings.command,
         warnings=warnings(result),
     )
 

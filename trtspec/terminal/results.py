@@ -1,77 +1,102 @@
-"""The result of a bench as rows for a terminal."""
+"""What a bench found, as tables that fit a terminal of 80 columns."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from trtspec.bench.compare import Comparison
 from trtspec.bench.result import Figures, Interval, Level, Percentiles, Result
-
-HEADER = (
-    "load",
-    "speed-up",
-    "tokens/s",
-    "without",
-    "first token p50/p95",
-    "between p50/p95",
-    "whole p50/p95",
-    "accepted",
-    "failed",
-)
-COMPARED = ("load", "first", "second", "second / first", "speed-up of first", "of second")
-_UNKNOWN = "-"
+from trtspec.report.drafts import per_token
+from trtspec.report.measured import Measured, load_header, of_comparison, of_result
+from trtspec.report.numbers import NOTHING, duration, interval, percent, plain
+from trtspec.report.numbers import times as as_ratio
+from trtspec.terminal.output import out
 
 
-def rows(result: Result) -> list[tuple[str, ...]]:
-    """Returns a row for each load, under `HEADER`; latencies are those with drafts."""
-    return [_row(level) for level in result.levels]
+def print_result(result: Result) -> None:
+    """Prints the verdict, what was gained at each load, and how long somebody waits."""
+    out.result(result.verdict.words)
+    if not result.levels:
+        return
+    measured = of_result(result)
+    out.result()
+    interval_of = f"{result.settings.confidence:.0%} interval"
+    header = ("speed-up", interval_of, "tokens/s", "without", "accepted", "a round", "failed")
+    out.table(map(_gained, result.levels), (load_header(measured.loads), *header))
+    out.result()
+    _print_waits(measured)
 
 
-def compared(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Returns a row for each load that both runs have, under `COMPARED`."""
-    return [
+def print_comparison(comparison: Comparison) -> None:
+    """Prints what each was, B over A at each load that both have, and how long somebody waits in each."""
+    for name, result in (("A", comparison.first), ("B", comparison.second)):
+        out.result(f"{name}: {result.server.software or result.server.api} at {result.server.url}")
+        out.result(f"   {result.verdict.words}")
+    if not comparison.rows:
+        return
+    measured = of_comparison(comparison)
+    out.result()
+    rows = (
         (
-            str(row.load),
-            tokens(row.first.arms.speculative),
-            tokens(row.second.arms.speculative),
-            times(row.ratio),
-            times(row.first.speedup),
-            times(row.second.speedup),
+            f"{row.load.value:g}",
+            _tokens(row.first.arms.speculative),
+            _tokens(row.second.arms.speculative),
+            *_ratio(row.ratio),
+            as_ratio(row.first.speedup.value if row.first.speedup else None),
+            as_ratio(row.second.speedup.value if row.second.speedup else None),
         )
         for row in comparison.rows
-    ]
+    )
+    interval_of = f"{comparison.first.settings.confidence:.0%} interval"
+    header = ("tokens/s A", "B", "B / A", interval_of, "speed-up A", "B")
+    out.table(rows, (load_header(measured.loads), *header))
+    out.result()
+    _print_waits(measured)
 
 
 def times(ratio: Interval | None) -> str:
-    if ratio is None:
-        return _UNKNOWN
-    digits = 1 if ratio.half_width >= 0.1 else 2
-    return f"{ratio.value:.{digits}f}x ({ratio.low:.{digits}f} to {ratio.high:.{digits}f})"
+    """Returns a ratio with its interval, for a line of progress."""
+    return NOTHING if ratio is None else f"{as_ratio(ratio.value)} ({interval(ratio.low, ratio.high)})"
 
 
-def tokens(figures: Figures | None) -> str:
-    return f"{figures.tokens_per_second.value:,.0f}" if figures else _UNKNOWN
+def _print_waits(measured: Measured) -> None:
+    header = (*measured.header, "first text", "p99", "a token", "p99", "an answer", "p99")
+    out.table(_waits(measured), header)
 
 
-def _row(level: Level) -> tuple[str, ...]:
-    own, drafts = level.arms.speculative, level.arms.speculative.drafts
-    failed = own.failed + (level.arms.plain.failed if level.arms.plain else 0)
+def _waits(measured: Measured) -> Iterator[tuple[str, ...]]:
+    last = None
+    for load, arm, figures in measured.each():
+        found = (figures.time_to_first_token, figures.inter_token, figures.end_to_end)
+        yield (
+            "" if load == last else f"{load.value:g}",
+            arm.short,
+            *(time for percentiles in found for time in _median_and_tail(percentiles)),
+        )
+        last = load
+
+
+def _median_and_tail(found: Percentiles | None) -> tuple[str, str]:
+    return (duration(found.p50), duration(found.p99)) if found else (NOTHING, NOTHING)
+
+
+def _gained(level: Level) -> tuple[str, ...]:
+    own, without = level.arms.speculative, level.arms.plain
+    drafts = own.drafts.acceptance if own.drafts else None
     return (
-        str(level.load),
-        times(level.speedup),
-        tokens(own),
-        tokens(level.arms.plain),
-        _latency(own.time_to_first_token),
-        _latency(own.inter_token),
-        _latency(own.end_to_end),
-        f"{drafts.acceptance.rate:.0%}" if drafts else _UNKNOWN,
-        str(failed),
+        f"{level.load.value:g}",
+        *_ratio(level.speedup),
+        _tokens(own),
+        _tokens(without),
+        percent(per_token(drafts) if drafts else None),
+        plain(drafts.tokens_per_verification if drafts else None),
+        str(own.failed + (without.failed if without else 0)),
     )
 
 
-def _latency(found: Percentiles | None) -> str:
-    return f"{_time(found.p50)} / {_time(found.p95)}" if found else _UNKNOWN
+def _ratio(ratio: Interval | None) -> tuple[str, str]:
+    return (as_ratio(ratio.value), interval(ratio.low, ratio.high)) if ratio else (NOTHING, NOTHING)
 
 
-def _time(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.1f} s"
-    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"
+def _tokens(figures: Figures | None) -> str:
+    return plain(figures.tokens_per_second.value if figures else None)
