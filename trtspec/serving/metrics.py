@@ -85,6 +85,10 @@ def counters(stats: Stats, seconds: float) -> Iterator[Sample]:
     for length, number in rounds:
         yield Sample("trtspec:rounds", number, {"num_draft_tokens": str(length)})
     yield Sample("trtspec:num_draft_tokens_chosen", sum(length * number for length, number in rounds), {})
+    times = stats.round_times
+    yield Sample("trtspec:round_draft_seconds", times.draft, {})
+    yield Sample("trtspec:round_verification_seconds", times.verification, {})
+    yield Sample("trtspec:round_overhead_seconds", times.overhead, {})
     for reason, number in stats.fallbacks.items():
         yield Sample("trtspec:fallbacks", number, {"reason": reason})
     for kind, number in stats.failures.items():
@@ -165,6 +169,9 @@ _MEANINGS = {
         "spec_decode_num_accepted_tokens_per_pos": "Draft tokens accepted, by their place from 0",
         "rounds": "Rounds by the K that was chosen; with 0 bursts of the target alone",
         "num_draft_tokens_chosen": "The sum of the K of all rounds",
+        "round_draft_seconds": "Seconds until drafts that were verified were there",
+        "round_verification_seconds": "Seconds until these were verified",
+        "round_overhead_seconds": "Seconds from then to the next round",
         "fallbacks": "Rounds and bursts without a draft, by why",
         "request_errors": "Requests without an answer, by why",
         "request_success": "Completions by what ended them",

@@ -35,14 +35,18 @@ class Rounds:
         self._state, self._target, self._drafter, self._pace = state, target, drafter, pace
         self._stats, self._load = stats, load
         self._clock = asyncio.get_running_loop().time
+        self._verified_at = 0.0
 
     async def run(self, deadline: float) -> AsyncGenerator[Delta, None]:
         """Yields what each round adds, until the text has ended.
 
         The target decodes alone before the text may end, and where no draft can help.
         """
-        state = self._state
+        state, times = self._state, self._stats.round_times
         while state.end_reason is None:
+            if self._verified_at:
+                times.overhead += self._clock() - self._verified_at
+                self._verified_at = 0.0
             why, length, num_alone = self._next()
             self._stats.rounds[length] += 1
             if length and self._drafter:
@@ -91,6 +95,7 @@ class Rounds:
         self._pace.begin(length, begin)
         try:
             draft = await drafter.propose(request, deadline)
+            drafted_at = self._clock()
             verification = state.request(len(draft) + 1, draft, request.sampling)
             response = await self._target.answer(verification, deadline)
             ended = not response.token_ids or response.finish_reason is FinishReason.END_ID
@@ -102,6 +107,10 @@ class Rounds:
         if counts.num_verified:
             state.speculation.record(counts.num_verified, counts.num_accepted)
             self._stats.record(origin, counts.num_verified, counts.num_accepted)
+            times = self._stats.round_times
+            times.draft += drafted_at - begin
+            times.verification += now - drafted_at
+            self._verified_at = now
         return state.take(response.token_ids, EndReason.END_ID if ended else None, response.log_probs)
 
     async def _burst(self, alone: Request, deadline: float) -> AsyncGenerator[Delta, None]:

@@ -51,6 +51,19 @@ class SpeculationCounts:
 
 
 @dataclass(slots=True)
+class RoundTimes:
+    """Sums of seconds: until drafts were there, until they were verified, and from then to the next turn.
+
+    The last is what the coordinator, Triton and who reads the text take; it is not there after the last
+    round of a completion.
+    """
+
+    draft: float = 0.0
+    verification: float = 0.0
+    overhead: float = 0.0
+
+
+@dataclass(slots=True)
 class ArmStats:
     """The completions of one arm of a roll-out, and their times in seconds.
 
@@ -89,7 +102,8 @@ class Stats:
     where the engine says it, describe the present; the others count since the start. `running` completions
     have a place at the engines, `waiting` ones do not yet. `speculation` is the sum of `by_origin`, whose
     keys are `ORIGINS`. `rounds` counts rounds by the K that was chosen, and bursts of the target alone as
-    K = 0; `fallbacks` those without a draft, by why. `ended` counts completions by `stop` or `length`,
+    K = 0; `fallbacks` those without a draft, by why. `round_times` are those of the rounds whose draft was
+    verified, over all completions. `ended` counts completions by `stop` or `length`,
     `failures` requests. Times are in seconds.
     """
 
@@ -106,6 +120,7 @@ class Stats:
     kv_use: dict[str, float] = field(default_factory=dict)
     rounds: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FALLBACKS, 0))
+    round_times: RoundTimes = field(default_factory=RoundTimes)
     ended: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0})
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURES, 0))
     prompt_tokens: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import Busy, TimedOut
+from trtspec.serving.executor import Request
 from trtspec.serving.tokenizer import Tokenizer
 
 BOUNDS = Bounds(max_places=256)
@@ -67,5 +69,31 @@ def test_the_queue_has_one(run: Run, tokenizer: Tokenizer, clock: Clock) -> None
             await patient
         assert not working.done()
         working.cancel()
+
+    run(main())
+
+
+def test_rounds_say_where_their_time_goes(run: Run, tokenizer: Tokenizer, clock: Clock) -> None:
+    """A second for each draft, three for each verification, and half of one for who reads the text."""
+
+    def takes(seconds: float) -> Callable[[Request], None]:
+        def take(_: Request) -> None:
+            clock.seconds += seconds
+
+        return take
+
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), fails=takes(3.0))
+        draft = drafting_for(target, 1.0, fails=takes(1.0))
+        coordinator = Coordinator(target, draft, tokenizer, bounds=BOUNDS)
+        request = CompletionRequest(prompt_token_ids=[1], num_draft_tokens=4)
+        async for _ in coordinator.stream(request):
+            clock.seconds += 0.5
+        times, verified = coordinator.stats.round_times, coordinator.stats.speculation.num_spec_steps
+        assert verified == 3
+        assert times.draft == pytest.approx(verified * 1.0, abs=0.1)
+        assert times.verification == pytest.approx(verified * 3.0, abs=0.1)
+        # After the third there is the last token, which is not drafted.
+        assert times.overhead == pytest.approx(verified * 0.5, abs=0.1)
 
     run(main())
