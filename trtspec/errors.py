@@ -107,5 +107,9 @@ class CorruptedError(StoreError):
     """A file of a store that is missing, or whose content does not match its name."""
 
 
+class RefusedError(TrtspecError):
+    """A step of a roll-out that its bounds do not allow."""
+
+
 class UnavailableError(TrtspecError):
     """Something that must be installed, present or reachable is not: a package, a GPU, a port, disk space."""

@@ -22,7 +22,7 @@ FLOORS = (
     {"plan", "run", "deploy", "monitoring"},
     {"steps"},
     {"build"},
-    {"bench"},
+    {"rollout", "bench"},
     {"ci", "report", "verify"},
     {"terminal"},
     {"cli"},

@@ -1,0 +1,121 @@
+"""What is concluded from requests whose truth is known, since they are drawn here."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from trtspec.rollout.bounds import LEAST_REQUESTS, Check, Verdict, check, overall
+from trtspec.rollout.evidence import Arm, Drafts, Evidence, Times
+from trtspec.serving.rollout.state import RolloutState
+
+GOOD = Drafts(1000, 4000, 3000)
+QUARTER, ALL = RolloutState(share=0.25), RolloutState(share=1.0)
+NONE = Times(0, 0.0, 0.0)
+
+
+def drawn(dice: np.random.Generator, count: int, mean: float, spread: float) -> Times:
+    """Log-normal times with this mean and this standard deviation in parts of it."""
+    sigma = math.sqrt(math.log(1 + spread**2))
+    found = dice.lognormal(math.log(mean) - sigma**2 / 2, sigma, count)
+    return Times(count, float(found.mean()), float(found.std(ddof=1)) / math.sqrt(count))
+
+
+def arm(times: Times, failures: int = 0) -> Arm:
+    return Arm(times.count, failures, times, times)
+
+
+def evidence(plain: Arm, speculate: Arm, drafts: Drafts = GOOD) -> Evidence:
+    return Evidence({"plain": plain, "shadow": arm(NONE), "speculate": speculate}, Drafts(0, 0, 0), drafts)
+
+
+def of(name: str, found: list[Check]) -> Check:
+    return next(each for each in found if each.name == name)
+
+
+def verdicts(ratio: float, count: int, spread: float = 0.4, rounds: int = 400) -> Counter[Verdict]:
+    """What is said of the time per token in so many roll-outs whose true ratio is this one."""
+    dice = np.random.default_rng(5)
+    found = Counter[Verdict]()
+    for _ in range(rounds):
+        two = arm(drawn(dice, 3 * count, 0.01, spread)), arm(drawn(dice, count, ratio * 0.01, spread))
+        found[of("time per token", check(QUARTER, evidence(*two))).verdict] += 1
+    return found
+
+
+def test_what_is_as_fast_seldom_counts_as_slower() -> None:
+    assert verdicts(1.0, 400)[Verdict.BROKEN] <= 8
+    assert verdicts(1.05, 400)[Verdict.BROKEN] / 400 == pytest.approx(0.05, abs=0.035)
+
+
+def test_what_is_slower_seldom_counts_as_fast_enough() -> None:
+    assert verdicts(1.05, 400)[Verdict.HOLDS] / 400 == pytest.approx(0.05, abs=0.035)
+    assert verdicts(1.15, 400)[Verdict.HOLDS] == 0
+    assert verdicts(1.15, 1500)[Verdict.BROKEN] > 380
+
+
+def test_what_is_faster_is_soon_known_to_be() -> None:
+    assert verdicts(0.7, LEAST_REQUESTS)[Verdict.HOLDS] > 390
+
+
+def test_so_many_more_requests_tell() -> None:
+    """With as many more as were said, most roll-outs that were open are decided."""
+    dice, decided, opened = np.random.default_rng(7), 0, 0
+    for _ in range(200):
+        two = arm(drawn(dice, 150, 0.01, 0.5)), arm(drawn(dice, 150, 0.0095, 0.5))
+        found = of("time per token", check(QUARTER, evidence(*two)))
+        if found.verdict is not Verdict.OPEN or found.needed > 20_000:
+            continue
+        opened += 1
+        count = 150 + found.needed
+        ratio = two[1].per_token.mean / two[0].per_token.mean
+        more = evidence(arm(drawn(dice, count, 0.01, 0.5)), arm(drawn(dice, count, ratio * 0.01, 0.5)))
+        decided += of("time per token", check(QUARTER, more)).verdict is not Verdict.OPEN
+    assert opened > 50
+    assert decided / opened > 0.4
+
+
+def test_too_few_are_counted() -> None:
+    few = Times(30, 0.01, 0.0001)
+    found = check(QUARTER, evidence(arm(replace(few, count=1000)), arm(few)))
+    assert of("requests", found).needed == LEAST_REQUESTS - 30
+    assert overall(found) is Verdict.OPEN
+    assert {each.verdict for each in found} == {Verdict.OPEN}
+    assert of("time per token", check(QUARTER, evidence(arm(few), arm(few)))).needed == LEAST_REQUESTS - 30
+
+
+def test_each_bound_can_be_the_broken_one() -> None:
+    plain, fast = arm(Times(1000, 0.01, 0.0001)), arm(Times(200, 0.006, 0.0001))
+    assert overall(check(QUARTER, evidence(plain, fast))) is Verdict.HOLDS
+    slow = replace(fast, per_token=Times(200, 0.02, 0.0001))
+    late = replace(fast, first_token=Times(200, 0.02, 0.0001))
+    for broken, name in (
+        (evidence(plain, slow), "time per token"),
+        (evidence(plain, late), "first token"),
+        (evidence(plain, replace(fast, failures=3)), "errors"),
+        (evidence(plain, fast, Drafts(1000, 4000, 800)), "acceptance"),
+        (evidence(plain, fast, Drafts(0, 0, 0)), "acceptance"),
+    ):
+        found = check(QUARTER, broken)
+        assert [each.name for each in found if each.verdict is Verdict.BROKEN] == [name]
+        assert overall(found) is Verdict.BROKEN
+    # What fails without drafts too is not their fault.
+    assert overall(check(QUARTER, evidence(replace(plain, failures=30), replace(fast, failures=6)))) is (
+        Verdict.HOLDS
+    )
+
+
+def test_each_step_has_the_bounds_that_it_can_have() -> None:
+    some = arm(Times(200, 0.01, 0.0001))
+    shadow = Evidence({"plain": some, "shadow": some, "speculate": arm(NONE)}, GOOD, Drafts(0, 0, 0))
+    assert check(RolloutState(share=0.0), shadow) == []
+    names = [each.name for each in check(RolloutState("shadow", 0.5), shadow)]
+    assert names == ["requests", "acceptance", "errors"]
+    assert overall(check(RolloutState("shadow", 0.5), shadow)) is Verdict.HOLDS
+    every = check(ALL, evidence(arm(NONE), some))
+    assert [each.name for each in every] == ["requests", "acceptance", "errors"]
+    assert overall(every) is Verdict.HOLDS

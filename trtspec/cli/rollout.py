@@ -1,0 +1,127 @@
+"""`trtspec rollout`: drafts for the requests of a running deployment, a step at a time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtspec.errors import UnavailableError
+from trtspec.terminal.options import JsonOption, OutputOption, RecipeArgument
+from trtspec.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.rollout.running import Moved, Running, View
+
+HELP = "Drafts for a running server, a step at a time."
+EXAMPLES = (
+    "trtspec rollout off recipe.yaml",
+    "trtspec rollout next recipe.yaml    # shadow, then 5 %, 25 %, 50 %, all",
+    "trtspec rollout status recipe.yaml || trtspec rollout back recipe.yaml",
+)
+
+UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Where the server's metrics are.")]
+_URL = "127.0.0.1:8002"
+
+
+def status(
+    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = _URL, json: JsonOption = False
+) -> None:
+    """Show where the roll-out stands, and each bound with what was found since.
+
+    The exit status is 1 where a bound is broken.
+    """
+    from trtspec.rollout.bounds import Verdict
+
+    view = _running(recipe, output, url).view()
+    if json:
+        out.json(view.as_json())
+    else:
+        _show(view, recipe)
+    if view.verdict is Verdict.BROKEN:
+        raise typer.Exit(1)
+
+
+def next_(
+    recipe: RecipeArgument,
+    output: OutputOption = None,
+    url: UrlOption = _URL,
+    force: Annotated[bool, typer.Option("--force", help="Go on whatever the bounds say.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Go on to the next step, unless a bound is broken or too few requests were seen."""
+    _tell(_running(recipe, output, url).go_on(force=force), "all requests have drafts already", as_json=json)
+
+
+def back(
+    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = _URL, json: JsonOption = False
+) -> None:
+    """Go back to the step before, whatever the bounds say."""
+    _tell(_running(recipe, output, url).go_back(), "no request has drafts already", as_json=json)
+
+
+def off(
+    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = _URL, json: JsonOption = False
+) -> None:
+    """Take the drafts from all requests that begin from now on."""
+    _tell(_running(recipe, output, url).go_off(), "", as_json=json)
+
+
+COMMANDS = (status, next_, back, off)
+
+
+def _running(recipe: Path, output: str | None, url: str) -> Running:
+    from trtspec.plan.choices import build_folder
+    from trtspec.recipe.loader import load
+    from trtspec.rollout.running import Running
+
+    loaded = load(recipe)
+    build = build_folder(loaded, {"output": output}, os.environ)
+    if not build.is_dir():
+        raise UnavailableError(build, "there is no build here", f"trtspec build {recipe}")
+    share = loaded.recipe.speculation.share
+    return Running(build, loaded.recipe.serving.model_name, 1.0 if share is None else float(share), url)
+
+
+def _tell(moved: Moved | None, nothing: str, *, as_json: bool) -> None:
+    from trtspec.rollout.steps import name_of
+
+    if as_json:
+        names = {"from": name_of(moved.before), "to": name_of(moved.after)} if moved else {}
+        out.json({"moved": bool(moved), **names, "followed": bool(moved and moved.is_followed)})
+    elif moved is None:
+        out.status(nothing)
+    else:
+        out.status(f"{name_of(moved.before)} -> {name_of(moved.after)}, for requests that begin from now on")
+    if moved and not moved.is_followed:
+        out.warning(
+            "the server was not seen to follow; it does within a second if it runs and reads the file"
+        )
+
+
+def _show(view: View, recipe: Path) -> None:
+    from trtspec.rollout import steps
+    from trtspec.rollout.bounds import Verdict
+
+    state, since = view.standing.state, view.standing.since
+    here = steps.name_of(state)
+    out.result(f"{view.model} stands at {here}" + (f" since {since}" if since else ""))
+    names = [step.name for step in steps.STEPS]
+    ladder = names if here in names else [here]
+    out.result("  ".join(f"[{name}]" if name == here else name for name in ladder))
+    if view.checks:
+        out.result()
+        rows = [(check.name, check.bound, check.found, check.verdict.value) for check in view.checks]
+        out.table(rows, header=("bound", "is", "found", ""))
+    if not view.server.goes_by(state):
+        why = "cannot read its file" if view.server.is_malformed else "does not go by the file yet"
+        out.warning(f"the server {why}; it goes by its last state")
+    if view.verdict is Verdict.BROKEN:
+        out.hint(f"trtspec rollout back {recipe}")
+    elif view.verdict is Verdict.OPEN:
+        needed = max(check.needed for check in view.checks)
+        out.status(f"about {needed} more requests tell")
+    elif after := steps.after(state):
+        out.hint(f"trtspec rollout next {recipe}    # {after.name}")

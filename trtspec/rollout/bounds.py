@@ -1,0 +1,129 @@
+"""The bounds of a roll-out, and what the evidence says of each; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from trtspec.rollout.evidence import Arm, Drafts, Evidence, Times
+from trtspec.serving.rollout.state import PLAIN, SHADOW, SPECULATE, RolloutState
+
+LEAST_REQUESTS = 100
+"""The fewest completions of an arm that anything is concluded from."""
+LEAST_ACCEPTANCE = 0.5
+"""The least acceptance of a token where all before it were accepted; below it drafts seldom pay."""
+MOST_TIME_PER_TOKEN, MOST_FIRST_TOKEN = 1.05, 1.25
+"""The most that a mean time of requests with drafts may be, in times of that of the plain ones.
+
+The first tokens wait for a place and a prompt too, so their times spread more and are promised less.
+"""
+MOST_ERRORS = 0.01
+"""By how much the share of completions that fail may be above that of the plain ones."""
+_ONE_SIDED = 1.645
+"""Standard errors to the end of an interval that holds the truth, on this side, in 95 of 100 cases."""
+_MOST_NEEDED = 100_000
+
+
+class Verdict(str, Enum):
+    """What is known of a bound: it holds, it is broken, or it takes more requests to tell."""
+
+    HOLDS = "holds"
+    BROKEN = "broken"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One bound and what was found; `needed` is about how many more requests of the arm it takes to tell."""
+
+    name: str
+    bound: str
+    found: str
+    verdict: Verdict
+    needed: int = 0
+
+
+def overall(checks: list[Check]) -> Verdict:
+    """Returns the worst of the verdicts."""
+    verdicts = {check.verdict for check in checks}
+    for verdict in (Verdict.BROKEN, Verdict.OPEN):
+        if verdict in verdicts:
+            return verdict
+    return Verdict.HOLDS
+
+
+def check(state: RolloutState, evidence: Evidence) -> list[Check]:
+    """Returns the bounds of a state, none for one without drafts.
+
+    Times of the shadow are not bound: its requests are plain ones, with a draft beside each.
+    """
+    if not state.share:
+        return []
+    is_shadow = state.mode == "shadow"
+    arm, plain = evidence.arms[SHADOW if is_shadow else SPECULATE], evidence.arms[PLAIN]
+    checks = [_requests(arm, None if state.share == 1 else plain)]
+    checks.append(_acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
+    checks += _errors(arm, plain)
+    if not is_shadow and state.share < 1:
+        checks.append(_ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
+        checks.append(_ratio("first token", arm.first_token, plain.first_token, MOST_FIRST_TOKEN))
+    return checks
+
+
+def _requests(arm: Arm, plain: Arm | None) -> Check:
+    counts = [one.per_token.count for one in (arm, plain) if one is not None]
+    needed = max(LEAST_REQUESTS - min(counts), 0)
+    found = f"{counts[0]} with drafts" + (f", {counts[1]} plain" if plain else "")
+    bound = f"at least {LEAST_REQUESTS}" + (" of each" if plain else "")
+    return Check("requests", bound, found, Verdict.OPEN if needed else Verdict.HOLDS, needed)
+
+
+def _acceptance(drafts: Drafts, arm: Arm) -> Check:
+    name, bound = "acceptance", f"at least {LEAST_ACCEPTANCE:.0%}"
+    needed = max(LEAST_REQUESTS - arm.per_token.count, 0)
+    if needed or not drafts.drafts:
+        found = "too few requests" if needed else "no drafts"
+        return Check(name, bound, found, Verdict.OPEN if needed else Verdict.BROKEN, needed)
+    found = f"{drafts.per_token:.0%} per token, {drafts.share:.0%} of all drafted"
+    holds = drafts.per_token >= LEAST_ACCEPTANCE
+    return Check(name, bound, found, Verdict.HOLDS if holds else Verdict.BROKEN)
+
+
+def _errors(arm: Arm, plain: Arm) -> Iterator[Check]:
+    """Yields the bound on what fails, once enough have begun."""
+    name, bound = "errors", f"at most {MOST_ERRORS:.0%} above plain"
+    if arm.requests < LEAST_REQUESTS:
+        return
+    usual = plain.failures / plain.requests if plain.requests else 0.0
+    share = arm.failures / arm.requests
+    holds = share <= usual + MOST_ERRORS
+    found = f"{share:.1%}, plain {usual:.1%}" if plain.requests else f"{share:.1%}"
+    yield Check(name, bound, found, Verdict.HOLDS if holds else Verdict.BROKEN)
+
+
+def _ratio(name: str, arm: Times, plain: Times, most: float) -> Check:
+    """Judges the ratio of two means by its interval, whose ends are those of the ratio's logarithm."""
+    bound = f"at most {most:.2f}x plain"
+    least = min(arm.count, plain.count)
+    if least < LEAST_REQUESTS or not arm.mean or not plain.mean:
+        needed = max(LEAST_REQUESTS - least, 1)
+        return Check(name, bound, "too few requests", Verdict.OPEN, needed)
+    middle = math.log(arm.mean / plain.mean)
+    error = math.hypot(arm.error / arm.mean, plain.error / plain.mean)
+    low, high = (math.exp(middle + side * _ONE_SIDED * error) for side in (-1, 1))
+    found = f"{math.exp(middle):.2f}x ({low:.2f} to {high:.2f})"
+    if high <= most:
+        return Check(name, bound, found, Verdict.HOLDS)
+    if low > most:
+        return Check(name, bound, found, Verdict.BROKEN)
+    return Check(
+        name, bound, found, Verdict.OPEN, _needed(least, _ONE_SIDED * error, middle - math.log(most))
+    )
+
+
+def _needed(count: int, width: float, distance: float) -> int:
+    """Returns how many more it takes until an interval of this half-width is as narrow as the distance."""
+    factor = (width / distance) ** 2 if distance else math.inf
+    return int(min(max(count * (factor - 1), 1), _MOST_NEEDED))

@@ -1,0 +1,189 @@
+"""The roll-out of one running deployment: looked at, and moved."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trtspec.deploy.deployment import rollout_file
+from trtspec.errors import RefusedError, UnavailableError
+from trtspec.monitoring import scrape
+from trtspec.monitoring.figures import choose
+from trtspec.monitoring.scrape import Scrape
+from trtspec.rollout import standing, steps
+from trtspec.rollout.bounds import Check, Verdict, check, overall
+from trtspec.rollout.evidence import Evidence, between, counted
+from trtspec.rollout.standing import Standing
+from trtspec.rollout.steps import Step
+from trtspec.serving.rollout.file import LOOK_S
+from trtspec.serving.rollout.state import RolloutState
+
+_FOLLOWS_S, _PAUSE_S = 3 * LOOK_S, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a server says of itself: the shares that it goes by, and whether it cannot read its file."""
+
+    speculation_share: float
+    shadow_share: float
+    is_malformed: bool
+
+    def goes_by(self, state: RolloutState) -> bool:
+        return (self.speculation_share, self.shadow_share) == (
+            state.share_of("speculate"),
+            state.share_of("shadow"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where a roll-out stands, and what its bounds say; a bound is asked only where there is a roll-out."""
+
+    model: str
+    standing: Standing
+    server: Server
+    evidence: Evidence
+    checks: list[Check]
+
+    @property
+    def verdict(self) -> Verdict:
+        return overall(self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        state = self.standing.state
+        after, before = steps.after(state), steps.before(state)
+        return {
+            "model": self.model,
+            "step": steps.name_of(state),
+            **asdict(state),
+            "since": self.standing.since,
+            "server": asdict(self.server),
+            "verdict": self.verdict.value,
+            "checks": [{**asdict(check), "verdict": check.verdict.value} for check in self.checks],
+            "evidence": asdict(self.evidence),
+            "next": after and after.name,
+            "back": before and before.name,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A move between two states; `is_followed` says whether the server was seen to go by the new one."""
+
+    before: RolloutState
+    after: RolloutState
+    is_followed: bool
+
+
+class Running:
+    """A deployment of a `build`, whose recipe gives drafts to a `usual` share of requests.
+
+    `url` is where the metrics of its server are, which serves `model`.
+    """
+
+    def __init__(self, build: Path, model: str, usual: float, url: str) -> None:
+        self._build, self._model, self._usual, self._url = build, model, usual, url
+        self._file = rollout_file(build)
+
+    def view(self) -> View:
+        """Looks at the file and at the server; raises `UnavailableError` where one of them cannot be read."""
+        found, said = standing.read(self._file), self._scrape()
+        now = found or Standing(RolloutState(share=self._usual))
+        evidence = between(now.counted, counted(said, self._model))
+        has_begun = found is not None or self._usual < 1
+        checks = check(now.state, evidence) if has_begun else []
+        return View(self._model, now, self._server(said), evidence, checks)
+
+    def go_on(self, *, force: bool) -> Moved | None:
+        """Goes to the next step; None where there is none. Raises `RefusedError` where a bound does not hold.
+
+        With `force` the bounds are not asked, nor is the server.
+        """
+        with standing.locked(self._build):
+            now = self._state()
+            step = steps.after(now)
+            if step is None:
+                return None
+            if not force:
+                self._check(step)
+            return self._move(now, step)
+
+    def go_back(self) -> Moved | None:
+        """Goes to the step before; None where there is none."""
+        with standing.locked(self._build):
+            now = self._state()
+            step = steps.before(now)
+            return self._move(now, step) if step else None
+
+    def go_off(self) -> Moved:
+        """Takes the drafts from all requests, whatever the file says, even where it cannot be read."""
+        with standing.locked(self._build):
+            try:
+                now = self._state()
+            except UnavailableError:
+                now = RolloutState(share=self._usual)
+            return self._move(now, steps.OFF)
+
+    def _state(self) -> RolloutState:
+        found = standing.read(self._file)
+        return found.state if found else RolloutState(share=self._usual)
+
+    def _check(self, step: Step) -> None:
+        view = self.view()
+        if not view.server.goes_by(view.standing.state):
+            why = "cannot read its file" if view.server.is_malformed else "does not go by its file"
+            raise RefusedError(self._model, f"its server {why}: {self._file}", "its log says more")
+        for verdict in (Verdict.BROKEN, Verdict.OPEN):
+            for found in view.checks:
+                if found.verdict is verdict:
+                    raise _refused(step, found)
+
+    def _move(self, now: RolloutState, step: Step) -> Moved:
+        """Writes the new state, whose evidence begins with what the server has counted until now.
+
+        Where nothing is to be judged, or the server cannot be asked, that is left out.
+        """
+        so_far: dict[str, float] = {}
+        if step is not steps.OFF:
+            with suppress(UnavailableError):
+                so_far = counted(self._scrape(), self._model)
+        since = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+        standing.write(self._file, Standing(step.state, since, so_far))
+        return Moved(now, step.state, self._is_followed(step.state))
+
+    def _is_followed(self, state: RolloutState) -> bool:
+        """Waits until the server goes by a state; False where it does not in time, or cannot be asked."""
+        deadline = time.monotonic() + _FOLLOWS_S
+        try:
+            while not self._server(self._scrape()).goes_by(state):
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(_PAUSE_S)
+        except UnavailableError:
+            return False
+        return True
+
+    def _scrape(self) -> Scrape:
+        found = scrape.parse(scrape.read(self._url), time.monotonic())
+        choose(found, self._model, self._url)
+        return found
+
+    def _server(self, found: Scrape) -> Server:
+        def gauge(name: str) -> float:
+            return found.total(f"trtspec:{name}", model=self._model)
+
+        shares = gauge("speculation_share"), gauge("shadow_share")
+        return Server(*shares, is_malformed=bool(gauge("rollout_file_malformed")))
+
+
+def _refused(step: Step, found: Check) -> RefusedError:
+    if found.verdict is Verdict.BROKEN:
+        problem = f"{found.name} is {found.found}, and must be {found.bound}"
+        return RefusedError(f"no step to {step.name}", problem, "go back: trtspec rollout back RECIPE")
+    problem = f"{found.name}: {found.found}; about {found.needed} more requests tell"
+    return RefusedError(f"no step to {step.name} yet", problem, "wait for them, or --force it")
