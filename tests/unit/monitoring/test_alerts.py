@@ -17,6 +17,7 @@ from trtspec.refusals import NAME
 from trtspec.serving.metrics import FAMILIES
 
 WHERE = 'instance="a:8002",job="trtspec",model="pair",version="1"'
+PER_TOKEN = "trtspec:rollout_time_per_output_token_seconds"
 # By what a minute adds.
 HEALTHY = {
     f'trtspec:spec_decode_num_draft_tokens{{{WHERE},origin="engine"}}': "0+900x110",
@@ -48,6 +49,11 @@ HEALTHY = {
     f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="+Inf"}}': "0+100x110",
     'nv_gpu_utilization{gpu_uuid="GPU-1",instance="a:8002",job="trtspec"}': "0.6+0x110",
     'up{instance="a:8002",job="trtspec"}': "1x110",
+    f"trtspec:rollout_file_malformed{{{WHERE}}}": "0x110",
+    f'{PER_TOKEN}_sum{{{WHERE},arm="plain"}}': "0+2x110",
+    f'{PER_TOKEN}_count{{{WHERE},arm="plain"}}': "0+100x110",
+    f'{PER_TOKEN}_sum{{{WHERE},arm="speculate"}}': "0+0.1x110",
+    f'{PER_TOKEN}_count{{{WHERE},arm="speculate"}}': "0+10x110",
 }
 TROUBLES: dict[str, dict[str, str]] = {
     "TrtspecAcceptanceLow": {'num_accepted_tokens{%s,origin="engine"}': "0+350x110"},
@@ -66,6 +72,8 @@ TROUBLES: dict[str, dict[str, str]] = {
         'bucket{%s,le="5.0"}': "0+90x110",
     },
     "TrtspecGpuUseInBursts": {"nv_gpu_utilization": "0 1 " * 55},
+    "TrtspecRolloutSlower": {'_sum{%s,arm="speculate"}': "0+0.22x110"},
+    "TrtspecRolloutFileBroken": {"rollout_file_malformed": "1x110"},
     "TrtspecErrors": {'request_errors{%s,kind="engine_failure"}': "0+5x110"},
     "TrtspecStalls": {"generation_tokens{%s}": "1000x110"},
     "TrtspecDown": {"up{": "0x110"},
@@ -114,7 +122,7 @@ def fires(rule_file: Path, changed: dict[str, str]) -> set[str]:
 def test_promtool_reads_the_rules(rule_file: Path) -> None:
     line = [tool("promtool"), "check", "rules", "--lint-fatal", str(rule_file)]
     assert (
-        "SUCCESS: 13 rules found" in subprocess.run(line, check=True, capture_output=True, text=True).stdout
+        "SUCCESS: 15 rules found" in subprocess.run(line, check=True, capture_output=True, text=True).stdout
     )
 
 
