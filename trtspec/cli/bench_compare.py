@@ -38,9 +38,11 @@ def bench_compare(
     comparison = compare(read(first), read(second))
     if json:
         out.json(asdict(comparison))
-        return
-    results.print_comparison(comparison)
-    if report and comparison.rows:
+    else:
+        results.print_comparison(comparison)
+    if not comparison.rows:
+        out.warning("the runs have no load in common, so there is nothing to compare")
+    elif report:
         out.status(f"wrote {write_report(comparison_page(comparison), report)}")
     for difference in comparison.differences:
-        out.warning(f"they differ in {difference}")
+        out.warning(f"they differ: {difference}")

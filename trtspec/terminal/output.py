@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from shutil import get_terminal_size
 from time import monotonic
 from typing import Any, TextIO
 
@@ -15,6 +17,9 @@ from trtspec.terminal.progress import BarProgress, PlainProgress, Progress
 
 _ASCII = str.maketrans({"✓": "ok", "✗": "x", "…": "...", "→": "->", "≥": ">=", "≤": "<="})
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+_GAP = "  "
+_NARROWEST = 16
+"""Columns for which it is worth breaking text."""
 _RED, _YELLOW, _CYAN = "31", "33", "36"
 
 
@@ -39,12 +44,20 @@ class Output:
         _write(sys.stdout, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
     def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
-        """Prints columns, each padded to its widest cell except the last."""
+        """Prints columns, each padded to its widest cell except the last.
+
+        On a terminal that is too narrow for it the last column is broken between words.
+        """
         cells = [[visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        indent = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+        room = get_terminal_size().columns - indent if sys.stdout.isatty() else 0
         for row in cells:
-            padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            _write(sys.stdout, "  ".join(padded).rstrip() + "\n")
+            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            lines = textwrap.wrap(row[-1], room, break_on_hyphens=False) if room >= _NARROWEST else []
+            for number, last in enumerate(lines or padded[-1:]):
+                before = _GAP.join((*padded[:-1], "")) if number == 0 else " " * indent
+                _write(sys.stdout, (before + last).rstrip() + "\n")
 
     # Talk, on stderr.
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
@@ -145,3 +145,35 @@ class TestProgress:
         with redirect_stderr(terminal), Output().progress("convert", total=2):
             pass
         assert terminal.getvalue().startswith("convert ...\nconvert: done in")
+
+
+class TestNarrowTable:
+    ROWS = (("name", "default", "a reason of several words that is long"), ("other", "recipe", "short"))
+
+    def test_its_last_column_is_broken_between_words(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "40")
+        with redirect_stdout(terminal):
+            Output().table(self.ROWS)
+        assert terminal.getvalue().splitlines() == [
+            "name   default  a reason of several",
+            "                words that is long",
+            "other  recipe   short",
+        ]
+
+    @pytest.mark.parametrize("columns", ["20", "200"])
+    def test_it_is_left_alone_where_that_would_not_help(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: str
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", columns)
+        with redirect_stdout(terminal):
+            Output().table(self.ROWS)
+        assert len(terminal.getvalue().splitlines()) == 2
+
+    def test_a_file_has_one_line_a_row(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "40")
+        Output().table(self.ROWS)
+        assert len(capsys.readouterr().out.splitlines()) == 2

@@ -1,0 +1,51 @@
+"""What `trtspec bench` and `bench compare` write for who was not there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from tests.command_line import trtspec
+from tests.fakes.bench_result import result
+from trtspec.bench.result import write
+from trtspec.cli import bench
+
+
+def test_two_runs_become_one_report(tmp_path: Path) -> None:
+    write(result(), tmp_path / "monday")
+    write(result({1: 2.4, 4: 2.2}), tmp_path / "tuesday")
+    done = trtspec("bench", "compare", "monday", "tuesday", "--report", "both.html", folder=tmp_path)
+    assert done.returncode == 0
+    assert "B / A" in done.stdout
+    assert "wrote both.html" in done.stderr
+    title = fromstring((tmp_path / "both.html").read_text(encoding="utf-8")).find("head/title")
+    assert title is not None
+    assert title.text == "A: tiny, B: tiny"
+
+
+def test_runs_that_share_no_load_have_no_report(tmp_path: Path) -> None:
+    write(result({1: 2.0}), tmp_path / "a")
+    write(result({4: 2.0}), tmp_path / "b")
+    done = trtspec("bench", "compare", "a", "b", "--report", "both.html", "--json", folder=tmp_path)
+    assert json.loads(done.stdout)["rows"] == []
+    assert "no load in common" in done.stderr
+    assert not (tmp_path / "both.html").exists()
+
+
+def test_the_command_that_repeats_it_has_nothing_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["bench", "--url=https://me:secret@host:9000/v1?token=secret", "--baseline", "http://a:b@c/v1"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/trtspec", *words, "--workload", "my prompts.jsonl"])
+    assert bench._command() == (
+        "trtspec bench --url=https://host:9000/v1 --baseline http://c/v1 --workload 'my prompts.jsonl'"
+    )
+
+
+def test_a_run_that_measured_nothing_has_no_report(tmp_path: Path) -> None:
+    assert list(bench._report(replace(result(), levels=()), tmp_path)) == []
+    assert list(bench._report(result(), tmp_path)) == [tmp_path / "report.html"]
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
