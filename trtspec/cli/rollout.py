@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "Drafts for a running server, a step at a time."
 EXAMPLES = (
+    "trtspec rollout plan recipe.yaml --measured results/",
     "trtspec rollout off recipe.yaml",
     "trtspec rollout next recipe.yaml    # shadow, then 5 %, 25 %, 50 %, all",
     "trtspec rollout status recipe.yaml || trtspec rollout back recipe.yaml",
@@ -69,7 +71,52 @@ def off(
     _tell(_running(recipe, output, url).go_off(), "", as_json=json)
 
 
-COMMANDS = (status, next_, back, off)
+def plan(
+    recipe: RecipeArgument,
+    measured: Annotated[
+        Path | None,
+        typer.Option("--measured", metavar="RESULT", help="What trtspec bench measured: its file or folder."),
+    ] = None,
+    output: OutputOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the steps with their bounds, and what to settle before the first.
+
+    The exit status is 1 where trtspec bench has found that drafts do not pay.
+    """
+    from trtspec.bench.measured import measured as told
+    from trtspec.bench.result import read
+    from trtspec.build.plan import make_plan
+    from trtspec.plan.outlook import look_ahead
+    from trtspec.rollout.plan import make
+    from trtspec.serving.executors.torch.host import look
+
+    known = told(read(measured)) if measured else None
+    made = make_plan(recipe, {"output": output}, out.watch, to_run=False)
+    found = make(look_ahead(made.resolved, look(), None, known).advice)
+    if json:
+        out.json(asdict(found))
+    else:
+        out.result(found.words)
+        for header, judged in (("against", found.against), ("not known yet", found.unmeasured)):
+            if judged:
+                out.result()
+                out.table([(each.rule, each.number, each.then) for each in judged], (header, "", ""))
+        out.result()
+        rows = [
+            (each.step, each.drafts, f"{each.requests:,}", ", ".join([*each.bounds][1:]))
+            for each in found.stages
+        ]
+        out.table(rows, ("step", "drafts for", "requests", "bounds"))
+        out.result()
+        bounds = {name: bound for each in found.stages[:-1] for name, bound in each.bounds.items()}
+        out.table(bounds.items(), ("bound", "is"))
+        out.hint(f"trtspec rollout off {recipe} begins, next and back move, status shows")
+    if known and known.decision == "off":
+        raise typer.Exit(1)
+
+
+COMMANDS = (plan, status, next_, back, off)
 
 
 def _running(recipe: Path, output: str | None, url: str) -> Running:

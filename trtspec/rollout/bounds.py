@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trtspec.rollout.evidence import Arm, Drafts, Evidence, Times
-from trtspec.serving.rollout.state import PLAIN, SHADOW, SPECULATE, RolloutState
+from trtspec.serving.rollout.state import ARMS, PLAIN, SHADOW, SPECULATE, RolloutState
 
 LEAST_REQUESTS = 100
 """The fewest completions of an arm that anything is concluded from."""
@@ -52,6 +52,14 @@ def overall(checks: list[Check]) -> Verdict:
         if verdict in verdicts:
             return verdict
     return Verdict.HOLDS
+
+
+def bounds_of(state: RolloutState) -> dict[str, str]:
+    """Returns the bounds of a state by their names."""
+    none = Times(0, 0.0, 0.0)
+    many = Arm(LEAST_REQUESTS, 0, none, none)
+    found = check(state, Evidence(dict.fromkeys(ARMS, many), Drafts(0, 0, 0), Drafts(0, 0, 0)))
+    return {each.name: each.bound for each in found}
 
 
 def check(state: RolloutState, evidence: Evidence) -> list[Check]:

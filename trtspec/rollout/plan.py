@@ -1,0 +1,49 @@
+"""The plan of a roll-out: its steps, what each waits for and must keep, what to settle before; pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trtspec.forecast.rules import Advice, Judgement
+from trtspec.rollout.bounds import LEAST_REQUESTS, bounds_of
+from trtspec.rollout.steps import STEPS
+from trtspec.serving.rollout.state import RolloutState
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step: who has drafts, about how many requests it takes, and the bounds that stop it, by name."""
+
+    step: str
+    drafts: str
+    requests: int
+    bounds: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """The stages in their order, and what is against the roll-out or not known yet, the worst first."""
+
+    stages: tuple[Stage, ...]
+    against: tuple[Judgement, ...]
+    unmeasured: tuple[Judgement, ...]
+    words: str
+
+
+def make(advice: Advice) -> RolloutPlan:
+    """Returns the plan for a pair of which the rules and the checklist say this."""
+    judged = (*advice.rules, *advice.checklist)
+    return RolloutPlan(
+        tuple(_stage(step.name, step.state) for step in STEPS[1:]),
+        tuple(each for each in judged if each.verdict == "no"),
+        tuple(each for each in judged if each.verdict == "unmeasured" and "rollout" not in each.rule),
+        advice.words,
+    )
+
+
+def _stage(name: str, state: RolloutState) -> Stage:
+    drafts = f"{state.share:.0%}" + (", scored only" if state.mode == "shadow" else "")
+    # Each of the two arms must have had so many.
+    smaller = min(state.share, 1 - state.share) or 1.0
+    return Stage(name, drafts, math.ceil(LEAST_REQUESTS / smaller), bounds_of(state))
