@@ -43,7 +43,7 @@ def make(advice: Advice) -> RolloutPlan:
 
 
 def _stage(name: str, state: RolloutState) -> Stage:
-    drafts = f"{state.share:.0%}" + (", scored only" if state.mode == "shadow" else "")
+    drafts = f"{state.share:.0%}" + (", scored" if state.mode == "shadow" else "")
     # Each of the two arms must have had so many.
     smaller = min(state.share, 1 - state.share) or 1.0
     return Stage(name, drafts, math.ceil(LEAST_REQUESTS / smaller), bounds_of(state))

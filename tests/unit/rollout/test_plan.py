@@ -52,5 +52,5 @@ def test_where_drafts_do_not_pay_there_is_nothing_to_roll_out(tmp_path: Path) ->
 def test_its_steps_fit_a_terminal() -> None:
     done = trtspec("rollout", "plan", RECIPE)
     steps = done.stdout.partition("\nstep")[2]
-    assert "shadow  50%, scored only  200" in steps
+    assert "shadow  50%, scored  200" in steps
     assert max(map(len, steps.splitlines())) <= 80
