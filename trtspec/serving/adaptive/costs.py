@@ -18,8 +18,8 @@ WINDOW = 3
 """How many rounds before and after a trial tell the speed during it, and at least one of each completion."""
 NOISE, LINE, LEAST = 0.2**2, 0.15**2, 0.04**2
 """Variances of logarithms: of one trial, of rounds around their line, and of what was tried often."""
-LIKELY = 5.0
-"""The weight of what is thought of the line before rounds of many K are known."""
+SURETY = 3.0
+"""How many standard deviations the line's slope is from 0 before rounds of many K are known."""
 SURPRISE = 0.5
 """By how much, in logarithms, a trial may differ from what was expected; a pause may fall into it."""
 
@@ -136,8 +136,8 @@ class Costs:
             products += weight * (length - centre) * (found[length].seconds - average)
             spread += weight * (length - centre) ** 2
         # Half of a round is thought to be what grows with K, until rounds of many K are known.
-        products += LIKELY * average / (2 * centre)
-        slope = max(0.0, products / (spread + LIKELY))
+        likely, sure = average / (2 * centre), (SURETY * 2 * centre) ** 2
+        slope = max(0.0, (products + sure * likely) / (spread + sure))
         fitted = [max(average + slope * (n - centre), average / 10) for n in range(1, self._longest + 1)]
         for length, seen in found.items():
             share = LINE / (LINE + seen.variance)

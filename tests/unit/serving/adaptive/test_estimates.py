@@ -46,13 +46,15 @@ def tried(costs: Costs, times: int, slowness: float = 1.0, **seconds: float) -> 
 
 
 def test_rounds_that_were_not_seen_are_on_the_line() -> None:
+    """The farther those are from one another that were, the better it is known."""
     costs = Costs(8, load=1)
     costs.use("engine", 4)
     assert costs.seconds("engine") == []
+    true = [0.005, *(0.002 + 0.002 * n for n in range(1, 9))]
     tried(costs, 20, k0=0.005, k2=0.006)
-    assert costs.seconds("engine") == pytest.approx(
-        [0.005, *(0.002 + 0.002 * n for n in range(1, 9))], rel=0.01
-    )
+    assert costs.seconds("engine") == pytest.approx(true, rel=0.1)
+    tried(costs, 20, k8=0.018)
+    assert costs.seconds("engine") == pytest.approx(true, rel=0.06)
     assert costs.seconds("lookup") == []
 
 
@@ -66,13 +68,14 @@ def test_what_was_tried_often_counts_more_than_the_line() -> None:
 
 
 def test_a_machine_that_is_slow_for_a_while_makes_no_length_better_than_another() -> None:
-    costs = Costs(4, load=1)
-    costs.use("engine", 4)
-    tried(costs, 1, k0=0.004, k2=0.008)
+    costs, steady = Costs(4, load=1), Costs(4, load=1)
+    for each in (costs, steady):
+        each.use("engine", 4)
+        tried(each, 1, k0=0.004, k2=0.008)
     for slowness in (2.0, 1.0, 3.0):
         tried(costs, 2, slowness, k0=0.004, k2=0.008)
-        alone, _, two, _, four = costs.seconds("engine")
-        assert (alone / four, two / four) == pytest.approx((0.4, 0.8), rel=0.01)
+        tried(steady, 2, k0=0.004, k2=0.008)
+        assert costs.seconds("engine") == pytest.approx(steady.seconds("engine"), rel=0.01)
 
 
 def test_a_trial_while_the_speed_changes_tells_little() -> None:
@@ -100,13 +103,14 @@ def test_a_length_that_comes_into_use_later_is_on_the_scale_of_the_others() -> N
     assert two / four == pytest.approx(0.8, rel=0.05)
 
 
-def test_two_lengths_that_are_near_one_another_say_little_of_a_long_one() -> None:
-    """They took the same once, by chance; a long draft is still thought to take longer."""
+@pytest.mark.parametrize("other_s", [0.010, 0.012])
+def test_two_lengths_that_are_near_one_another_say_little_of_a_long_one(other_s: float) -> None:
+    """The shorter took as long once, or longer, by chance; a long draft is still thought to take longer."""
     costs = Costs(8, load=1)
     costs.use("engine", 4)
-    tried(costs, 1, k0=0.005, k3=0.010)
+    tried(costs, 1, k0=0.005, k3=other_s)
     *_, four, _, _, _, eight = costs.seconds("engine")
-    assert eight > 1.2 * four
+    assert eight > 1.3 * four
 
 
 def test_one_long_pause_changes_little() -> None:
