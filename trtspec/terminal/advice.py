@@ -51,15 +51,21 @@ def alternatives_as_json(found: Sequence[Alternative]) -> list[dict[str, Any]]:
 
 def print_advice(advice: Advice) -> None:
     """Prints each rule and each thing of the checklist with its verdict and number, and what they come to."""
-    out.table(_rows(advice.rules), header=("rule", "", "", "so"))
+    out.table(_rows(advice.rules), header=("", "the rules that users are told"))
     out.result()
-    out.table(_rows(advice.checklist), header=("before production", "", "", "with"))
+    out.table(_rows(advice.checklist), header=("", "before production"))
     out.result()
     out.result(advice.words)
 
 
-def _rows(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, str]]:
-    return [(one.rule, one.verdict, one.number, one.then) for one in judgements]
+def _rows(judgements: Sequence[Judgement]) -> list[tuple[str, str]]:
+    return [(one.verdict, _said(one)) for one in judgements]
+
+
+def _said(one: Judgement) -> str:
+    """Returns a rule with its number and what follows, where there are any."""
+    found = "; ".join(part for part in (one.number, one.then) if part)
+    return f"{one.rule}: {found}" if found else one.rule
 
 
 def advice_as_json(advice: Advice) -> dict[str, Any]:
