@@ -24,6 +24,7 @@ FLOORS = (
     {"build"},
     {"rollout", "bench"},
     {"ci", "report", "verify"},
+    {"tune"},
     {"terminal"},
     {"cli"},
 )

@@ -38,6 +38,7 @@ from trtspec.cli import (
     serve,
     store,
     top,
+    tune,
     verify,
 )
 from trtspec.explanation import explain
@@ -48,6 +49,7 @@ _COMMANDS = (
     doctor,
     check,
     plan,
+    tune,
     convert,
     build,
     deploy,

@@ -67,7 +67,7 @@ def _least_squares(matrix: NDArray[np.float64], wanted: NDArray[np.float64]) -> 
     while True:
         solved = np.linalg.lstsq(matrix[:, kept], wanted, rcond=None)[0]
         bounded = [(value, column) for value, column in zip(solved, kept, strict=True) if column < 4]
-        lowest, column = min(bounded)
+        lowest, column = min(bounded, default=(0.0, 0))
         if lowest >= 0:
             by_column = dict(zip(kept, solved, strict=True))
             return [float(by_column.get(column, 0.0)) for column in range(matrix.shape[1])]

@@ -59,9 +59,11 @@ def append_recorded(path: Path, answers: Iterable[Recorded]) -> None:
     """Adds answers behind those of a file, which is made if there is none; what is added is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
-        file.seek(0)
-        whole = file.read().rfind(b"\n") + 1
-        file.truncate(whole)  # A line without its end was cut off by a crash.
+        if size := file.tell():
+            file.seek(size - 1)
+            if file.read(1) != b"\n":  # A line without its end was cut off by a crash.
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
         file.writelines(_line(answer) for answer in answers)
         file.flush()
         os.fsync(file.fileno())

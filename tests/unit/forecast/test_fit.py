@@ -51,6 +51,11 @@ def test_no_cost_is_below_zero() -> None:
     assert found.of(4) == pytest.approx(1.5, rel=0.1)
 
 
+def test_rounds_that_seem_to_cost_nothing_cost_a_plain_step() -> None:
+    found = fit(Calibration(PLAIN, {length: PLAIN * (0.9 - 0.01 * length) for length in LENGTHS}))
+    assert [found.of(length) for length in LENGTHS] == [1.0] * len(LENGTHS)
+
+
 def test_nothing_comes_of_no_round() -> None:
     with pytest.raises(ValueError, match="no round"):
         fit(Calibration(PLAIN, {}))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from trtspec.serving.drafters.engine import EngineDrafter, EngineSource
 from trtspec.serving.drafters.lookup import LookupDrafter, LookupSource
-from trtspec.serving.drafters.source import Drafter, Offer
+from trtspec.serving.drafters.source import Drafter, DraftSource, Offer
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 
@@ -12,7 +11,7 @@ from trtspec.serving.text import Text
 class HybridSource:
     """Asks `lookup` first, which costs nothing, and `engine` where the text has no long enough ending."""
 
-    def __init__(self, lookup: LookupSource, engine: EngineSource) -> None:
+    def __init__(self, lookup: LookupSource, engine: DraftSource) -> None:
         self._lookup, self._engine = lookup, engine
 
     def drafter(self, text: Text, tenant: str = "") -> HybridDrafter:
@@ -25,7 +24,7 @@ class HybridSource:
 class HybridDrafter:
     """Proposes with whichever of the two made the last offer."""
 
-    def __init__(self, lookup: LookupDrafter, engine: EngineDrafter) -> None:
+    def __init__(self, lookup: LookupDrafter, engine: Drafter) -> None:
         self._lookup, self._engine = lookup, engine
         self._chosen: Drafter = engine
         self.silence = engine.silence

@@ -1,0 +1,150 @@
+"""Changes keys of a recipe's text, and leaves everything else as it was written: order, comments, spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trtspec.errors import RecipeError
+from trtspec.findings import Finding
+from trtspec.recipe.yaml_reader import Unreadable, read
+
+Pair = tuple[yaml.Node, yaml.Node]
+
+
+def edit(text: str, changes: Mapping[str, Any], path: Path) -> str:
+    """Returns the recipe with other values at dotted keys; None removes a key.
+
+    Sections that are missing are made. The result is read again: raises RecipeError, naming `path`, for a
+    text that says something else than it should, such as one in which a changed value is an alias.
+    """
+    wanted = read(text.encode()).values
+    for key, value in changes.items():
+        _set(wanted, key.split("."), value)
+        text = _changed(text, key.split("."), value)
+    try:
+        found: object = read(text.encode()).values
+    except Unreadable:
+        found = None
+    if found != wanted:
+        written = ", ".join(f"{key}: {_flow(value)}" for key, value in changes.items())
+        problem = "is written in a way that trtspec cannot change without changing more"
+        raise RecipeError(path, [Finding("", problem, f"write it by hand: {written}")])
+    return text
+
+
+def _set(values: dict[str, Any], keys: list[str], value: Any) -> None:
+    *sections, last = keys
+    for name in sections:
+        if not isinstance(values.get(name), dict):
+            if value is None:
+                return
+            values[name] = {}
+        values = values[name]
+    if value is None:
+        values.pop(last, None)
+    else:
+        values[last] = value
+
+
+def _changed(text: str, keys: list[str], value: Any) -> str:
+    section: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)
+    for depth, key in enumerate(keys):
+        assert isinstance(section, yaml.MappingNode)
+        pair = next((pair for pair in section.value if pair[0].value == key), None)
+        rest = keys[depth + 1 :]
+        if pair is None:
+            return text if value is None else _inserted(text, section, key, _nested(rest, value))
+        if not rest:
+            return _removed(text, section, pair) if value is None else _replaced(text, pair, value)
+        if not isinstance(pair[1], yaml.MappingNode):
+            return text if value is None else _begun(text, pair, _nested(rest, value))
+        section = pair[1]
+    raise AssertionError(keys)
+
+
+def _nested(keys: list[str], value: Any) -> Any:
+    for key in reversed(keys):
+        value = {key: value}
+    return value
+
+
+def _replaced(text: str, pair: Pair, value: Any) -> str:
+    key, old = pair
+    begin, end = old.start_mark.index, _end(old)
+    if begin == end or _is_block(old):
+        colon = text.index(":", key.end_mark.index) + 1
+        return f"{text[:colon]} {_flow(value)}{text[max(end, colon) :]}"
+    return text[:begin] + _flow(value) + text[end:]
+
+
+def _begun(text: str, pair: Pair, value: Any) -> str:
+    """Gives keys to a section without any, such as one whose keys are all comments."""
+    place = _end_of_line(text, pair[0].end_mark.index)
+    indent = pair[0].start_mark.column + 2
+    return text[:place] + "".join(f"\n{line}" for line in _block(value, indent)) + text[place:]
+
+
+def _inserted(text: str, section: yaml.MappingNode, key: str, value: Any) -> str:
+    if not _is_block(section):
+        place = _end(section.value[-1][1]) if section.value else section.start_mark.index + 1
+        return f"{text[:place]}{', ' if section.value else ''}{_flow({key: value})[1:-1]}{text[place:]}"
+    lines = _block({key: value}, section.start_mark.column)
+    place = _end(section.value[-1][1])
+    if text[place - 1] == "\n":  # Behind a literal, which ends with its line.
+        return text[:place] + "".join(f"{line}\n" for line in lines) + text[place:]
+    place = _end_of_line(text, place)
+    return text[:place] + "".join(f"\n{line}" for line in lines) + text[place:]
+
+
+def _removed(text: str, section: yaml.MappingNode, pair: Pair) -> str:
+    begin, end = pair[0].start_mark.index, _end(pair[1])
+    if _is_block(section):
+        first = text.rfind("\n", 0, begin) + 1
+        return text[:first] + text[_end_of_line(text, max(end, pair[0].end_mark.index)) + 1 :]
+    if section.value[-1] is not pair:
+        following = next(
+            after for before, after in zip(section.value, section.value[1:], strict=False) if before is pair
+        )
+        return text[:begin] + text[following[0].start_mark.index :]
+    if len(section.value) > 1:
+        begin = _end(section.value[-2][1])
+    return text[:begin] + text[end:]
+
+
+def _is_block(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.CollectionNode) and not node.flow_style
+
+
+def _end(node: yaml.Node) -> int:
+    """Returns where a node ends: a block with its last value, and not where what follows begins."""
+    if _is_block(node) and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    end: int = node.end_mark.index
+    return end
+
+
+def _end_of_line(text: str, place: int) -> int:
+    end = text.find("\n", place)
+    return len(text) if end < 0 else end
+
+
+def _block(value: Mapping[str, Any], indent: int) -> list[str]:
+    """Returns the lines of a mapping; a section has its key on a line of its own, several in braces."""
+    lines = []
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and len(inner) == 1:
+            lines += [f"{' ' * indent}{key}:", *_block(inner, indent + 2)]
+        else:
+            lines.append(f"{' ' * indent}{key}: {_flow(inner)}")
+    return lines
+
+
+def _flow(value: Any) -> str:
+    """Returns a value on one line, as YAML writes it."""
+    written: str = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=10**6)
+    return written.strip()[1:-1]

@@ -1,0 +1,74 @@
+"""A recorded answer in the tokens of the target, as drafts are measured against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from trtspec.digest import digest_of
+from trtspec.errors import DatasetError
+from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.tokenizer import Tokenizer
+from trtspec.workloads.recorded import Recorded
+
+_OPTIONS = tuple(option.name for option in fields(SamplingConfig))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the target said to `prompt`: `tokens`, and behind them an end token where it `stopped` by itself.
+
+    With a `sampling` that is not greedy, token i was drawn with number `seed + i`.
+    """
+
+    name: str
+    category: str
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    stopped: bool
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the target needs for it alone, the prompt's own not counted."""
+        return len(self.tokens) + self.stopped
+
+    @property
+    def digest(self) -> str:
+        """Tells it from any other answer."""
+        sampling = [getattr(self.sampling, name) for name in _OPTIONS]
+        return digest_of([self.prompt, self.tokens, self.stopped, sampling])
+
+
+def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> Answer:
+    """Returns a recorded answer in tokens, of which a text is made with the target's tokenizer.
+
+    Raises `DatasetError`, naming `source`, for a text that has none and options that are not known.
+    """
+    place = f"{source}: {recorded.name}"
+    if unknown := sorted(set(recorded.sampling) - set(_OPTIONS)):
+        raise DatasetError(place, f"sampling has {unknown[0]}", f"known are {', '.join(_OPTIONS)}")
+    prompt, tokens = recorded.prompt_token_ids, recorded.answer_token_ids
+    if not prompt:
+        prompt = tuple(tokenizer.encode(recorded.prompt or ""))
+    if tokens is None:
+        tokens = tuple(tokenizer.encode(recorded.text or "", add_special_tokens=False))
+    if not prompt:
+        raise DatasetError(place, "the prompt has no tokens")
+    sampling = SamplingConfig(**recorded.sampling)  # type: ignore[arg-type]
+    stopped = recorded.finish_reason == "stop"
+    return Answer(recorded.name, recorded.category, prompt, tokens, stopped, sampling)
+
+
+def mixed(answers: Iterable[Answer]) -> list[Answer]:
+    """Returns the answers so that every beginning of the list has as much as possible of each category."""
+    by_category: dict[str, list[Answer]] = {}
+    for answer in answers:
+        by_category.setdefault(answer.category, []).append(answer)
+    places = [
+        ((index + 0.5) / len(group), number, answer)
+        for number, group in enumerate(by_category.values())
+        for index, answer in enumerate(group)
+    ]
+    return [answer for _, _, answer in sorted(places, key=lambda place: place[:2])]

@@ -1,0 +1,116 @@
+"""What may propose drafts: a method and, where it has one, a draft model in some precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from trtspec.recipe.loader import LoadedRecipe, model_location
+from trtspec.recipe.schema import METHODS, DraftMethod, Recipe
+from trtspec.serving.drafters.source import Drafting
+from trtspec.tune.places import written
+
+Method = Literal["draft_model", "ngram", "hybrid"]
+Precision = Literal["float32", "float16", "bfloat16", "fp8"]
+_METHODS: tuple[Method, ...] = ("ngram", "draft_model", "hybrid")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A draft: a folder or a Hub id, and its precision, None where the recipe's stays.
+
+    `layers` are those of the target of which it consists, if it does; `location` is where they are written.
+    """
+
+    location: Path | str
+    precision: Precision | None = None
+    is_own: bool = False
+    layers: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        if self.layers:
+            name = f"layers {','.join(map(str, self.layers))} of the target"
+        else:
+            name = self.location.name if isinstance(self.location, Path) else self.location
+        return f"{name} in {self.precision}" if self.precision else name
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A method with its draft; `ngram` has none."""
+
+    method: Method
+    draft: DraftModel | None
+
+    @property
+    def name(self) -> str:
+        if self.draft is None:
+            return self.method
+        return self.draft.name if self.method == "draft_model" else f"{self.method} with {self.draft.name}"
+
+    def drafting(self, recipe: Recipe) -> Drafting:
+        """Returns the method with its options: the recipe's, where that has the same method."""
+        method: DraftMethod = recipe.speculation.method
+        if method.kind != self.method:
+            method = METHODS[self.method](kind=self.method)
+        return Drafting(self.method, method.options)
+
+    def changes(self, recipe: Recipe, folder: Path | None) -> dict[str, Any]:
+        """Returns what the keys of a recipe become for it, None for those that go.
+
+        A draft's folder is written relative to `folder`, that of the recipe, or whole where that is None.
+        """
+        changes: dict[str, Any] = {}
+        if recipe.speculation.method.kind != self.method:
+            changes["speculation.method"] = self.method
+        if self.draft is None:
+            return {"draft": None, "serving.draft_timeout_microseconds": None, **changes}
+        if not self.draft.is_own:
+            changes |= {"draft.model": written(self.draft.location, folder), "draft.revision": None}
+        if self.draft.precision == "fp8":
+            changes["draft.quantization.weights"] = "fp8"
+        elif self.draft.precision:
+            changes |= {"draft.dtype": self.draft.precision, "draft.quantization": None}
+        return changes
+
+
+def candidates(
+    loaded: LoadedRecipe,
+    drafts: Sequence[DraftModel],
+    precisions: Sequence[Precision],
+    methods: Sequence[Method],
+) -> list[Candidate]:
+    """Returns every combination: the recipe's own first, and before the others what needs no draft.
+
+    The recipe's own draft is one of them. Without `precisions` each draft stays as it is, and without
+    `methods` all are tried.
+    """
+    recipe, wanted = loaded.recipe, methods or _METHODS
+    own = [DraftModel(loaded.model_location(recipe.draft), is_own=True)] if recipe.draft else []
+    models = [
+        replace(draft, precision=precision)
+        for draft in (*own, *drafts)
+        for precision in (precisions or (draft.precision,))
+    ]
+    found = [
+        Candidate(method, model)
+        for method in wanted
+        for model in (models if METHODS[method].has_model else (None,))
+    ]
+    return sorted(found, key=partial(_place, recipe))
+
+
+def named(model: str) -> DraftModel:
+    """Returns the draft that a command line names: a folder relative to the current one, or a Hub id."""
+    return DraftModel(model_location(model, Path.cwd()))
+
+
+def _place(recipe: Recipe, candidate: Candidate) -> tuple[bool, bool]:
+    draft = candidate.draft
+    is_recipes = candidate.method == recipe.speculation.method.kind and (draft is None or draft.is_own)
+    return not is_recipes, draft is not None

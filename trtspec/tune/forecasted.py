@@ -1,0 +1,46 @@
+"""What rounds will cost on the GPUs of a recipe, by the plan's model: for engines that do not run here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trtspec.errors import UnavailableError
+from trtspec.forecast.outlook import Pair
+from trtspec.forecast.roofline import Load, step
+from trtspec.plan.speed import ROUND_S, chip, network, unforeseeable
+from trtspec.recipe import gpus
+from trtspec.roles import Role
+from trtspec.tune.answer import Answer
+from trtspec.tune.candidate import Candidate
+from trtspec.tune.costs import Costs, of_lengths
+from trtspec.tune.workshop import Workshop
+
+
+class Forecasted:
+    """Says what a candidate's rounds cost with `streams` texts at once, as long as `answers` are."""
+
+    def __init__(self, workshop: Workshop, answers: Sequence[Answer], streams: int, longest: int) -> None:
+        self._workshop, self._longest = workshop, longest
+        tokens = sum(len(answer.prompt) + len(answer.tokens) // 2 for answer in answers)
+        self._load = Load(streams, tokens // len(answers))
+
+    def __call__(self, candidate: Candidate) -> Costs:
+        """Returns the costs; raises UnavailableError for engines of which nothing can be told."""
+        resolved = self._workshop.plan(candidate).resolved
+        if reason := unforeseeable(resolved):
+            raise UnavailableError("--speed plan", reason, "measure here, with --speed measured")
+        draft = resolved.engines.get(Role.DRAFT)
+        pair = Pair(
+            network(resolved.target),
+            network(draft) if draft else None,
+            chip(gpus.GPUS[resolved.loaded.recipe.hardware.gpu]),
+            ROUND_S[resolved.layout],
+            self._longest,
+        )
+        free = replace(pair, draft=None)
+        return Costs(
+            of_lengths(lambda length: pair.costs(self._load, length), self._longest),
+            of_lengths(lambda length: free.costs(self._load, length), self._longest),
+            step(pair.target, pair.chip, self._load).seconds,
+        )

@@ -1,0 +1,131 @@
+"""What speculative decoding would have done with an answer that is known already, round by round.
+
+The target is not asked: a draft is accepted as far as it says what the answer says. Nor is the draft, but
+for its own choice after each beginning of the answer: it is only asked for the token at position j + 1 where
+that at j was accepted, so what stands before its choice is the answer itself. So one pass over the text gives
+the rounds of every K exactly. Rounds are those of `trtspec.serving.rounds`, and drafters its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from trtspec.serving.drafters.hybrid import HybridSource
+from trtspec.serving.drafters.lookup import LookupSource
+from trtspec.serving.drafters.source import ENGINE, Drafting, DraftSource, Offer
+from trtspec.serving.executor import Request
+from trtspec.serving.text import Text, common_prefix
+from trtspec.tune.answer import Answer
+
+Choices = Sequence[int]
+"""What a draft would say after each beginning of an answer; `SILENCE` where it would say nothing more.
+
+It ends where the answer has a token that the draft lacks, or is longer than the draft's texts.
+"""
+SILENCE = -1
+_END = -2
+
+
+class Round(NamedTuple):
+    """A round with a draft of `length` tokens, of which the first `accepted` were the answer's.
+
+    One of length 0 is a round in which the draft said nothing, and the target one token.
+    """
+
+    origin: str
+    length: int
+    accepted: int
+
+
+@dataclass(slots=True)
+class Replay:
+    """What came of an answer: its rounds, counted, and the steps in which the target decoded `alone`."""
+
+    rounds: Counter[Round] = field(default_factory=Counter)
+    alone: int = 0
+
+
+def replay(answer: Answer, drafting: Drafting, choices: Choices | None, length: int) -> Replay:
+    """Returns what comes of an answer with K = `length`; `choices` are those of the draft, if any."""
+    text, said = Text(answer.prompt), [*answer.tokens, *([_END] if answer.stopped else [])]
+    drafter = _source(said, len(text), drafting, choices).drafter(text, "")
+    found, done = Replay(), 0
+    while done < len(said):
+        offer = drafter.offer()
+        # What ended by itself was allowed to go on.
+        left = length if answer.stopped else min(length, len(said) - done - 1)
+        if offer and (longest := min(left, offer.room)):
+            draft = _at_once(drafter.propose(Request(text, longest), math.inf))
+            accepted = common_prefix(draft, said[done:], min(len(draft), len(said) - done))
+            found.rounds[Round(offer.origin, len(draft), accepted)] += 1
+            step = accepted + 1
+        else:
+            step = len(said) - done if offer else min(drafter.pause, len(said) - done)
+            found.alone += step
+        text.extend(said[done : done + step])
+        done += step
+    return found
+
+
+def _source(said: list[int], begin: int, drafting: Drafting, choices: Choices | None) -> DraftSource:
+    lookup = LookupSource(**drafting.options) if drafting.options else None
+    if choices is None:
+        assert lookup is not None
+        return lookup
+    told = _ToldSource(said, begin, choices)
+    return HybridSource(lookup, told) if lookup else told
+
+
+def _at_once(proposal: Coroutine[Any, Any, list[int]]) -> list[int]:
+    """Returns what a coroutine returns that waits for nothing."""
+    try:
+        proposal.send(None)
+    except StopIteration as done:
+        tokens: list[int] = done.value
+        return tokens
+    raise AssertionError("a drafter without an engine waits for something")
+
+
+class _ToldSource:
+    """Stands for the draft engine, whose choices are known."""
+
+    def __init__(self, said: list[int], begin: int, choices: Choices) -> None:
+        self._said, self._begin, self._choices = said, begin, choices
+
+    def drafter(self, text: Text, tenant: str = "") -> _ToldDrafter:
+        return _ToldDrafter(self._said, text, self._begin, self._choices)
+
+    def reap(self, now: float) -> None:
+        """Ends nothing: what is known is said at once."""
+
+
+class _ToldDrafter:
+    """Proposes what the draft would: the answer as far as its choices are the answer's, and then others."""
+
+    pause = 32
+    silence = "draft_at_rest"
+
+    def __init__(self, said: list[int], text: Text, begin: int, choices: Choices) -> None:
+        self._said, self._text, self._begin, self._choices = said, text, begin, choices
+
+    def offer(self) -> Offer:
+        is_known = len(self._text) - self._begin < len(self._choices)
+        return Offer(ENGINE, len(self._text) if is_known else 0)
+
+    async def propose(self, request: Request, deadline: float) -> list[int]:
+        draft: list[int] = []
+        place = len(self._text) - self._begin
+        for choice, wanted in zip(self._choices[place:], self._said[place:], strict=False):
+            if len(draft) == request.max_tokens or choice == SILENCE:
+                return draft
+            draft.append(choice)
+            if choice != wanted:  # What it says behind a wrong token is unknown, and nobody's loss.
+                break
+        return draft + [SILENCE] * (request.max_tokens - len(draft))
+
+    def end(self) -> None:
+        """Keeps nothing."""

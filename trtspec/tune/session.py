@@ -1,0 +1,138 @@
+"""One `trtspec tune`, from prompts or recorded answers to an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.errors import DatasetError, RecipeError
+from trtspec.progress import Progress
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.serving.executors.torch.device import find_device
+from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.tokenizer import Tokenizer
+from trtspec.tune.answer import Answer, in_tokens, mixed
+from trtspec.tune.candidate import Candidate, DraftModel, Method, Precision, candidates, named
+from trtspec.tune.forecasted import Forecasted
+from trtspec.tune.kept import Kept
+from trtspec.tune.layers import spread
+from trtspec.tune.measured import Measured
+from trtspec.tune.outcome import Outcome, outcome
+from trtspec.tune.recording import Asking, Encode, record
+from trtspec.tune.told import Told
+from trtspec.tune.tuner import Tuner
+from trtspec.tune.workshop import Workshop
+from trtspec.workloads.prompt import Prompt
+from trtspec.workloads.recorded import read_recorded
+
+LONGEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is tried: `drafts` beside the recipe's own, `layers` of the target, and so on; all if left out.
+
+    With `is_measured` None rounds are timed here if the recipe's engines are of the torch backend.
+    """
+
+    drafts: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    precisions: tuple[Precision, ...] = ()
+    methods: tuple[Method, ...] = ()
+    longest: int | None = None
+    streams: int = 1
+    is_measured: bool | None = None
+
+
+class Session:
+    """Tunes one recipe; `work` keeps what was measured, so that a session that broke off can be begun again.
+
+    `watch` shows progress in bytes, and `count` in answers.
+    """
+
+    def __init__(
+        self, loaded: LoadedRecipe, wanted: Wanted, work: Path, watch: Progress, count: Progress
+    ) -> None:
+        recipe = loaded.recipe
+        longest = wanted.longest or recipe.speculation.max_draft_len or LONGEST
+        self._loaded, self._wanted, self._longest, self._count = loaded, wanted, longest, count
+        self._kept, self._workshop = Kept(work), Workshop(loaded, work, longest, watch)
+        self._work, self._source = work, self._workshop.source()
+        self._tokenizer = Tokenizer.load(self._source.folder)
+        self._tokenizer.end_ids = self._source.end_ids
+        options = self._workshop.plan(Candidate("ngram", None)).resolved.target.options
+        self._max_seq_len = options.max_seq_len
+        if wanted.streams > options.max_batch_size:
+            problem = f"serves {options.max_batch_size} texts at once, not {wanted.streams}"
+            finding = loaded.problem("engine.max_batch_size", problem, "raise it, or lower --streams")
+            raise RecipeError(loaded.path, [finding])
+
+    def recorded(self, file: Path, most: int) -> list[Answer]:
+        """Returns answers that were recorded before; those longer than the engines' texts are left out."""
+        answers = [in_tokens(answer, self._tokenizer, file) for answer in read_recorded(file)]
+        return self._chosen(answers, file, most)
+
+    def asked(
+        self, prompts: Sequence[Prompt], max_tokens: int, temperature: float, *, chat: bool
+    ) -> list[Answer]:
+        """Returns what the target answers, here, to the first turns of prompts."""
+        target = self._workshop.target()
+        asking = Asking(self._loaded.recipe.target.model, self._encoder(chat), max_tokens, temperature)
+        file = self._kept.answers(
+            target.digest, max_tokens, temperature, chat, [prompt.text for prompt in prompts]
+        )
+        with self._count("the target's own answers", len(prompts)) as advance:
+            (engine,) = load_engines([target.engine])
+            try:
+                found = record(file, prompts, asking, engine, self._tokenizer, advance)
+            finally:
+                engine.shutdown()
+        return self._chosen([in_tokens(answer, self._tokenizer, file) for answer in found], file, len(found))
+
+    def outcome(self, answers: Sequence[Answer]) -> Outcome:
+        """Measures every candidate on the answers; raises what building the target raises."""
+        wanted, is_measured = self._wanted, self._wanted.is_measured
+        if is_measured is None:
+            is_measured = self._loaded.recipe.backend == "torch"
+        drafts = [*map(named, wanted.drafts), *(self._of_layers(layers) for layers in wanted.layers)]
+        standing = candidates(self._loaded, drafts, wanted.precisions, wanted.methods)
+        costing: Measured | Forecasted
+        if is_measured:
+            costing = Measured(
+                self._workshop, self._kept, answers, wanted.streams, self._longest, self._count
+            )
+        else:
+            costing = Forecasted(self._workshop, answers, wanted.streams, self._longest)
+        told = Told(
+            self._workshop, self._kept, find_device(None), self._source.vocab_size, self._source.end_ids
+        )
+        tuner = Tuner(self._loaded.recipe, answers, self._longest, costing, told, self._count)
+        found = tuner.standings(standing)
+        return outcome(found, len(answers), wanted.streams, is_measured=is_measured)
+
+    def _chosen(self, answers: Sequence[Answer], source: Path, most: int) -> list[Answer]:
+        fitting = [
+            answer
+            for answer in answers
+            if answer.tokens and len(answer.prompt) + len(answer.tokens) <= self._max_seq_len
+        ]
+        if len(fitting) < 2:
+            problem = f"has {len(fitting)} answers of at most {self._max_seq_len} tokens, and two are needed"
+            raise DatasetError(source, problem, "record more")
+        return mixed(fitting)[:most]
+
+    def _encoder(self, chat: bool) -> Encode:
+        if not chat:
+            return self._tokenizer.encode
+        from trtspec.checkpoint.calibrate.tokens import Encoder
+
+        return Encoder(self._source.folder, Path("workload"), self._max_seq_len + 1, chat_template=True)
+
+    def _of_layers(self, written: str) -> DraftModel:
+        """Returns the draft of some layers: a number of them, or their numbers."""
+        count = self._source.num_hidden_layers
+        layers = tuple(map(int, written.split(",")))
+        if "," not in written:
+            layers = spread(min(layers[0], count), count)
+        return DraftModel(self._work / f"layers-{'-'.join(map(str, layers))}", layers=layers)

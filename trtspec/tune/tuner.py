@@ -1,0 +1,75 @@
+"""Lets candidates stand against each other: what each costs, what each drafts, and who is left early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trtspec.errors import TrtspecError, UnavailableError
+from trtspec.progress import Progress
+from trtspec.recipe.schema import Recipe
+from trtspec.tune.answer import Answer
+from trtspec.tune.candidate import Candidate
+from trtspec.tune.costs import Costs
+from trtspec.tune.race import PLAIN, Replays, run
+from trtspec.tune.replay import Choices, replay
+from trtspec.tune.standing import Standing
+from trtspec.tune.told import Told
+
+Costing = Callable[[Candidate], Costs]
+"""Says what a candidate's rounds cost; raises what building it raises."""
+
+
+class Tuner:
+    """Measures candidates for a recipe on recorded answers, with every K up to `longest`."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        answers: Sequence[Answer],
+        longest: int,
+        costing: Costing,
+        told: Told,
+        watch: Progress,
+    ) -> None:
+        self._recipe, self._answers, self._longest = recipe, answers, longest
+        self._costing, self._told, self._watch = costing, told, watch
+
+    def standings(self, candidates: Sequence[Candidate]) -> list[Standing]:
+        """Returns where each stands, in the order in which they were measured.
+
+        One that cannot be built or does not fit the target is refused; a disk, a GPU or a package that is
+        missing ends it all.
+        """
+        found: list[Standing] = []
+        lead = PLAIN.low
+        for candidate in candidates:
+            try:
+                standing = self._standing(candidate, lead)
+            except UnavailableError:
+                raise
+            except TrtspecError as error:
+                standing = Standing(candidate, refused=str(error))
+            found.append(standing)
+            if standing.run and not standing.was_stopped:
+                lead = max(lead, standing.run.best.speedup.low)
+        self._told.forget()
+        return found
+
+    def _standing(self, candidate: Candidate, lead: float) -> Standing:
+        self._told.forget()
+        costs, drafting = self._costing(candidate), candidate.drafting(self._recipe)
+        with self._watch(f"{candidate.name}: what it drafts", len(self._answers)) as advance:
+
+            def measure(answers: Sequence[Answer]) -> Replays:
+                told: Sequence[Choices | None] = [None] * len(answers)
+                if candidate.draft is not None:
+                    told = self._told.choices(candidate.draft, answers)
+                advance(len(answers))
+                pairs = list(zip(answers, told, strict=True))
+                lengths = range(1, self._longest + 1)
+                return {
+                    length: [replay(answer, drafting, own, length) for answer, own in pairs]
+                    for length in lengths
+                }
+
+            return Standing(candidate, run(self._answers, costs, lead, measure))
