@@ -15,7 +15,6 @@ import os
 import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import sysconfig
@@ -26,10 +25,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import tokenizers
+
+from trtspec.bench.sample import Sample
+from trtspec.bench.statistics import percentiles
+from trtspec.bench.traffic import Manner, closed_loop
+from trtspec.endpoints.endpoint import Question
+from trtspec.endpoints.finding import find
+from trtspec.workloads.prompt import Prompt
 
 HERE = Path(__file__).parent
 TINY = HERE.parents[1] / "recipes" / "tiny"
@@ -40,6 +44,7 @@ TOKENS = 32
 PROMPTS = {"short": 20, "long": 600}
 DRAFTS = {"drafts": 4, "plain": 0}
 DEADLINE_S = 60.0
+PATIENCE_S = 600.0
 
 
 def main() -> None:
@@ -83,7 +88,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v2/models/speculative_llm/generate_stream"
+        return f"http://127.0.0.1:{self.port}"
 
     def rows(self) -> int:
         asked = time.monotonic()
@@ -151,56 +156,35 @@ class Texts:
         return texts
 
 
-@dataclass(frozen=True)
-class Stream:
-    """One completion as its client saw it; times in seconds."""
-
-    tokens: int
-    first_s: float
-    gap_s: float
-
-
 async def measure(
     server: Server, prompts: list[str], streams: int, num_draft_tokens: int, tokens: int
 ) -> dict[str, float]:
     rows = server.rows()
-    todo = iter(prompts)
-    done: list[Stream] = []
-    body = {"max_tokens": tokens, "num_draft_tokens": num_draft_tokens, "end_id": -1, "stream": True}
-
-    async def client(session: aiohttp.ClientSession) -> None:
-        for prompt in todo:
-            done.append(await one(session, server.url, {"text_input": prompt, **body}))
-
-    connector, forever = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=connector, timeout=forever) as session:
-        begin = time.perf_counter()
-        await asyncio.gather(*(client(session) for _ in range(streams)))
-        seconds = time.perf_counter() - begin
-    generated = sum(stream.tokens for stream in done)
-    first = sorted(stream.first_s for stream in done)
-    found = {
-        "tokens_per_s": round(generated / seconds, 1),
-        "first_token_p50_s": round(statistics.median(first), 3),
-        "first_token_p95_s": round(first[int(0.95 * len(first))], 3),
-        "largest_gap_s": round(max(stream.gap_s for stream in done), 3),
+    asked = [Prompt(str(number), (text,)) for number, text in enumerate(prompts)]
+    manner = Manner(tokens, 0.0, 0, True, num_draft_tokens, None, _whole)
+    found = await find(server.url, None, chat=False, timeout_s=PATIENCE_S)
+    try:
+        block = await closed_loop(found.endpoint, asked, streams, manner)
+    finally:
+        await found.endpoint.close()
+    generated = sum(sample.output_tokens for sample in block.samples)
+    first = percentiles([sample.pieces[0] - sample.sent for sample in block.samples])
+    gaps = [later - earlier for sample in block.samples for earlier, later in pairwise(sample.pieces)]
+    assert first is not None
+    told = {
+        "tokens_per_s": round(generated / block.seconds, 1),
+        "first_token_p50_s": round(first.p50, 3),
+        "first_token_p95_s": round(first.p95, 3),
+        "largest_gap_s": round(max(gaps), 3),
         "rows_per_token": round((server.rows() - rows) / generated, 2),
     }
-    print(f"{streams} streams, K {num_draft_tokens}, {seconds:.1f} s: {found}", file=sys.stderr)
-    return found
+    print(f"{streams} streams, K {num_draft_tokens}, {block.seconds:.1f} s: {told}", file=sys.stderr)
+    return told
 
 
-async def one(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Stream:
-    times, last = [time.perf_counter()], {}
-    async with session.post(url, json={**body, "return_num_output_tokens": True}) as response:
-        async for line in response.content:
-            if line.startswith(b"data:"):
-                times.append(time.perf_counter())
-                last = json.loads(line[5:])
-    if last.get("num_output_tokens") != body["max_tokens"]:
-        raise SystemExit(f"status {response.status}: {last}")
-    gaps = [later - earlier for earlier, later in pairwise(times[1:])]
-    return Stream(last["num_output_tokens"], times[1] - times[0], max(gaps, default=0.0))
+def _whole(sample: Sample, question: Question, text: str) -> None:
+    if sample.error is not None or sample.output_tokens != question.max_tokens:
+        raise SystemExit(f"no whole answer: {sample}")
 
 
 if __name__ == "__main__":
