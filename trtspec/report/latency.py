@@ -9,7 +9,7 @@ from trtspec.bench.result import Figures, Load, Percentiles
 from trtspec.report import axis, lines
 from trtspec.report.lines import Line, Point
 from trtspec.report.measured import Arm, Measured, cells
-from trtspec.report.numbers import duration, in_unit, plain, signed_percent
+from trtspec.report.numbers import change, duration, in_unit, plain
 from trtspec.report.section import Figure, Key, Section, Table
 
 Of = Callable[[Figures], Percentiles | None]
@@ -95,8 +95,8 @@ def _finding(measured: Measured, of: Of) -> str:
         known = [(arm, times.p50) for arm, times in found if times]
         if known:
             told = ", ".join(f"{duration(seconds)} {arm.phrase}" for arm, seconds in known)
-            change = measured.change([seconds for _, seconds in known])
-            said.append(f"at {at} {told}" + ("" if change is None else f" ({signed_percent(change)})"))
+            differs = measured.change([seconds for _, seconds in known])
+            said.append(f"at {at} {told}" + ("" if differs is None else f" ({change(differs)})"))
     return f"In the median {'; '.join(said)}." if said else ""
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import floor, log10
+
+from markupsafe import Markup
 
 NOTHING = "-"
 
@@ -54,12 +57,19 @@ def in_unit(longest: float) -> tuple[float, str]:
     return (1e3, "ms") if longest < 2 else (1.0, "s")
 
 
-def signed_percent(change: float | None) -> str:
-    """Returns a change of 1 in percent with its sign: +12%, -3%."""
-    if change is None:
-        return NOTHING
-    rounded = round(100 * change)
+def change(share: float) -> str:
+    """Returns a change as a share of what it was: +12%, -3%; 2.4x where it is more than twice as much."""
+    if share >= 1:
+        return f"{plain(1 + share, 2)}x"
+    rounded = round(100 * share)
     return f"{'+' if rounded > 0 else '-' if rounded < 0 else ''}{abs(rounded)}%"
+
+
+def with_interval(value: str, low: float | None, high: float | None, of: Callable[[float], str]) -> Markup:
+    """Returns a value with the ends of its interval under it, unless they are not known or the same."""
+    if low is None or high is None or low == high:
+        return Markup("{}").format(value)
+    return Markup("{} <small>{} - {}</small>").format(value, of(low), of(high))
 
 
 def _decimals(value: float, digits: int) -> int:

@@ -9,7 +9,7 @@ from trtspec.bench.result import Figures, Interval, Level, Load, Result
 from trtspec.report import axis, lines
 from trtspec.report.lines import Line, Mark, Point
 from trtspec.report.measured import Arm, Measured, axis_of, load_header, short
-from trtspec.report.numbers import NOTHING, interval, plain, times
+from trtspec.report.numbers import NOTHING, interval, plain, times, with_interval
 from trtspec.report.section import Figure, Key, Section, Table
 
 
@@ -92,14 +92,13 @@ def throughput(measured: Measured, gain: Gain) -> Section:
     rows = tuple(
         (
             f"{load.value:g}",
-            *(_plus_minus(dict(arm.figures).get(load)) for arm in measured.arms),
-            times(ratios[load].value if load in ratios else None),
-            interval(ratios[load].low, ratios[load].high) if load in ratios else NOTHING,
+            *(_in_cell(dict(arm.figures).get(load)) for arm in measured.arms),
+            _ratio_in_cell(ratios.get(load)),
         )
         for load in measured.loads
     )
-    names = tuple(arm.name for arm in measured.arms)
-    header = (load_header(measured.loads), *names, gain.title, f"{gain.confidence:.0%} interval")
+    header = (load_header(measured.loads), *(arm.name for arm in measured.arms), gain.title)
+    caption = f"Tokens a second, all streams together, with intervals of {gain.confidence:.0%}"
     note = ""
     if measured.loads[0].kind == "rate":
         note = "At a given rate tokens a second follow from the rate; the gain is of the time of a request."
@@ -108,7 +107,7 @@ def throughput(measured: Measured, gain: Gain) -> Section:
         "Tokens a second",
         f"The most were {'; '.join(_most(arm) for arm in measured.arms)}.",
         (plot,) if plot else (),
-        (Table("Tokens a second, all streams together", header, rows, note=note),),
+        (Table(caption, header, rows, note=note),),
     )
 
 
@@ -133,15 +132,19 @@ def _ratio(found: Ratio, confidence: float) -> Point:
 
 def _speed(load: Load, figures: Figures, arm: Arm) -> Point:
     speed = figures.tokens_per_second
-    words = f"{load}, {arm.name}: {_plus_minus(figures)} tokens/s"
+    words = f"{load}, {arm.name}: {plain(speed.value)} ({plain(speed.low)} - {plain(speed.high)}) tokens/s"
     return Point(load.value, speed.value, words, speed.low, speed.high)
 
 
-def _plus_minus(figures: Figures | None) -> str:
+def _in_cell(figures: Figures | None) -> str:
     if figures is None:
         return NOTHING
     speed = figures.tokens_per_second
-    return f"{plain(speed.value)} ± {plain(speed.half_width, 2)}"
+    return with_interval(plain(speed.value), speed.low, speed.high, plain)
+
+
+def _ratio_in_cell(ratio: Interval | None) -> str:
+    return with_interval(times(ratio.value), ratio.low, ratio.high, "{:.2f}".format) if ratio else NOTHING
 
 
 def _tick(amount: float) -> str:

@@ -31,9 +31,11 @@ def test_duration(seconds: float, words: str) -> None:
     assert numbers.duration(seconds) == words
 
 
-@pytest.mark.parametrize(("change", "words"), [(0.123, "+12%"), (-0.03, "-3%"), (0.001, "0%"), (None, "-")])
-def test_change(change: float | None, words: str) -> None:
-    assert numbers.signed_percent(change) == words
+@pytest.mark.parametrize(
+    ("change", "words"), [(0.123, "+12%"), (-0.03, "-3%"), (0.001, "0%"), (12.4, "13x"), (1.41, "2.4x")]
+)
+def test_change(change: float, words: str) -> None:
+    assert numbers.change(change) == words
 
 
 def test_what_is_not_known_has_no_number() -> None:
