@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -25,6 +26,8 @@ _LONGEST_MESSAGE = 300
 
 MAX_MASK_S = 0.05
 """The longest that one mask may take of the processor, usually microseconds: all requests wait for it."""
+MOST_BLANKS = 32
+"""The most blanks in a row between the parts of a schema's JSON: a weak model may write them without end."""
 TOO_AMBIGUOUS = f"it is so ambiguous that a token takes over {MAX_MASK_S:g} s"
 
 
@@ -124,7 +127,7 @@ class GuideCompiler:
         if guide.guide_type is GuideType.JSON:
             return compiler.compile_builtin_json_grammar()
         read = {
-            GuideType.JSON_SCHEMA: compiler.compile_json_schema,
+            GuideType.JSON_SCHEMA: partial(compiler.compile_json_schema, max_whitespace_cnt=MOST_BLANKS),
             GuideType.REGEX: compiler.compile_regex,
             GuideType.EBNF_GRAMMAR: compiler.compile_grammar,
             GuideType.STRUCTURAL_TAG: compiler.compile_structural_tag,

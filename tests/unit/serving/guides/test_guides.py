@@ -127,6 +127,25 @@ def test_bits_are_what_the_matcher_accepts(name: str) -> None:
         assert matcher.accept(allowed[0])
 
 
+def test_a_model_that_writes_blanks_alone_has_to_go_on() -> None:
+    """Between the parts of a schema's JSON; a string may have as many as it likes."""
+    schema = Guide(GuideType.JSON_SCHEMA, '{"type": "object", "properties": {"a": {"type": "string"}}}')
+    matcher = GuideCompiler(VOCABULARY).compile(schema).matcher()
+
+    def blanks() -> int:
+        count = 0
+        while count < 2 * compiler.MOST_BLANKS and matcher.accept(VOCABULARY.index(b" ")):
+            count += 1
+        return count
+
+    for byte in b"{":
+        assert matcher.accept(VOCABULARY.index(bytes([byte])))
+    assert blanks() == compiler.MOST_BLANKS
+    for byte in b'"a":"':
+        assert matcher.accept(VOCABULARY.index(bytes([byte])))
+    assert blanks() == 2 * compiler.MOST_BLANKS
+
+
 def test_bounds_are_exact() -> None:
     check(Guide(GuideType.REGEX, "a" * MAX_CHARACTERS))
     check(Guide(GuideType.REGEX, "(" * MAX_DEPTH + "a" + ")" * MAX_DEPTH))
