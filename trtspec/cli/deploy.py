@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -109,6 +110,7 @@ def deploy(
     )
     if not build.is_current:
         out.warning(f"{recipe} has changed since {build.folder} was built from it, which is served as it is")
+    _tell_rollout(deployment.build, recipe)
     site: Site = InDocker(deployment, build, detach=detach) if docker else Here(deployment, build)
     if dry_run:
         out.result(site.command_line())
@@ -125,6 +127,23 @@ def deploy(
         raise typer.Exit(_INTERRUPTED) from None
     if not site.left:
         out.status("stopped")
+
+
+def _tell_rollout(build: Path, recipe: Path) -> None:
+    """Says where a roll-out stands that an earlier deployment of the build has left."""
+    from trtspec.deploy.deployment import rollout_file
+    from trtspec.rollout.standing import read
+    from trtspec.rollout.steps import ALL, name_of
+
+    try:
+        found = read(rollout_file(build))
+    except UnavailableError as error:
+        out.warning(f"its roll-out cannot be followed: {error}")
+        return
+    if found and found.state != ALL.state:
+        out.warning(
+            f"its roll-out stands at {name_of(found.state)}; to move it: trtspec rollout next {recipe}"
+        )
 
 
 class _Listener:

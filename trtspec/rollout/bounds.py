@@ -14,10 +14,12 @@ LEAST_REQUESTS = 100
 """The fewest completions of an arm that anything is concluded from."""
 LEAST_ACCEPTANCE = 0.5
 """The least acceptance of a token where all before it were accepted; below it drafts seldom pay."""
-MOST_TIME_PER_TOKEN, MOST_FIRST_TOKEN = 1.05, 1.25
+MOST_TIME_PER_TOKEN, MOST_FIRST_OUTPUT = 1.05, 1.25
 """The most that a mean time of requests with drafts may be, in times of that of the plain ones.
 
-The first tokens wait for a place and a prompt too, so their times spread more and are promised less.
+The first output of a request with drafts has several tokens, and comes later than one alone; so it is held
+against the time that plain requests take to as many. It waits for a place and a prompt too, so these times
+spread more, and less is promised of them.
 """
 MOST_ERRORS = 0.01
 """By how much the share of completions that fail may be above that of the plain ones."""
@@ -75,8 +77,9 @@ def check(state: RolloutState, evidence: Evidence) -> list[Check]:
     checks.append(_acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
     checks += _errors(arm, plain)
     if not is_shadow and state.share < 1:
+        as_many = _until(plain, evidence.speculation.per_draft)
         checks.append(_ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
-        checks.append(_ratio("first token", arm.first_token, plain.first_token, MOST_FIRST_TOKEN))
+        checks.append(_ratio("first output", arm.first_token, as_many, MOST_FIRST_OUTPUT))
     return checks
 
 
@@ -109,6 +112,13 @@ def _errors(arm: Arm, plain: Arm) -> Iterator[Check]:
     holds = share <= usual + MOST_ERRORS
     found = f"{share:.1%}, plain {usual:.1%}" if plain.requests else f"{share:.1%}"
     yield Check(name, bound, found, Verdict.HOLDS if holds else Verdict.BROKEN)
+
+
+def _until(plain: Arm, tokens: float) -> Times:
+    """Returns the times until plain requests have so many tokens."""
+    first, later = plain.first_token, plain.per_token
+    mean = first.mean + (tokens - 1) * later.mean
+    return Times(min(first.count, later.count), mean, math.hypot(first.error, (tokens - 1) * later.error))
 
 
 def _ratio(name: str, arm: Times, plain: Times, most: float) -> Check:

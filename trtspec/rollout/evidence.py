@@ -44,6 +44,11 @@ class Drafts:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
+    def per_draft(self) -> float:
+        """The tokens that a verification gives, the target's own one among them; 1.0 where there is none."""
+        return 1 + self.accepted / self.drafts if self.drafts else 1.0
+
+    @property
     def per_token(self) -> float:
         """How likely a token is accepted where all before it were, if that is the same at each place.
 

@@ -25,6 +25,24 @@ def test_a_recipe_that_has_changed_since_is_told(pair_recipe: Path, tmp_path: Pa
     assert "pair.yaml has changed since" in run("deploy", pair_recipe, "--output", built, "--dry-run").stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"version": 1, "mode": "speculate", "share": 0}', "its roll-out stands at off"),
+        ('{"version": 1, "mode": "shadow", "share": 0.5}', "its roll-out stands at shadow"),
+        ('{"version": 1, "mode": "speculate", "share": 1}', ""),
+        ("{", "its roll-out cannot be followed"),
+    ],
+)
+def test_a_roll_out_that_was_left_is_told(pair_recipe: Path, tmp_path: Path, text: str, said: str) -> None:
+    built = tmp_path / "out"
+    run("build", pair_recipe, "--output", built)
+    (built / "rollout.json").write_text(text)
+    told = run("deploy", pair_recipe, "--output", built, "--dry-run").stderr
+    assert said in told
+    assert bool(said) == ("roll-out" in told)
+
+
 @pytest.mark.parametrize(("gigabytes", "seconds"), [(0, 300), (405, 2325)])
 def test_large_engines_get_longer_to_load(tmp_path: Path, gigabytes: int, seconds: int) -> None:
     for role in ("target", "draft"):
