@@ -24,8 +24,9 @@ from tests.command_line import trtspec
 from tests.e2e.conftest import IN_PROCESS, TRTSPEC, Deploy, Deployer, wait_until
 from trtspec.rollout import standing
 from trtspec.rollout.steps import STEPS, name_of
+from trtspec.serving.rollout.state import ARMS
 
-USERS, STREAMS = 80, 4
+USERS, STREAMS = 48, 4
 PROMPTS = ("def fib(n):\n", "class Stack:\n", "import os\n", "for line in file:\n")
 
 
@@ -146,8 +147,8 @@ def test_through_all_steps_and_back_under_load(
     shadow, verified = deploy.metric("shadow_num_drafts"), deploy.metric("spec_decode_num_drafts")
     assert shadow > 0
     assert verified > 0
-    for name in ("plain", "shadow", "speculate"):
-        assert deploy.metric("rollout_requests", arm=name) > 20
+    for name in ARMS:
+        assert deploy.metric("rollout_requests", arm=name) > 10
     assert deploy.metric("rollout_request_errors") == 0
 
     refuses_without_evidence(cli)
