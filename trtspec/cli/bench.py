@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from trtspec.errors import UnavailableError
+from trtspec.terminal.api_key import read_key
 from trtspec.terminal.options import JsonOption
 from trtspec.terminal.output import out
 
@@ -185,8 +186,8 @@ def bench(
         folder=folder,
         as_csv=csv,
         keeps_answers=keep_answers,
-        key=_key(api_key_file, api_key_env),
-        baseline_key=_key(baseline_api_key_file, None),
+        key=read_key(api_key_file, api_key_env),
+        baseline_key=read_key(baseline_api_key_file),
         command=_command(),
     )
     with ExitStack() as stack:
@@ -218,23 +219,6 @@ def _loads(streams: str | None, rate: str | None) -> tuple[Load, ...]:
     if rate is None and not all(value.is_integer() for value in values):
         raise typer.BadParameter("whole numbers", param_hint=hint)
     return tuple(Load("rate" if rate is not None else "streams", value) for value in values)
-
-
-def _key(file: Path | None, variable: str | None) -> str | None:
-    """Returns an API key; a command line would show it to every user of the machine."""
-    if variable is not None:
-        if not (found := os.environ.get(variable)):
-            raise UnavailableError(variable, "is not set in the environment", "export it, or --api-key-file")
-        return found
-    if file is None:
-        return None
-    try:
-        lines = file.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnavailableError(file, f"cannot be read: {error}") from None
-    if not lines:
-        raise UnavailableError(file, "has no API key", "write the key as its first line")
-    return lines[0]
 
 
 @contextmanager

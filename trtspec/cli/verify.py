@@ -6,11 +6,15 @@ import asyncio
 import os
 import shlex
 import sys
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trtspec.errors import UnavailableError
+from trtspec.terminal.api_key import read_key
 from trtspec.terminal.options import JsonOption, OutputOption
 from trtspec.terminal.output import out
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from trtspec.verify.prompts import Asked, Vocabulary
     from trtspec.verify.result import Result
     from trtspec.verify.second_opinion import SecondOpinion
+    from trtspec.verify.subject import Sides
     from trtspec.verify.verification import Settings
 
 Dtype = Literal["float32", "float16", "bfloat16", "fp8"]
@@ -26,6 +31,8 @@ _NARROWED = ("--prompt", "--num-draft-tokens", "--draws")
 
 EXAMPLES = (
     "trtspec verify recipe.yaml    # the engines of its build, in this process",
+    "trtspec verify recipe.yaml --url http://127.0.0.1:8000",
+    "trtspec verify --url http://vllm:8000/v1 --baseline http://plain:8000/v1 --tokenizer ./model",
     "trtspec verify recipe.yaml --draws 0 --prompt code-1 --num-draft-tokens 3",
     "trtspec verify recipe.yaml --second-opinion .venv-vllm/bin/python",
 )
@@ -33,9 +40,41 @@ EXAMPLES = (
 
 def verify(
     recipe: Annotated[
-        Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.", show_default=False)
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="[RECIPE]", help="A built recipe; --url alone needs none.", show_default=False
+        ),
+    ] = None,
     output: OutputOption = None,
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A server: Triton's HTTP, or OpenAI's API ending in /v1."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The same model without drafts, if URL has no plain decoding."),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The model's tokenizer.", show_default="the build's"),
+    ] = None,
+    model_name: Annotated[
+        str | None, typer.Option(help="The model to ask.", show_default="speculative_llm, or the only one")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with the API key of URL.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variable that has the API key of URL.")
+    ] = None,
+    baseline_api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with the API key of the baseline.")
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Prompts: .jsonl, .json, .parquet, .txt.", show_default="own ones"),
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="The most prompts of the workload.")] = 32,
     prompt: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this prompt; may be given often.")
     ] = None,
@@ -50,7 +89,8 @@ def verify(
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a greedy answer.")] = 64,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
     dtype: Annotated[
-        Dtype | None, typer.Option(help="What the target computes in.", show_default="the engine's")
+        Dtype | None,
+        typer.Option(help="What the target computes in.", show_default="the engine's, or bfloat16"),
     ] = None,
     near_tie: Annotated[
         float | None,
@@ -79,47 +119,50 @@ def verify(
     those of the target alone by a test of their distribution. The exit status is 1 for a fault, and where
     nothing was proved.
     """
-    from trtspec.engine.directory import read_engine
-    from trtspec.plan.choices import build_folder
-    from trtspec.recipe.loader import load
-    from trtspec.roles import Role
     from trtspec.terminal.verified import print_result
-    from trtspec.verify.in_process import check_build
+    from trtspec.verify.opening import Address, in_this_process, on_servers
     from trtspec.verify.prompts import Vocabulary, asked, built_in
     from trtspec.verify.second_opinion import SecondOpinion
     from trtspec.verify.two_samples import distributions
     from trtspec.verify.verification import Settings, usual_lengths
+    from trtspec.workloads.reading import read_workload
 
-    loaded = load(recipe)
-    build, model_name = build_folder(loaded, {"output": output}, os.environ), loaded.recipe.serving.model_name
-    check_build(build, model_name)
-    vocabulary = Vocabulary.load(build / "tokenizer")
-    prompts = asked(built_in(vocabulary), vocabulary, prompt or ())
-    engine = read_engine(build / "target/engine")
-    own_dtype = "fp8" if engine.quant_algo else engine.dtype
+    built = _built(recipe, output) if recipe else None
+    if built is None and (url is None or tokenizer is None):
+        raise typer.BadParameter("name a recipe, or a --url with its --tokenizer")
+    if baseline is not None and url is None:
+        raise typer.BadParameter("goes with --url", param_hint="--baseline")
+    if second_opinion and built is None:
+        raise typer.BadParameter("needs the recipe, which names the model", param_hint="--second-opinion")
     if draws:
         distributions()
+    folder = tokenizer or (built.folder / "tokenizer" if built else Path())
+    vocabulary = Vocabulary.load(folder)
+    known = read_workload(workload, seed, 1).prompts[:prompts] if workload else built_in(vocabulary)
+    questions = asked(known, vocabulary, prompt or ())
     settings = Settings(
-        lengths=tuple(num_draft_tokens or usual_lengths(engine.max_draft_len)),
+        lengths=tuple(num_draft_tokens or usual_lengths(built.longest_draft if built else None)),
         max_tokens=max_tokens,
         concurrency=concurrency,
-        dtype=dtype or own_dtype,
+        dtype=dtype or (built.numbers if built else None),
         near_tie=near_tie,
         draws=draws,
         temperature=temperature,
         seed=seed,
     )
     opinion = None
-    if second_opinion:
-        target = loaded.recipe.models[Role.TARGET]
-        opinion = SecondOpinion(
-            SecondOpinion.check(second_opinion),
-            str(loaded.model_location(target)),
-            target.revision,
-            engine.dtype,
-            vocabulary,
-        )
-    result = asyncio.run(_verify(build, model_name, vocabulary, prompts, settings, opinion))
+    if second_opinion and built:
+        python = SecondOpinion.find(second_opinion)
+        opinion = SecondOpinion(python, built.model, built.revision, built.dtype, vocabulary)
+    name = model_name or (built.model_name if built else None)
+    if url is not None:
+        server = Address(url, name, read_key(api_key_file, api_key_env))
+        plain = Address(baseline, model_name, read_key(baseline_api_key_file)) if baseline else None
+        sides = on_servers(server, plain, vocabulary)
+    else:
+        assert built is not None
+        sides = in_this_process(built.folder, name or built.model_name)
+    result = asyncio.run(_verify(sides, vocabulary, questions, settings, opinion))
     if json:
         out.json(result.as_dict())
     else:
@@ -128,28 +171,55 @@ def verify(
         raise typer.Exit(1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What is known of a built recipe's target; `numbers` is what it computes in."""
+
+    folder: Path
+    model_name: str
+    model: str
+    revision: str | None
+    dtype: str
+    numbers: str
+    longest_draft: int
+
+
+def _built(recipe: Path, output: str | None) -> _Built:
+    from trtspec.engine.directory import read_engine
+    from trtspec.plan.choices import build_folder
+    from trtspec.recipe.loader import load
+    from trtspec.roles import Role
+
+    loaded = load(recipe)
+    folder, target = build_folder(loaded, {"output": output}, os.environ), loaded.recipe.models[Role.TARGET]
+    if not (folder / "model_repository").is_dir():
+        repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
+        raise UnavailableError(folder, "there is no build here", repair)
+    engine = read_engine(folder / "target/engine")
+    return _Built(
+        folder,
+        loaded.recipe.serving.model_name,
+        str(loaded.model_location(target)),
+        target.revision,
+        engine.dtype,
+        "fp8" if engine.quant_algo else engine.dtype,
+        engine.max_draft_len,
+    )
+
+
 async def _verify(
-    build: Path,
-    model_name: str,
+    opened: AbstractAsyncContextManager[Sides],
     vocabulary: Vocabulary,
     prompts: list[Asked],
     settings: Settings,
     opinion: SecondOpinion | None,
 ) -> Result:
-    from trtspec.verify.in_process import InProcess, load_build
-    from trtspec.verify.subject import Sides
     from trtspec.verify.verification import verify
 
-    with out.progress(f"loading {build}"):
-        subject = InProcess(f"{build}, in this process", load_build(build, model_name))
-    try:
+    async with opened as sides:
         with out.progress("verify", settings.requests(len(prompts)), "requests") as progress:
-            sides = Sides(subject, subject)
-            return await verify(
-                sides, vocabulary, prompts, settings, progress.advance, opinion, _command(sys.argv[1:])
-            )
-    finally:
-        await subject.close()
+            command = _command(sys.argv[1:])
+            return await verify(sides, vocabulary, prompts, settings, progress.advance, opinion, command)
 
 
 def _command(arguments: list[str]) -> str:

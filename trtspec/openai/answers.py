@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import orjson
 
 from trtspec.openai.job import Job
-from trtspec.openai.log_probs import chat_log_probs, completion_log_probs
+from trtspec.openai.log_probs import Names, TokenIds, chat_log_probs, completion_log_probs
 from trtspec.openai.pieces import Counts, Piece
 from trtspec.openai.tools import Call, Calls, Found
 from trtspec.serving.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ class Route(Protocol):
         """Returns a choice of a whole answer."""
         ...
 
-    def log_probs(self, tokenizer: Tokenizer, piece: Piece, offset: int) -> dict[str, Any]: ...
+    def log_probs(self, tokenizer: Names, piece: Piece, offset: int) -> dict[str, Any]: ...
 
 
 class Chat:
@@ -66,7 +66,7 @@ class Chat:
             message["tool_calls"] = [_call(call) for call in found.calls]
         return _choice(piece, log_probs, message=message)
 
-    def log_probs(self, tokenizer: Tokenizer, piece: Piece, offset: int) -> dict[str, Any]:
+    def log_probs(self, tokenizer: Names, piece: Piece, offset: int) -> dict[str, Any]:
         return chat_log_probs(tokenizer, piece)
 
 
@@ -85,7 +85,7 @@ class Completions:
     def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
         return _choice(piece, log_probs, text=found.content)
 
-    def log_probs(self, tokenizer: Tokenizer, piece: Piece, offset: int) -> dict[str, Any]:
+    def log_probs(self, tokenizer: Names, piece: Piece, offset: int) -> dict[str, Any]:
         return completion_log_probs(tokenizer, piece, offset)
 
 
@@ -184,7 +184,8 @@ class Answer:
     def _log_probs(self, piece: Piece) -> Any:
         if not (self._job.log_probs and self._tokenizer):
             return None
-        made = self._route.log_probs(self._tokenizer, piece, self._offsets[piece.choice])
+        names = TokenIds() if self._job.tokens_as_ids else self._tokenizer
+        made = self._route.log_probs(names, piece, self._offsets[piece.choice])
         self._offsets[piece.choice] += len(piece.text)
         return made
 

@@ -21,7 +21,8 @@ _NO_END = -1
 class Job:
     """The inputs of `speculative_llm`, for each of the prompts, and how the answer is to be told.
 
-    `calls` makes a reader of tool calls for each choice; None where there are none to be read.
+    With `tokens_as_ids` log-probabilities name tokens by their ids. `calls` makes a reader of tool calls for
+    each choice; None where there are none to be read.
     """
 
     inputs: tuple[dict[str, Any], ...]
@@ -29,6 +30,7 @@ class Job:
     stream: bool
     include_usage: bool
     log_probs: bool
+    tokens_as_ids: bool = False
     calls: Callable[[], Calls] | None = None
     several_calls: bool = True
 
@@ -129,6 +131,7 @@ def _job(
         stream=bool(body.stream),
         include_usage=bool(options and options.include_usage),
         log_probs="return_log_probs" in inputs[0],
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
         calls=calls,
         several_calls=several_calls,
     )

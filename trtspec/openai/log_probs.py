@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from trtspec.openai.pieces import Piece
-from trtspec.serving.tokenizer import Tokenizer
 
 
-def chat_log_probs(tokenizer: Tokenizer, piece: Piece) -> dict[str, Any]:
+class Names(Protocol):
+    """How tokens are named: a tokenizer, or `TokenIds`."""
+
+    def bytes_of(self, token_id: int) -> bytes: ...
+
+    def name_of(self, token_id: int) -> str: ...
+
+
+class TokenIds:
+    """Names tokens as vLLM does for `return_tokens_as_token_ids`, so that no two read alike."""
+
+    def bytes_of(self, token_id: int) -> bytes:
+        return self.name_of(token_id).encode()
+
+    def name_of(self, token_id: int) -> str:
+        return f"token_id:{token_id}"
+
+
+def chat_log_probs(tokenizer: Names, piece: Piece) -> dict[str, Any]:
     """Returns `choices[].logprobs` of a chat answer; U+FFFD is in a token whose bytes alone are no text."""
     content = [
         {
@@ -20,7 +37,7 @@ def chat_log_probs(tokenizer: Tokenizer, piece: Piece) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def completion_log_probs(tokenizer: Tokenizer, piece: Piece, offset: int) -> dict[str, Any]:
+def completion_log_probs(tokenizer: Names, piece: Piece, offset: int) -> dict[str, Any]:
     """Returns `choices[].logprobs` of a completion, whose tokens begin at the character `offset`.
 
     The token that came is among the likeliest ones in any case. Of several that read alike, as torn
@@ -45,11 +62,11 @@ def completion_log_probs(tokenizer: Tokenizer, piece: Piece, offset: int) -> dic
     }
 
 
-def _entry(tokenizer: Tokenizer, token_id: int, value: float) -> dict[str, Any]:
+def _entry(tokenizer: Names, token_id: int, value: float) -> dict[str, Any]:
     """Returns a token of a chat; a special one has its name, and no bytes, since it is not in the text."""
     said = tokenizer.bytes_of(token_id)
     return {"token": _text(tokenizer, token_id), "logprob": value, "bytes": list(said) if said else None}
 
 
-def _text(tokenizer: Tokenizer, token_id: int) -> str:
+def _text(tokenizer: Names, token_id: int) -> str:
     return tokenizer.bytes_of(token_id).decode(errors="replace") or tokenizer.name_of(token_id)

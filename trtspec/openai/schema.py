@@ -71,6 +71,7 @@ class Request(Body):
     min_tokens: int | None = Field(default=None, ge=0, lt=2**31)
     ignore_eos: bool | None = None
     bad_words: list[str] | None = None
+    return_tokens_as_token_ids: bool | None = None
     # Of this server: K, the tokens that are drafted a round.
     num_draft_tokens: int | None = Field(default=None, ge=0, lt=2**31)
 

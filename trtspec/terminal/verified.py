@@ -130,12 +130,18 @@ def _print_sampling(sampling: Sampling) -> None:
     rows: list[tuple[object, ...]] = []
     for view in sampling.views:
         for draws in view.prompts:
-            figures = draws.outcomes, f"{draws.distance:.3f}", f"{draws.p_value:.2g}"
-            rows.append((view.of, draws.prompt, *figures, draws.most_different))
+            if draws.outcomes > 1:
+                figures = draws.outcomes, f"{draws.distance:.3f}", f"{draws.p_value:.2g}"
+                rows.append((view.of, draws.prompt, *figures, draws.most_different))
         bound = f"a fault below {sampling.limit:.2g}"
         rows.append((view.of, "all together", "", "", f"{view.p_value:.2g}", bound))
     out.table(rows, header=("by", "prompt", "outcomes", "variation", "p", "most different"))
     for view in sampling.views:
+        if all(draws.outcomes == 1 for draws in view.prompts):
+            out.result(
+                f"by {view.of}, too few continuations were told apart to find anything but gross faults"
+            )
+            continue
         out.result(
             f"by {view.of}, a total variation of {view.found_everywhere:.2f} in every prompt, or of"
             f" {view.found_in_one:.2f} in one, would have been found {sampling.power:.0%} of the time"

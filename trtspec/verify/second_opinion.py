@@ -33,8 +33,8 @@ class SecondOpinion:
     dtype: str
     vocabulary: Vocabulary
 
-    @classmethod
-    def check(cls, python: str) -> str:
+    @staticmethod
+    def find(python: str) -> str:
         """Returns the path of an interpreter on PATH or by path; raises `UnavailableError`."""
         if (found := shutil.which(python)) is None:
             problem, repair = (

@@ -117,8 +117,8 @@ def test_the_share_of_requests_with_drafts_is_told_where_it_is_not_all(share: fl
 def test_tensors_are_nvidias() -> None:
     """Names, types and dimensions of `tensorrt_llm_bls` and of the OpenAI front end, both of 25.03.
 
-    But for `min_p`, `tenant`, `user` and `speculation`, which NVIDIA's models do not have, and for the
-    embedding bias, which NVIDIA's `ensemble` has.
+    But for `min_p`, `tenant`, `user`, `return_output_ids` and `speculation`, which NVIDIA's models do not
+    have, and for the embedding bias, which NVIDIA's `ensemble` has.
     """
     config = text_format.Parse(config_text(RepositorySpec()), pb.ModelConfig())
     tensors = {
@@ -141,7 +141,7 @@ def test_tensors_are_nvidias() -> None:
         "UINT64 [1]": "seed",
         "BOOL [1]": "stream exclude_input_in_output add_special_tokens use_draft_logits return_log_probs "
         "return_context_logits return_generation_logits return_perf_metrics return_num_input_tokens "
-        "return_num_output_tokens",
+        "return_num_output_tokens return_output_ids",
     }
     expected = {name: kind for kind, names in nvidias.items() for name in names.split()}
 

@@ -32,6 +32,7 @@ class Wanted:
     perf_metrics: bool = False
     num_input_tokens: bool = False
     num_output_tokens: bool = False
+    output_ids: bool = False
     sequence_index: bool = False
 
 
@@ -96,6 +97,7 @@ def read(
         perf_metrics=bool(values["return_perf_metrics"]),
         num_input_tokens=bool(values["return_num_input_tokens"]),
         num_output_tokens=bool(values["return_num_output_tokens"]),
+        output_ids=bool(values["return_output_ids"]),
         sequence_index=completion.num_return_sequences > 1,
     )
     return completion, wanted

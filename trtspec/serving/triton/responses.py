@@ -37,8 +37,8 @@ class Failure:
 class TextChunk:
     """The content of one response: the text since the one before.
 
-    The last chunk has `completion`, or `failure` instead. `log_probs` are those of the `token_ids` that were
-    generated since the chunk before, if they were asked for. Of a request for several completions, each has
+    The last chunk has `completion`, or `failure` instead. `token_ids` were generated since the chunk before,
+    and `log_probs` are theirs, if they were asked for. Of a request for several completions, each has
     its chunks by `sequence_index`, and `others_left` of them have not ended yet.
     """
 
@@ -96,6 +96,7 @@ def arrays(chunk: TextChunk, wanted: Wanted) -> dict[str, npt.NDArray[Any]]:
             values["acceptance_histogram"] = _histogram(speculation, chunk.completion.num_draft_tokens)
     if chunk.log_probs:
         values["output_log_probs"] = [said.value for said in chunk.log_probs]
+    if chunk.token_ids and (chunk.log_probs or wanted.output_ids):
         values["output_ids"] = chunk.token_ids
     made = {
         name: np.array(value, dtype=_DTYPES[name]).reshape(1, *([1] * (len(_DIMS[name]) - 1)), -1)

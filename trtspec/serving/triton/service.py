@@ -145,8 +145,8 @@ class Service:
                     course.heard(delta)
                     index = delta.sequence_index
                     left -= delta.completion is not None
-                    probs, ids = (delta.log_probs, delta.token_ids) if delta.log_probs else ([], [])
-                    new = TextChunk(delta.text, delta.completion, None, probs, ids, index, left)
+                    probs = delta.log_probs or []
+                    new = TextChunk(delta.text, delta.completion, None, probs, delta.token_ids, index, left)
                     said[index] = said.get(index, first).followed_by(new)
                     if delta.completion is not None or (wanted.stream and said[index].text):
                         outbox.put(said[index])

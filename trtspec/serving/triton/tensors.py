@@ -69,6 +69,7 @@ INPUTS = (
     InputTensor("embedding_bias_weights", Datatype.FP32, is_list=True),
     InputTensor("seed", Datatype.UINT64),
     InputTensor("num_return_sequences", Datatype.INT32),
+    InputTensor("return_output_ids", Datatype.BOOL),
     InputTensor("return_log_probs", Datatype.BOOL),
     InputTensor("top_log_probs", Datatype.INT32),
     InputTensor("guided_decoding_guide_type", Datatype.STRING),
@@ -92,7 +93,7 @@ OUTPUTS = (
     OutputTensor("text_output", Datatype.STRING),
     # Of one beam, as NVIDIA's models have it: one number for each of the response's tokens.
     OutputTensor("output_log_probs", Datatype.FP32, (-1, -1)),
-    # With them, the tokens that they are of.
+    # With them, or alone, the tokens that they are of.
     OutputTensor("output_ids", Datatype.INT32, (-1, -1)),
     # Of each of them a row: the likeliest tokens at its place, and their log-probabilities.
     OutputTensor("output_top_ids", Datatype.INT32, (-1, -1)),

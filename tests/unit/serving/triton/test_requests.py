@@ -79,6 +79,7 @@ def test_every_input_reaches_its_place() -> None:
             return_perf_metrics=True,
             return_num_input_tokens=True,
             return_num_output_tokens=True,
+            return_output_ids=True,
             add_special_tokens=False,
             pad_id=3,
             length_penalty=9.0,
@@ -91,7 +92,7 @@ def test_every_input_reaches_its_place() -> None:
     assert completion == CompletionRequest(
         "a", None, 7, 0, ("x", "é"), sampling, -1, False, None, bias, ("z",), True, 4, 3
     )
-    assert wanted == Wanted(True, "a", True, True, True, True)
+    assert wanted == Wanted(True, "a", True, True, True, True, True)
 
 
 def test_values_are_plain_python() -> None:

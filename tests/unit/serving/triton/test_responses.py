@@ -64,6 +64,15 @@ def test_log_probs_are_of_one_beam() -> None:
     assert not [name for name in made if "top" in name]
 
 
+def test_tokens_come_alone_where_they_are_asked_for() -> None:
+    made = arrays(TextChunk("a", token_ids=[7, 8]), Wanted(output_ids=True))
+
+    assert made.keys() == {"text_output", "output_ids"}
+    assert made["output_ids"].tolist() == [[[7, 8]]]
+    assert "output_ids" not in arrays(TextChunk("a", token_ids=[7, 8]), Wanted())
+    assert "output_ids" not in arrays(TextChunk("", DONE), Wanted(output_ids=True))
+
+
 def test_the_likeliest_tokens_are_a_row_of_each_token() -> None:
     said = [LogProb(-0.5, ((7, -0.5), (1, -1.0))), LogProb(-2.0, ((9, -0.25), (70000, -1.5)))]
     made = arrays(TextChunk("a", log_probs=said, token_ids=[7, 8]), Wanted())

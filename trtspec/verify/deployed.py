@@ -1,0 +1,35 @@
+"""A deployment as what is verified: which API it has, and whether it decodes plainly when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from trtspec.endpoints.finding import find
+from trtspec.endpoints.http import Streams
+from trtspec.verify.openai_subject import OpenAiSubject
+from trtspec.verify.subject import Subject
+from trtspec.verify.triton_subject import TritonSubject
+
+
+async def deployed(
+    url: str, model: str | None, end_ids: Collection[int], timeout_s: float, key: str | None = None
+) -> tuple[Subject, bool]:
+    """Returns the server at a URL, and whether it can be asked for plain decoding.
+
+    Raises `UnavailableError` where nobody answers, or the server does not say its tokens.
+    """
+    endpoint = (await find(url, model, chat=False, timeout_s=timeout_s, key=key)).endpoint
+    await endpoint.close()
+    streams = Streams(timeout_s, key)
+    is_ours = endpoint.plain_per_request
+    subject: TritonSubject | OpenAiSubject
+    if endpoint.api == "triton":
+        subject = TritonSubject(endpoint.url, endpoint.model, streams)
+    else:
+        subject = OpenAiSubject(endpoint.url, endpoint.model, streams, end_ids, is_ours=is_ours)
+    try:
+        await subject.probe()
+    except BaseException:
+        await streams.close()
+        raise
+    return subject, is_ours

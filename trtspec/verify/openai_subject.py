@@ -1,0 +1,109 @@
+"""A model behind OpenAI's API, of trtspec, vLLM or anyone, whose completions name tokens by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import aclosing
+from time import perf_counter
+from typing import Any
+
+from yarl import URL
+
+from trtspec.endpoints.finding import shown
+from trtspec.endpoints.http import Streams, problem_of
+from trtspec.errors import ServerError, UnavailableError
+from trtspec.verify.asking import PROBED, told
+from trtspec.verify.subject import END, Answer, Question, Row
+
+_MOST_TOP = 5
+"""The most likely tokens that OpenAI's completions tell."""
+_NAME = "token_id:"
+
+
+class OpenAiSubject:
+    """Anyone's model behind OpenAI's API; its completions name tokens by their ids, as vLLM's can."""
+
+    longest_draft: int | None = None
+    top_log_probs = _MOST_TOP
+
+    def __init__(
+        self, url: str, model: str, streams: Streams, end_ids: Collection[int], *, is_ours: bool
+    ) -> None:
+        self.name, self._model, self._streams = f"{model} at {shown(url)}", model, streams
+        self._address, self._end_ids, self._is_ours = URL(url) / "completions", end_ids, is_ours
+
+    async def probe(self) -> None:
+        """Raises `UnavailableError` for a server that does not say its tokens."""
+        question = Question(PROBED, 1, ignores_end=True)
+        try:
+            await self.ask(question)
+        except (ServerError, ValueError) as error:
+            problem = f"does not say its tokens, so answers cannot be compared: {error}"
+            repair = "of a trtspec deployment name Triton's HTTP port instead"
+            raise UnavailableError(self.name, problem, repair) from error
+
+    async def ask(self, question: Question) -> Answer:
+        tokens: list[int] = []
+        rows: list[Row] = []
+        text, reason, usage, counts = "", "", dict[str, Any](), dict[str, Any]()
+        async with (
+            told(self.name),
+            aclosing(self._streams.post(self._address, self._body(question), perf_counter())) as events,
+        ):
+            async for said, _ in events:
+                if "error" in said:
+                    raise ServerError(self.name, problem_of(str(said["error"])))
+                for choice in said.get("choices") or ():
+                    text += choice.get("text") or ""
+                    reason = choice.get("finish_reason") or reason
+                    if said_of := choice.get("logprobs"):
+                        tokens += map(_token_id, said_of["tokens"])
+                        rows += [_named(row) for row in said_of.get("top_logprobs") or ()]
+                usage = said.get("usage") or usage
+                counts = (said.get("metrics") or {}).get("speculative_decoding") or counts
+        if not reason:
+            raise ServerError(self.name, "the stream ended without a finish_reason")
+        if not tokens and text:
+            raise ServerError(self.name, "the answer has text and no logprobs")
+        ended = reason == "stop"
+        if ended and tokens and tokens[-1] in self._end_ids:  # vLLM tells the end token too.
+            tokens, rows = tokens[:-1], rows[: len(tokens) - 1]
+        return Answer(
+            (*tokens, *((END,) if ended else ())),
+            text,
+            tuple(rows) if question.top_log_probs else (),
+            usage.get("prompt_tokens"),
+            counts.get("num_draft_tokens", 0 if self._is_ours else None),
+            counts.get("num_accepted_draft_tokens", 0 if self._is_ours else None),
+        )
+
+    async def close(self) -> None:
+        await self._streams.close()
+
+    def _body(self, question: Question) -> dict[str, Any]:
+        sampling = question.sampling
+        values: dict[str, Any] = {
+            "model": self._model,
+            "prompt": question.prompt,
+            "max_tokens": question.max_tokens,
+            "temperature": sampling.temperature or 0.0,
+            "seed": sampling.seed,
+            "num_draft_tokens": question.num_draft_tokens if self._is_ours else None,
+            "logprobs": min(max(question.top_log_probs, 1), _MOST_TOP),
+            "return_tokens_as_token_ids": True,
+            "logit_bias": {str(token): bias for token, bias in question.bias.items()} or None,
+            "ignore_eos": True if question.ignores_end else None,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _token_id(name: str) -> int:
+    if not name.startswith(_NAME):
+        raise ValueError(f"a token is named {name!r}, and not by its id")
+    return int(name.removeprefix(_NAME))
+
+
+def _named(row: dict[str, float]) -> Row:
+    return {_token_id(name): value for name, value in row.items()}
