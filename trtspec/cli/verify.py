@@ -127,13 +127,13 @@ def verify(
     from trtspec.verify.verification import Settings, usual_lengths
     from trtspec.workloads.reading import read_workload
 
-    built = _built(recipe, output) if recipe else None
-    if built is None and (url is None or tokenizer is None):
+    if recipe is None and (url is None or tokenizer is None):
         raise typer.BadParameter("name a recipe, or a --url with its --tokenizer")
     if baseline is not None and url is None:
         raise typer.BadParameter("goes with --url", param_hint="--baseline")
-    if second_opinion and built is None:
+    if second_opinion and recipe is None:
         raise typer.BadParameter("needs the recipe, which names the model", param_hint="--second-opinion")
+    built = _built(recipe, output) if recipe else None
     if draws:
         distributions()
     folder = tokenizer or (built.folder / "tokenizer" if built else Path())
@@ -216,6 +216,8 @@ async def _verify(
 ) -> Result:
     from trtspec.verify.verification import verify
 
+    if opinion is not None:
+        out.status(f"{opinion.python} starts vLLM at the end, which may take minutes")
     async with opened as sides:
         with out.progress("verify", settings.requests(len(prompts)), "requests") as progress:
             command = _command(sys.argv[1:])

@@ -31,6 +31,8 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         dtype=asked["dtype"],
         max_model_len=asked["max_model_len"],
         max_num_seqs=len(asked["prompts"]),
+        # Compiling takes minutes, and these are a few hundred tokens.
+        enforce_eager=True,
     )
     sampling = vllm.SamplingParams(temperature=0.0, max_tokens=asked["max_tokens"], logprobs=asked["top"])
     prompts = [{"prompt_token_ids": token_ids} for token_ids in asked["prompts"]]

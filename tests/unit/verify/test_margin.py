@@ -1,0 +1,75 @@
+"""The margin that decides between a near tie and a fault, by log-probabilities and by bias."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.fakes.said import Said
+from tests.unit.verify.conftest import MODEL, TINY
+from trtspec.verify.in_process import InProcess, load_build
+from trtspec.verify.margin import Margins, margins
+from trtspec.verify.subject import END, Question
+from trtspec.verify.tolerance import tolerance
+
+BOUND = tolerance("float32", None)
+ROW = {3: -0.5, 4: -0.75, 9: -2.5, 1: -6.0}
+
+
+def told(row: dict[int, float], tokens: list[int], top_log_probs: int) -> Margins:
+    target = Said((5,), (), (), {1: row}, top_log_probs)
+    return asyncio.run(margins(target, Question((5, 8), 1), tokens, (1, 9), BOUND))
+
+
+@pytest.mark.parametrize("top_log_probs", [20, 0])
+def test_the_margin_is_how_far_a_token_is_behind_the_likeliest(top_log_probs: int) -> None:
+    found = told(ROW, [3, 4], top_log_probs)
+    assert found.likeliest == 3
+    assert found.behind[3] == 0
+    assert found.behind[4] == pytest.approx(0.25, rel=0.01)
+    assert not found.within(BOUND)
+
+
+@pytest.mark.parametrize("top_log_probs", [20, 0])
+def test_the_end_is_the_likeliest_of_the_end_tokens(top_log_probs: int) -> None:
+    assert told(ROW, [3, END], top_log_probs).behind[END] == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.mark.parametrize("top_log_probs", [20, 0])
+def test_what_rounding_moves_is_within(top_log_probs: int) -> None:
+    assert told({3: -0.5, 4: -0.5 - BOUND.value / 2}, [3, 4], top_log_probs).within(BOUND)
+    assert not told({3: -0.5, 4: -0.5 - BOUND.value * 2}, [3, 4], top_log_probs).within(BOUND)
+
+
+def test_a_token_that_is_not_told_is_no_tie() -> None:
+    found = told({3: -0.5, 4: -0.5001}, [3, 7], 20)
+    assert found.is_at_least
+    assert not found.within(BOUND)
+
+
+def test_both_ways_agree_with_transformers(float32_build: Path) -> None:
+    """The engine's log-probabilities, its answers under a bias, and another implementation's logits."""
+
+    async def main() -> list[Margins]:
+        subject = InProcess("the pair", load_build(float32_build, MODEL))
+        try:
+            by_rows = await margins(subject, question, tokens, (0,), BOUND)
+            subject.top_log_probs = 0
+            return [by_rows, await margins(subject, question, tokens, (0,), BOUND)]
+        finally:
+            await subject.close()
+
+    ids = (0, 97, 512, 300, 41, 7)
+    model = AutoModelForCausalLM.from_pretrained(TINY / "target", dtype=torch.float32)
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids])).logits[0, -1]
+    order = logits.argsort(descending=True).tolist()
+    question, tokens = Question(ids, 1), [order[0], order[3]]
+    expected = float(logits[order[0]] - logits[order[3]])
+    for found in asyncio.run(main()):
+        assert found.likeliest == order[0]
+        assert found.behind[order[3]] == pytest.approx(expected, rel=0.01)
