@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,6 +14,7 @@ import typer
 
 from trtspec.errors import UnavailableError
 from trtspec.terminal.api_key import read_key
+from trtspec.terminal.command_line import typed
 from trtspec.terminal.options import JsonOption
 from trtspec.terminal.output import out
 
@@ -188,7 +187,7 @@ def bench(
         keeps_answers=keep_answers,
         key=read_key(api_key_file, api_key_env),
         baseline_key=read_key(baseline_api_key_file),
-        command=_command(),
+        command=typed(),
     )
     with ExitStack() as stack:
         if recipe is not None:
@@ -264,17 +263,6 @@ def _traffic(plan: Plan, asked: Asked, tokenizer: str | None) -> Traffic:
     from trtspec.bench.aiperf import AiperfTraffic
 
     return AiperfTraffic(tokenizer, chat=plan.chat, burstiness=plan.burstiness, timeout_s=asked.timeout_s)
-
-
-def _command() -> str:
-    """Returns the command line without what may be secret in its URLs."""
-    from trtspec.endpoints.finding import shown
-
-    def plain(word: str) -> str:
-        option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
-        return option + equals + (shown(value) if "://" in value else value)
-
-    return shlex.join(("trtspec", *map(plain, sys.argv[1:])))
 
 
 def _report(result: Result, folder: Path) -> Iterator[Path]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
-import sys
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import typer
 
 from trtspec.errors import UnavailableError
 from trtspec.terminal.api_key import read_key
+from trtspec.terminal.command_line import typed
 from trtspec.terminal.options import JsonOption, OutputOption
 from trtspec.terminal.output import out
 
@@ -220,16 +219,5 @@ async def _verify(
         out.status(f"{opinion.python} starts vLLM at the end, which may take minutes")
     async with opened as sides:
         with out.progress("verify", settings.requests(len(prompts)), "requests") as progress:
-            command = _command(sys.argv[1:])
-            return await verify(sides, vocabulary, prompts, settings, progress.advance, opinion, command)
-
-
-def _command(arguments: list[str]) -> str:
-    """Returns the command line without what a narrower one says anew."""
-    kept, skipping = [], False
-    for argument in arguments:
-        is_narrowed = argument.partition("=")[0] in _NARROWED
-        if not skipping and not is_narrowed and argument != "--json":
-            kept.append(argument)
-        skipping = is_narrowed and "=" not in argument
-    return shlex.join(["trtspec", *kept])
+            told = progress.advance
+            return await verify(sides, vocabulary, prompts, settings, told, opinion, typed(_NARROWED))

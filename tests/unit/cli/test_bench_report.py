@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
-
-import pytest
 
 from tests.command_line import trtspec
 from tests.fakes.bench_result import result
@@ -35,14 +32,6 @@ def test_runs_that_share_no_load_have_no_report(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["rows"] == []
     assert "no load in common" in done.stderr
     assert not (tmp_path / "both.html").exists()
-
-
-def test_the_command_that_repeats_it_has_nothing_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["bench", "--url=https://me:secret@host:9000/v1?token=secret", "--baseline", "http://a:b@c/v1"]
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/trtspec", *words, "--workload", "my prompts.jsonl"])
-    assert bench._command() == (
-        "trtspec bench --url=https://host:9000/v1 --baseline http://c/v1 --workload 'my prompts.jsonl'"
-    )
 
 
 def test_a_run_that_measured_nothing_has_no_report(tmp_path: Path) -> None:
