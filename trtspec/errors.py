@@ -99,6 +99,10 @@ class MeasureError(TrtspecError):
     """A measurement that cannot be made, or whose result cannot be read; also a workload."""
 
 
+class TrainingError(TrtspecError):
+    """A training that cannot go on."""
+
+
 class StoreError(TrtspecError):
     """A store of engines that cannot be read or written."""
 

@@ -25,6 +25,7 @@ FLOORS = (
     {"rollout", "bench"},
     {"ci", "report", "verify"},
     {"tune"},
+    {"distill"},
     {"terminal"},
     {"cli"},
 )

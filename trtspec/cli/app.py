@@ -27,6 +27,7 @@ from trtspec.cli import (
     deploy,
     deploy_status,
     deploy_stop,
+    distill,
     doctor,
     generate,
     init,
@@ -50,6 +51,7 @@ _COMMANDS = (
     check,
     plan,
     tune,
+    distill,
     convert,
     build,
     deploy,
@@ -84,7 +86,7 @@ def _trtspec(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
-    """Speculative decoding on NVIDIA's stack: from one recipe to engines under Triton."""
+    """Speculative decoding on NVIDIA's stack: one recipe to engines under Triton."""
 
 
 def _examples(*lines: str) -> str:

@@ -31,13 +31,13 @@ def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
         use_safetensors=True,
         trust_remote_code=False,
         local_files_only=True,
-        config=_config(source),
+        config=config_of(source),
         **placement,
     )
     return model
 
 
-def _config(source: Source) -> Any:
+def config_of(source: Source) -> Any:
     """The model's config, with rotary positions also in the keys of transformers 4."""
     from transformers import AutoConfig
 

@@ -1,0 +1,224 @@
+"""`trtspec distill`: the recipe's draft, trained on its target's own answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtspec.errors import UnavailableError
+from trtspec.terminal.options import JsonOption, RecipeArgument
+from trtspec.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.distill.acceptance import Measured
+    from trtspec.distill.distillation import Distilled
+    from trtspec.progress import Advance
+    from trtspec.recipe.loader import LoadedRecipe
+    from trtspec.tune.estimate import Estimate
+
+EXAMPLES = (
+    "trtspec distill recipe.yaml --workload prompts.jsonl",
+    "trtspec distill recipe.yaml --answers recorded.jsonl --held-out others.jsonl",
+    "trtspec distill recipe.yaml --workload prompts.jsonl --url http://host:8000 --recipe-out distilled.yaml",
+)
+
+
+def distill(
+    recipe: RecipeArgument,
+    workload: Annotated[
+        str | None,
+        typer.Option("--workload", metavar="NAME", help="Prompts that the target is asked now: a file."),
+    ] = None,
+    answers: Annotated[
+        Path | None, typer.Option("--answers", metavar="FILE", help="Answers of the target, as recorded.")
+    ] = None,
+    held_out: Annotated[
+        str | None,
+        typer.Option(
+            "--held-out",
+            metavar="FILE",
+            help="More prompts, or answers, to measure on; a tenth of the others if left out.",
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="A deployment whose target answers; the torch backend here if left out."),
+    ] = None,
+    model_name: Annotated[str | None, typer.Option("--model-name", help="The model at that URL.")] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", metavar="FILE", help="The key for that URL.")
+    ] = None,
+    streams: Annotated[int, typer.Option(min=1, help="Requests to that URL at a time.")] = 16,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0, help="Temperature of the answers; 0 is greedy.")] = 0.0,
+    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Answers a step of the training.")] = 8,
+    epochs: Annotated[int, typer.Option(min=1, help="How often each answer is learned.")] = 3,
+    learning_rate: Annotated[
+        float, typer.Option(min=0, help="Rate of the first step, from which it falls to 0.")
+    ] = 2e-5,
+    max_length: Annotated[
+        int, typer.Option(min=2, help="Longest prompt and answer to learn, in tokens.")
+    ] = 2048,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers, and of sampling.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Where everything goes; distilled/<name>.")
+    ] = None,
+    recipe_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--recipe-out", metavar="FILE", help="Write the recipe with the new draft, beside RECIPE."
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Train the recipe's draft on its target's own answers."""
+    from trtspec.recipe.loader import load
+
+    if (workload is None) == (answers is None):
+        raise typer.BadParameter("give either of them", param_hint="--workload / --answers")
+    if answers and url:
+        raise typer.BadParameter("recorded answers are not asked for again", param_hint="--url")
+    loaded = load(recipe)
+    folder = output or Path("distilled", loaded.recipe.name)
+    _require_packages()
+    from trtspec.atomic import write_atomically
+    from trtspec.distill.distillation import DRAFT, as_json
+    from trtspec.distill.distillation import distill as run
+    from trtspec.distill.sampling import Sampling
+    from trtspec.distill.settings import Settings
+    from trtspec.distill.wanted import Wanted
+
+    wanted = Wanted(
+        recipe=recipe,
+        output=folder,
+        workload=workload,
+        answers=answers,
+        held_out=held_out,
+        url=url,
+        model_name=model_name,
+        streams=streams,
+        key=api_key_file.read_text(encoding="utf-8").strip() if api_key_file else None,
+        chat=chat,
+        sampling=Sampling(max_tokens, temperature, seed),
+        settings=Settings(batch_size, epochs, learning_rate, max_length, seed),
+    )
+    changes = _changes(loaded, folder / DRAFT, recipe.parent)
+    new_recipe = _edited(loaded, folder / DRAFT, recipe_out.parent) if recipe_out else ""
+    result = run(wanted, _show, out.watch)
+    if recipe_out:
+        write_atomically(recipe_out, new_recipe)
+    if json:
+        folders = {"folder": str(result.folder), "training": str(result.training)}
+        out.json({"recipe": str(recipe), **folders, **as_json(result, wanted), "changes": changes})
+        return
+    _print(result)
+    _advise(result, changes, recipe_out)
+
+
+def _require_packages() -> None:
+    from importlib.util import find_spec
+
+    for package in ("torch", "transformers", "accelerate"):
+        if find_spec(package) is None:
+            problem = f"needs {package}, which is not installed"
+            raise UnavailableError("trtspec distill", problem, "pip install 'trtspec[distill]'")
+
+
+@contextmanager
+def _show(label: str, total: int, unit: str) -> Iterator[Advance]:
+    with out.progress(label, total, unit) as progress:
+        yield progress.advance
+
+
+def _changes(loaded: LoadedRecipe, draft: Path, folder: Path) -> dict[str, str | None]:
+    """Returns what a recipe in `folder` must say of the new draft, by dotted keys; None removes a key."""
+    from trtspec.tune.places import written
+
+    changes: dict[str, str | None] = {"draft.model": written(draft, folder)}
+    if "draft.revision" in loaded.lines:
+        changes["draft.revision"] = None
+    return changes
+
+
+def _edited(loaded: LoadedRecipe, draft: Path, folder: Path) -> str:
+    """Returns the recipe with the new draft, for `folder`; raises RecipeError where it cannot be changed."""
+    from trtspec.recipe.edit import edit
+    from trtspec.tune.places import places
+
+    changes = {**places(loaded, folder), **_changes(loaded, draft, folder)}
+    return edit(loaded.path.read_text(encoding="utf-8-sig"), changes, loaded.path)
+
+
+def _print(result: Distilled) -> None:
+    from trtspec.distill.curve import as_line
+
+    learned, kept = result.answers.learned, result.answers.held_out
+    tokens = sum(len(answer.tokens) for answer in learned)
+    out.status(f"learned {len(learned)} answers of {tokens} tokens; {len(kept)} others were held out")
+    if result.answers.left_out:
+        out.status(
+            f"left out {result.answers.left_out}: too long, empty, repeated, or held out by their prompts"
+        )
+    out.status(f"loss {as_line(result.points)}, {len(result.points)} steps; {result.training / 'loss.svg'}")
+    if not (result.before and result.after):
+        out.warning("a draft says nothing on the held-out answers, so that its acceptance is not known")
+        return
+    before, after, length = result.before, result.after, result.pair.num_draft_tokens
+    rows = [
+        (
+            "a token, if all before it were",
+            _share(before.per_token),
+            _share(after.per_token),
+            _ratio(result.per_token_ratio),
+        ),
+        (
+            f"of all drafted, with K = {length}",
+            _share(before.of_drafted),
+            _share(after.of_drafted),
+            _ratio(result.of_drafted_ratio),
+        ),
+        ("by position", _positions(before), _positions(after), ""),
+        (
+            "tokens a round",
+            f"{before.acceptance.tokens_per_round:.2f}",
+            f"{after.acceptance.tokens_per_round:.2f}",
+            f"x{after.acceptance.tokens_per_round / before.acceptance.tokens_per_round:.2f}",
+        ),
+    ]
+    out.table(rows, header=("accepted, held out", "before", "after", "change"))
+
+
+def _advise(result: Distilled, changes: dict[str, str | None], recipe_out: Path | None) -> None:
+    ratio = result.per_token_ratio
+    if ratio and ratio.value <= 1:
+        out.warning("acceptance has not risen: keep the draft that the recipe has")
+        out.hint("more prompts, more epochs or another --learning-rate may help; a small draft wants 1e-3")
+    elif ratio and ratio.low <= 1:
+        out.warning("the rise may be chance: hold out more prompts to know")
+    loaded = result.pair.loaded
+    if recipe_out:
+        out.status(f"{recipe_out} names the new draft")
+    else:
+        line = loaded.lines.get("draft.model")
+        for key, value in changes.items():
+            said = f"remove {key}" if value is None else f"{key}: {value}"
+            out.hint(f"in {loaded.path}{f', line {line}' if line else ''}: {said}")
+    out.result(str(result.folder))
+
+
+def _share(estimate: Estimate) -> str:
+    return f"{100 * estimate.value:.1f} % ({100 * estimate.low:.1f} to {100 * min(estimate.high, 1):.1f})"
+
+
+def _ratio(estimate: Estimate | None) -> str:
+    return f"x{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})" if estimate else ""
+
+
+def _positions(measured: Measured) -> str:
+    shares = measured.acceptance.by_position
+    return " ".join("-" if share is None else f"{100 * share:.0f}" for share in shares) + " %"

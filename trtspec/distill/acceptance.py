@@ -1,0 +1,89 @@
+"""How often a draft's tokens are accepted: by replay of answers, before a training and after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtspec.serving.drafters.source import DRAFT_MODEL
+from trtspec.tune.answer import Answer
+from trtspec.tune.estimate import Estimate, ratio, student
+from trtspec.tune.replay import Choices, Replay, replay
+from trtspec.tune.score import Acceptance
+from trtspec.tune.score import acceptance as acceptance_of
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What came of one answer: the draft tokens that were accepted, all that were drafted, and of these the
+    ones before which nothing was refused, so that they were `reached`."""
+
+    accepted: int
+    reached: int
+    drafted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The acceptance of a draft on some answers, which are thought a random choice of such answers.
+
+    `per_token` and `of_drafted` are those of `acceptance`, with their intervals.
+    """
+
+    acceptance: Acceptance
+    per_token: Estimate
+    of_drafted: Estimate
+    tallies: tuple[Tally, ...]
+
+
+def measure(answers: Sequence[Answer], choices: Sequence[Choices], length: int) -> Measured | None:
+    """Returns the acceptance with K = `length`; None where nothing was drafted.
+
+    `choices` are the draft's own after each beginning of each answer.
+    """
+    replays = [
+        replay(answer, DRAFT_MODEL, said, length) for answer, said in zip(answers, choices, strict=True)
+    ]
+    tallies = tuple(map(_tally, replays))
+    if not any(tally.drafted for tally in tallies):
+        return None
+    accepted = [tally.accepted for tally in tallies]
+    return Measured(
+        acceptance_of(replays),
+        ratio(accepted, [tally.reached for tally in tallies]),
+        ratio(accepted, [tally.drafted for tally in tallies]),
+        tallies,
+    )
+
+
+def _tally(replayed: Replay) -> Tally:
+    rounds = replayed.rounds.items()
+    return Tally(
+        sum(times * one.accepted for one, times in rounds),
+        sum(times * min(one.accepted + 1, one.length) for one, times in rounds),
+        sum(times * one.length for one, times in rounds),
+    )
+
+
+def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> Estimate:
+    """Returns a share after over the same before, of (part, whole) for each answer.
+
+    The variance is that of the logarithm of a ratio of two ratios, linearized (Cochran, "Sampling
+    techniques", section 6.19), so that what the same answer adds to both sides does not widen the interval.
+    """
+    old, tried, new, tried_anew = (
+        sum(pair[side] for pair in pairs) for pairs in (before, after) for side in (0, 1)
+    )
+    if not (old and new):
+        return Estimate(math.inf if new else 0.0, 0.0, math.inf)
+    value = (new / tried_anew) / (old / tried)
+    if len(before) < 2:
+        return Estimate(value, 0.0, math.inf)
+    parts = [
+        then[0] / new - then[1] / tried_anew - first[0] / old + first[1] / tried
+        for first, then in zip(before, after, strict=True)
+    ]
+    error = math.sqrt(len(parts) / (len(parts) - 1) * sum(part * part for part in parts))
+    width = math.exp(student(len(parts) - 1) * error)
+    return Estimate(value, value / width, value * width)

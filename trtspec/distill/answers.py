@@ -1,0 +1,131 @@
+"""The answers that a draft learns from, and those that are kept for measuring it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trtspec.build.plan import make_plan
+from trtspec.digest import digest_of
+from trtspec.distill import targets
+from trtspec.distill.model import chat_template
+from trtspec.distill.pair import Pair
+from trtspec.distill.sampling import Open, sample
+from trtspec.distill.wanted import Wanted
+from trtspec.errors import DatasetError
+from trtspec.progress import Advance, Progress
+from trtspec.roles import Role
+from trtspec.run.runner import run
+from trtspec.steps import build, calibrate, convert
+from trtspec.tune.answer import Answer, in_tokens
+from trtspec.workloads.reading import read_workload
+from trtspec.workloads.recorded import Recorded, read_recorded
+
+Ids = tuple[int, ...]
+Render = Callable[[str], str]
+Show = Callable[[str, int, str], AbstractContextManager[Advance]]
+"""Shows progress: of a label, so many of a unit."""
+_LEAST = 2  # held-out answers: one says nothing of how much answers differ
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What is learned, and what is `held_out`, with a prompt of its own each; `left_out` counts the others.
+
+    They are answers without a token, repeated ones, those behind prompts that leave no room for them, and
+    those to prompts that are held out.
+    """
+
+    learned: tuple[Answer, ...]
+    held_out: tuple[Answer, ...]
+    left_out: int
+
+
+def gather(wanted: Wanted, pair: Pair, show: Show, watch: Progress) -> Answers:
+    """Returns the answers, which the target gives now if only prompts are given.
+
+    Raises DatasetError for what cannot be read or is too little, and what the target raises.
+    """
+    origin = str(wanted.answers or wanted.workload)
+    render = chat_template(pair.target) if wanted.chat else str
+    bring = _recorded if wanted.answers else partial(_asked, wanted, show, watch)
+    held_out, unasked = bring(pair, render, wanted.held_out) if wanted.held_out else ([], 0)
+    found, more_unasked = bring(pair, render, origin)
+    limit = min(wanted.settings.max_length, pair.max_seq_len)
+    usable = {(answer.prompt, answer.tokens): answer for answer in found if _has_room(answer, limit)}
+    if wanted.held_out:
+        kept = {answer.prompt: answer for answer in held_out if _has_room(answer, pair.max_seq_len)}
+    else:
+        kept = _share({answer.prompt: answer for answer in usable.values()}, wanted)
+    learned = [answer for answer in usable.values() if answer.prompt not in kept]
+    if not learned or len(kept) < _LEAST:
+        problem = f"leaves {len(learned)} answers to learn and {len(kept)} to measure on"
+        raise DatasetError(origin, problem, f"at least 1 and {_LEAST}, with prompts under {limit} tokens")
+    lost = len(found) + len(held_out) - len(learned) - len(kept)
+    return Answers(tuple(learned), tuple(kept.values()), lost + unasked + more_unasked)
+
+
+def _has_room(answer: Answer, limit: int) -> bool:
+    return bool(answer.tokens) and len(answer.prompt) < limit
+
+
+def _share(answers: Mapping[Ids, Answer], wanted: Wanted) -> dict[Ids, Answer]:
+    """Returns a share of the prompts with their answers, chosen at random."""
+    count = min(len(answers), max(_LEAST, round(len(answers) * wanted.held_out_share)))
+    chosen = random.Random(wanted.settings.seed).sample(list(answers), count)  # noqa: S311
+    return {prompt: answers[prompt] for prompt in chosen}
+
+
+def _recorded(pair: Pair, render: Render, name: str) -> tuple[list[Answer], int]:
+    """Reads answers; prompts that have no tokens yet are text as a user says it."""
+    found = [
+        recorded
+        if recorded.prompt_token_ids or recorded.prompt is None
+        else replace(recorded, prompt=render(recorded.prompt))
+        for recorded in read_recorded(Path(name))
+    ]
+    return _in_tokens(found, pair, name), 0
+
+
+def _in_tokens(found: Sequence[Recorded], pair: Pair, source: str | Path) -> list[Answer]:
+    return [in_tokens(recorded, pair.tokenizer, Path(source)) for recorded in found]
+
+
+def _asked(
+    wanted: Wanted, show: Show, watch: Progress, pair: Pair, render: Render, name: str
+) -> tuple[list[Answer], int]:
+    """Asks the target; returns its answers, and how many prompts are too long to be asked.
+
+    What it says is kept in a file that is named after all that it depends on.
+    """
+    workload = read_workload(name)
+    prompts = [replace(prompt, turns=(render(prompt.text),)) for prompt in workload.prompts]
+    limit = pair.max_seq_len - 1
+    fitting = [prompt for prompt in prompts if len(pair.tokenizer.encode(prompt.text)) < limit]
+    made_of: list[Any] = [workload.digest, asdict(wanted.sampling), wanted.chat]
+    if wanted.url:
+        made_of += [wanted.url, wanted.model_name]
+        target: Open = partial(targets.deployment, wanted.url, wanted.model_name, wanted.key, wanted.streams)
+    else:
+        folder, digest = _engine(wanted, watch)
+        made_of.append(digest)
+        target = partial(targets.engine, folder, pair.tokenizer, pair.loaded.recipe.target.model)
+    file = wanted.output / "answers" / f"{workload.name}-{digest_of(made_of)[:8]}.jsonl"
+    with show(f"answers to {workload.name}", len(fitting), "answers") as advance:
+        found = sample(fitting, file, wanted.sampling, target, advance)
+    return _in_tokens(found, pair, file), len(prompts) - len(fitting)
+
+
+def _engine(wanted: Wanted, watch: Progress) -> tuple[Path, str | None]:
+    """Builds the target for the torch backend, if that is not done; returns the engine and its digest."""
+    flags = {"output": str(wanted.output / "target"), "engine.backend": "torch"}
+    made = make_plan(wanted.recipe, flags, watch, to_run=True)
+    kinds = (calibrate.KIND, convert.KIND, build.KIND)
+    steps = [step for step in made.steps if step.role is Role.TARGET and step.kind in kinds]
+    run(steps, made.output, made.digests, watch)
+    return made.output / build.engine(Role.TARGET), steps[-1].digest

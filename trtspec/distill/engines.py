@@ -1,0 +1,44 @@
+"""What a draft would say, asked of its engine of the torch backend, as a server would run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trtspec.atomic import remove
+from trtspec.checkpoint.convert import convert
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.distill.pair import Pair
+from trtspec.engine.engine_options import BuildOptions
+from trtspec.engine.torch_builder import build
+from trtspec.models.source import Source
+from trtspec.progress import Advance
+from trtspec.serving.executors.torch.device import CPU, find_device
+from trtspec.tune.answer import Answer
+from trtspec.tune.forced import Forced
+from trtspec.tune.replay import Choices
+
+
+def choices(
+    draft: Source, pair: Pair, answers: Sequence[Answer], scratch: Path, advance: Advance
+) -> list[Choices]:
+    """Returns what the draft would say after each beginning of each answer.
+
+    Its engine is made in `scratch`, which is removed. On a GPU it computes in its own dtype, on a CPU in
+    float32. `advance` is called with 1 for each answer.
+    """
+    device = find_device(None)
+    longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers) + 1
+    sizes = BuildOptions(1, longest, longest, longest)
+    remove(scratch)
+    try:
+        convert(draft, ConvertOptions("float32" if device == CPU else draft.dtype), scratch / "checkpoint")
+        build(scratch / "checkpoint", sizes, scratch / "engine")
+        forced = Forced(scratch / "engine", device, pair.target.vocab_size, pair.tokenizer.end_ids)
+        said = []
+        for answer in answers:
+            said.append(forced.choices(answer))
+            advance(1)
+        return said
+    finally:
+        remove(scratch)

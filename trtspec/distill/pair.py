@@ -1,0 +1,65 @@
+"""The two models of a recipe, as far as a distillation reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.distill.model import check_trainable
+from trtspec.errors import EngineError, ModelError
+from trtspec.models.headers_only import fetch_headers
+from trtspec.models.hub import fetch
+from trtspec.models.pair import compare, read_member, refuse
+from trtspec.models.source import Source
+from trtspec.plan.resolve import MAX_DRAFT_LEN
+from trtspec.progress import Progress
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.roles import Role
+from trtspec.serving.errors import TokenizerError
+from trtspec.serving.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The draft with its weights, and of the target what its tokenizer and its configuration say."""
+
+    loaded: LoadedRecipe
+    target: Source
+    draft: Source
+    tokenizer: Tokenizer
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """K: the recipe's, or else the longest draft that its target verifies."""
+        speculation = self.loaded.recipe.speculation
+        return speculation.num_draft_tokens or speculation.max_draft_len or MAX_DRAFT_LEN
+
+    @property
+    def max_seq_len(self) -> int:
+        """The longest prompt and answer in tokens that both models were made for and the recipe serves."""
+        own = min(self.target.max_position, self.draft.max_position)
+        return min(own, self.loaded.recipe.engine.max_seq_len or own)
+
+
+def read_pair(loaded: LoadedRecipe, watch: Progress) -> Pair:
+    """Reads both models; of the target on the Hub no weights are downloaded.
+
+    Raises ModelError for a draft that cannot be trained, and PairError for models that do not fit.
+    """
+    models = loaded.recipe.models
+    if Role.DRAFT not in models:
+        kind = loaded.recipe.speculation.method.kind
+        raise ModelError(loaded.path, f"has no draft to train: its method is {kind}", "add a draft section")
+    folders: dict[Role, Path] = {}
+    for role, model in models.items():
+        location, bring = loaded.model_location(model), fetch if role is Role.DRAFT else fetch_headers
+        folders[role] = location if isinstance(location, Path) else bring(location, model.revision, watch)
+    target, draft = read_member(folders[Role.TARGET]), read_member(folders[Role.DRAFT])
+    refuse(str(loaded.path), compare(target, draft, loaded.recipe.engine.max_seq_len))
+    check_trainable(draft.source)
+    try:
+        tokenizer = Tokenizer.load(target.source.folder)
+    except TokenizerError as error:
+        raise EngineError(error.path, error.problem) from error
+    tokenizer.end_ids = target.source.end_ids or tokenizer.end_ids
+    return Pair(loaded, target.source, draft.source, tokenizer)
