@@ -16,6 +16,7 @@ _ACCEPTED = "spec_decode_num_accepted_tokens"
 _PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
 _QUERIES, _HITS = "prefix_cache_queries", "prefix_cache_hits"
 _DRAFT_S, _VERIFY_S, _OVERHEAD_S = (f"round_{part}_seconds" for part in ("draft", "verification", "overhead"))
+_SHARE = "trtspec:speculation_share"
 _AT_WORK = ("num_requests_running", "num_requests_waiting")
 
 
@@ -48,6 +49,12 @@ class Meanwhile:
         asked = self._grown(_QUERIES, engine="target") or self._grown(_QUERIES)
         found = self._grown(_HITS, engine="target") or self._grown(_HITS)
         return found / asked if asked else None
+
+    @property
+    def speculation_share(self) -> float:
+        """The share of requests that had drafts: below 1 while a roll-out has not come to all."""
+        looks = (self._before, self._after)
+        return min((share for look in looks for _, share in look.of(_SHARE)), default=1.0)
 
     def _grown(self, name: str, **labels: str) -> float:
         """Returns the growth; a server that was started anew in between counts from its start."""

@@ -21,6 +21,12 @@ def _notes(plan: Plan, measured: Sequence[Measured]) -> Iterator[str]:
     for level in measured:
         for arm in plan.arms:
             yield from _of_requests(level, arm)
+        share = level.meanwhile.speculation_share if level.meanwhile else 1.0
+        if share < 1 and plan.num_draft_tokens is None:
+            yield (
+                f"{level.load}: the server's roll-out gives drafts to {share:.0%} of requests without a K; "
+                "--num-draft-tokens gives them to all"
+            )
         samples = list(_samples(level, "speculative"))
         late = sum(sample.sent - sample.intended > _LATE_S for sample in samples)
         if level.load.kind == "rate" and late > _LATE_SHARE * len(samples):

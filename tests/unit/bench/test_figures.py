@@ -9,10 +9,14 @@ import pytest
 
 from trtspec.bench.figures import figures, keeps
 from trtspec.bench.inside import Meanwhile, is_idle
-from trtspec.bench.result import Acceptance, Inside, RoundTimes, Targets
+from trtspec.bench.measure import Measured
+from trtspec.bench.notes import notes
+from trtspec.bench.plan import Plan
+from trtspec.bench.result import Acceptance, Inside, Load, RoundTimes, Targets
 from trtspec.bench.sample import Block, Sample
 from trtspec.endpoints.endpoint import Counts
 from trtspec.monitoring.scrape import parse
+from trtspec.workloads.workload import Workload
 
 # Due at 1, sent late at 1.5; text at 2, 3 and 4, of five tokens.
 SAMPLE = Sample("p", "c", 0, 1.0, 1.5, 4.0, (2.0, 3.0, 4.0), 30, 7, 5)
@@ -129,6 +133,21 @@ def test_what_a_server_says_is_what_grew(text: str) -> None:
     assert not is_idle(parse(after, 1.0))
 
 
+@pytest.mark.parametrize(("before", "after", "share"), [(1, 1, 1.0), (0, 1, 0.0), (1, 0.05, 0.05)])
+def test_a_roll_out_that_has_not_come_to_all_is_told(before: float, after: float, share: float) -> None:
+    """Also where it has moved meanwhile; requests that name their K take no part in it."""
+    looks = [
+        parse(f'trtspec:speculation_share{{model="m"}} {value}', float(at))
+        for at, value in enumerate((before, after))
+    ]
+    load, told = Load("streams", 4), "roll-out gives drafts to"
+    measured = [Measured(load, [], [], Meanwhile(*looks))]
+    plan = Plan(Workload("w", "w.jsonl", ()), (load,), paired=True)
+    assert any(f"{told} {share:.0%}" in note for note in notes(plan, measured)) == (share < 1)
+    assert not any(told in note for note in notes(replace(plan, num_draft_tokens=4), measured))
+
+
 def test_a_server_that_says_nothing_has_said_nothing() -> None:
     found = Meanwhile(parse("", 0.0), parse("", 1.0))
     assert (found.drafts, found.kv_reuse, found.round_times) == (None, None, None)
+    assert found.speculation_share == 1
