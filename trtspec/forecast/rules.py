@@ -60,8 +60,8 @@ class Expected:
 class Facts:
     """What a plan knows of its pair. `draft_*` are None where there is no draft model.
 
-    `requests` of full length fit into the KV caches, of `max_batch_size` that may come at once; both are None
-    where memory is not a GPU's. `problem` is why the engines do not fit. `length` is K, or the longest that a
+    `requests` of full length fit into the KV caches, of `max_batch_size` that may come at once. `problem` is
+    why the engines do not fit. `length` is K, or the longest that a
     policy may choose.
     """
 
@@ -70,7 +70,7 @@ class Facts:
     draft_bytes: int | None
     length: int
     max_batch_size: int
-    requests: int | None = None
+    requests: int
     problem: str | None = None
     expected: Expected | None = None
 
@@ -104,7 +104,7 @@ def advise(facts: Facts, measured: Measured | None) -> Advice:
         _acceptance(facts, seen),
         _gpu_use(seen),
         _answers(seen),
-        _break_even(facts, seen),
+        _break_even(seen),
     ]
     return Advice(tuple(rules), tuple(_checklist(facts, seen)), _words(rules, facts, seen))
 
@@ -147,8 +147,6 @@ def _memory(facts: Facts) -> Judgement:
     rule = "memory for the whole batch"
     if facts.problem:
         return Judgement(rule, "no", "does not fit", facts.problem)
-    if facts.requests is None:
-        return Judgement(rule, "unmeasured", "not a GPU's", "")
     number = f"{facts.requests} requests at full length, max_batch_size {facts.max_batch_size}"
     short = facts.requests < facts.max_batch_size
     return Judgement(rule, _if(not short), number, "batch instead, or free memory" if short else "")
@@ -207,7 +205,7 @@ def _answers(seen: Measured) -> Judgement:
     return Judgement(rule, _if(holds), f"{seen.answer_tokens:.0f} tokens", then)
 
 
-def _break_even(facts: Facts, seen: Measured) -> Judgement:
+def _break_even(seen: Measured) -> Judgement:
     rule = "faster with drafts than without"
     if seen.decision in ("unmeasured", "undecided"):
         number = "" if seen.decision == "unmeasured" else "the intervals leave it open"
@@ -244,9 +242,7 @@ def _checklist(facts: Facts, seen: Measured) -> list[Judgement]:
         Judgement(
             "tuning: K against what a draft costs, memory at the batch sizes wanted",
             "no" if facts.problem else "unmeasured" if seen.decision == "unmeasured" else "yes",
-            f"K up to {facts.length}, {facts.requests} requests at full length"
-            if facts.requests is not None
-            else f"K up to {facts.length}",
+            f"K up to {facts.length}, {facts.requests} requests at full length",
             "trtspec tune finds K by measurement",
         ),
         Judgement("rollout: step by step, watched, with a way back", "unmeasured", "", "trtspec rollout"),
@@ -260,7 +256,7 @@ def _words(rules: Sequence[Judgement], facts: Facts, seen: Measured) -> str:
         return seen.words
     if seen.gpu_use is not None and seen.gpu_use > BUSY:
         return f"batch instead: the GPU is busy for {seen.gpu_use:.0%} of the time without drafts"
-    if facts.requests is not None and facts.requests < facts.max_batch_size:
+    if facts.requests < facts.max_batch_size:
         return f"batch instead: the KV cache holds {facts.requests} of {facts.max_batch_size} requests"
     even = facts.expected.break_even if facts.expected else None
     if facts.expected and even is None:

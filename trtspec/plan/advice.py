@@ -5,6 +5,7 @@ from __future__ import annotations
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.forecast.outlook import best, break_even
 from trtspec.forecast.rules import Advice, Expected, Facts, Measured, advise
+from trtspec.plan.embedded import Embedded
 from trtspec.plan.memory import Budget
 from trtspec.plan.resolved import Resolved
 from trtspec.plan.speed import Speed
@@ -15,21 +16,28 @@ _LONGEST = 32
 
 
 def advice(
-    resolved: Resolved, budget: Budget | None, speed: Speed | None, measured: Measured | None
+    resolved: Resolved,
+    budget: Budget | None,
+    on_cpu: Embedded | None,
+    speed: Speed | None,
+    measured: Measured | None,
 ) -> Advice:
     """Returns the rules and the checklist with their verdicts.
 
-    `budget` and `speed` are None where the plan has none, and `measured` where nothing was.
+    Each of the others is None where the plan has none, and `measured` where nothing was.
     """
     target, draft = resolved.target, resolved.engines.get(Role.DRAFT)
+    memories = [memory for memory in (budget, on_cpu) if memory]
+    rooms = [memory.requests for memory in memories]
+    problems = [memory.problem for memory in memories if memory.problem]
     facts = Facts(
         target_parameters=target.model.source.parameters,
         draft_parameters=draft.model.source.parameters if draft else None,
         draft_bytes=checkpoint_size(draft.model.source, draft.checkpoint) if draft else None,
         length=resolved.num_draft_tokens or target.options.max_draft_len,
         max_batch_size=target.options.max_batch_size,
-        requests=budget.requests if budget else None,
-        problem=budget.problem if budget else None,
+        requests=min(rooms, default=0),
+        problem="; ".join(problems) or None,
         expected=_expected(speed) if speed else None,
     )
     return advise(facts, measured)

@@ -37,6 +37,11 @@ class Embedded:
     because: str
 
     @property
+    def requests(self) -> int:
+        """How many requests of full length each cache holds."""
+        return self.tokens // self.max_seq_len
+
+    @property
     def problem(self) -> str | None:
         """Why the engines cannot work on this machine; None if they can."""
         if self.tokens < self.max_seq_len:

@@ -34,14 +34,14 @@ def look_ahead(
     resolved: Resolved, host: ProcessShare, context: int | None = None, measured: Measured | None = None
 ) -> Outlook:
     """Returns the outlook; texts have `context` tokens on average, `measured` is what a run has told."""
-    memory = budget(resolved)
+    memory, on_cpu = budget(resolved), embedded(resolved, host)
     no_speed = unforeseeable(resolved)
     expected = speed(resolved, memory, context) if memory and not no_speed else None
     return Outlook(
         memory,
-        embedded(resolved, host),
+        on_cpu,
         expected,
         no_speed,
         tuple(alternatives(resolved)) if memory and memory.problem else (),
-        advice(resolved, memory, expected, measured),
+        advice(resolved, memory, on_cpu, expected, measured),
     )

@@ -34,8 +34,8 @@ def draw(speed: Speed, title: str, file: Path) -> None:
         lengths.plot(streams, [row.best[number].length for row in speed.rows], **style)
     gains.axhline(1, color="0.4", linewidth=0.8, linestyle="--")
     gains.set_ylabel("times the tokens a second without drafts")
-    lengths.set_ylabel(f"best draft length, at most {speed.longest}")
-    lengths.set_ylim(0, speed.longest + 0.5)
+    lengths.set_ylabel(f"best draft length, at most {speed.pair.longest}")
+    lengths.set_ylim(0, speed.pair.longest + 0.5)
     for axes in (gains, lengths):
         _label(axes, speed)
     lines = gains.get_lines()[: len(ACCEPTANCES)][::-1]

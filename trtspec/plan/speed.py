@@ -51,11 +51,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The forecast of a plan: texts have `context` tokens on average, drafts at most `longest`."""
+    """The forecast of a plan, for texts of `context` tokens on average."""
 
     pair: Pair
     context: int
-    longest: int
     rows: tuple[Row, ...]
 
     def at(self, streams: int) -> Load:
@@ -83,7 +82,7 @@ def speed(resolved: Resolved, budget: Budget, context: int | None = None) -> Spe
         ROUND_S[resolved.layout],
         options.max_draft_len,
     )
-    return Speed(pair, context, pair.longest, tuple(_rows(pair, context, budget, STREAMS)))
+    return Speed(pair, context, tuple(_rows(pair, context, budget, STREAMS)))
 
 
 def _rows(pair: Pair, context: int, budget: Budget, streams: Sequence[int]) -> list[Row]:

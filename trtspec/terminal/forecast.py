@@ -34,8 +34,10 @@ def print_speed(speed: Speed, gpu: str, places: int) -> None:
     )
     out.result(
         f"expected of {gpu} with texts of {speed.context:,} tokens: tokens/s without drafts, and how many"
-        f" times that with the best K up to {speed.longest}, by how likely a draft token is accepted"
+        f" times that with the best K up to {speed.pair.longest}, by how likely a draft token is accepted"
     )
+    if speed.pair.draft is None:
+        out.result("drafts are looked up and cost nothing; where nothing is found, the target goes on alone")
     out.table(rows, header=header)
 
 
@@ -51,7 +53,7 @@ def speed_as_json(speed: Speed) -> dict[str, Any]:
 
     return {
         "context": speed.context,
-        "max_draft_len": speed.longest,
+        "max_draft_len": speed.pair.longest,
         "round_overhead": speed.pair.overhead_s,
         "streams": [
             {
