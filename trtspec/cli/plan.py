@@ -76,7 +76,9 @@ def plan(
     longest = made.resolved.target.options.max_seq_len
     if context and context > longest:
         raise typer.BadParameter(f"{context} is more than a text may have: max_seq_len is {longest}")
-    outlook = look_ahead(made.resolved, look(), context, _measured(measured))
+    outlook = look_ahead(
+        made.resolved, look(), context, _measured(measured, made.resolved.loaded.recipe.name)
+    )
     if json:
         out.json(_as_json(made, outlook))
     else:
@@ -90,11 +92,16 @@ def plan(
         out.warning(f"{on_cpu.problem}: a smaller max_seq_len or more memory help")
 
 
-def _measured(result: Path | None) -> Measured | None:
+def _measured(file: Path | None, recipe: str) -> Measured | None:
     from trtspec.bench.measured import measured
     from trtspec.bench.result import read
 
-    return measured(read(result)) if result else None
+    if file is None:
+        return None
+    result = read(file)
+    if result.model.recipe not in (None, recipe):
+        out.warning(f"{file} was measured of the recipe {result.model.recipe}, this one is {recipe}")
+    return measured(result)
 
 
 def _print(made: Plan, outlook: Outlook) -> None:

@@ -261,6 +261,9 @@ def _words(rules: Sequence[Judgement], facts: Facts, seen: Measured) -> str:
     even = facts.expected.break_even if facts.expected else None
     if facts.expected and even is None:
         return "off: even drafts that are always right would gain nothing"
+    use, answers = seen.gpu_use, seen.answer_tokens
+    if use is not None and use < IDLE and answers is not None and answers > ANSWER_TOKENS:
+        return f"on, by the rules: the GPU is busy for {use:.0%}, answers have {answers:.0f} tokens"
     failed = sum(rule.verdict == "no" for rule in rules)
     against = f", {failed} against" if failed else ""
     worth = "worth a measurement"

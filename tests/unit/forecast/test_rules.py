@@ -93,6 +93,13 @@ def test_a_busy_gpu_means_batching_until_break_even_is_measured() -> None:
     assert advise(FACTS, replace(MEASURED, gpu_use=0.9)).words == MEASURED.words
 
 
+def test_an_idle_gpu_and_long_answers_mean_on() -> None:
+    seen = replace(MEASURED, decision="unmeasured", words="")
+    assert advise(FACTS, seen).words == "on, by the rules: the GPU is busy for 30%, answers have 200 tokens"
+    assert not advise(FACTS, replace(seen, answer_tokens=50)).words.startswith("on")
+    assert not advise(FACTS, replace(seen, gpu_use=0.6)).words.startswith("on")
+
+
 def test_answers_of_over_a_hundred_tokens() -> None:
     short, long = (advise(FACTS, replace(MEASURED, answer_tokens=tokens)) for tokens in (100, 101))
     assert (rule(short, "answers").verdict, rule(long, "answers").verdict) == ("no", "yes")
