@@ -32,6 +32,7 @@ SCRIPTS = {
             "coordinator",
             "lookup",
             "methods",
+            "forecast",
             "triton_overhead",
             "executor",
             "busy_core",
@@ -88,7 +89,7 @@ def promised(results: dict[str, Any]) -> list[Bar]:
             for name, found in results["lookup"].items()
         ),
         Bar("all methods of drafting say the same", float(results["methods"]["same_text"]), 1, True),
-        *(Bar(**held) for held in results["methods"]["bars"]),
+        *(Bar(**held) for name in ("methods", "forecast") for held in results[name]["bars"]),
         Bar("a round after 131,072 tokens / after 1,024", round(longer / shorter, 2), 1.3, False),
         *under_load(results["load"]),
         *following(results),
