@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.plan.speed import Row, Speed
+    from trtspec.plan.speed import Speed
 
 
 def print_speed(speed: Speed, gpu: str, places: int) -> None:
@@ -18,33 +19,34 @@ def print_speed(speed: Speed, gpu: str, places: int) -> None:
         (
             row.streams,
             f"{row.tokens_per_second:,.0f}",
-            f"{row.plain.seconds * 1000:.1f} ms",
-            row.plain.bottleneck,
-            *(f"{one.speedup:.2f} K {one.length}" if one.length else "-" for one in row.best),
+            *(f"{one.speedup:.2f}@{one.length}" if one.length else "-" for one in row.best),
             "never" if row.break_even is None else f"{row.break_even:.2f}",
-            _limit(row, places),
         )
         for row in speed.rows
     ]
-    header = (
-        *("streams", "tokens/s", "a step", "limit"),
-        *(f"at {acceptance}" for acceptance in ACCEPTANCES),
-        "gains from",
-        "",
-    )
-    out.result(
-        f"expected of {gpu} with texts of {speed.context:,} tokens: tokens/s without drafts, and how many"
-        f" times that with the best K up to {speed.pair.longest}, by how likely a draft token is accepted"
-    )
+    out.result(f"expected of {gpu}, texts of {speed.context:,} tokens: tokens/s without drafts, then")
+    out.result(f"times that @ the best K up to {speed.pair.longest}, by how likely a draft token is accepted")
+    out.table(rows, header=("streams", "tokens/s", *(f"at {value}" for value in ACCEPTANCES), "from"))
+    for line in _notes(speed, places):
+        out.result(line)
+
+
+def _notes(speed: Speed, places: int) -> Iterator[str]:
+    """Yields what is to be known beside the numbers."""
+    first, last = speed.rows[0], speed.rows[-1]
+    yield "from: the acceptance at which drafts begin to gain; -: they gain nothing"
+    span = f"{first.plain.seconds * 1000:.1f} ms for {first.streams} stream"
+    span += f", {last.plain.seconds * 1000:.1f} ms for {last.streams}"
+    limits = [(row.streams, row.plain.bottleneck) for row in speed.rows]
+    changes = [one for number, one in enumerate(limits) if not number or limits[number - 1][1] != one[1]]
+    waits = ", ".join(f"{limit} from {streams} on" for streams, limit in changes)
+    yield f"a step without drafts: {span}; it waits for {waits}"
     if speed.pair.draft is None:
-        out.result("drafts are looked up and cost nothing; where nothing is found, the target goes on alone")
-    out.table(rows, header=header)
-
-
-def _limit(row: Row, places: int) -> str:
-    if not row.fits:
-        return "more than the KV cache holds"
-    return f"max_batch_size is {places}" if row.streams > places else ""
+        yield "drafts are looked up and cost nothing; where nothing is found, there is none"
+    if full := [row.streams for row in speed.rows if not row.fits]:
+        yield f"the KV cache does not hold {full[0]} texts of that length"
+    if places < last.streams:
+        yield f"max_batch_size is {places}: of more streams the others wait in line"
 
 
 def speed_as_json(speed: Speed) -> dict[str, Any]:
