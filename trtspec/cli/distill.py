@@ -64,7 +64,7 @@ def distill(
     max_length: Annotated[
         int, typer.Option(min=2, help="Longest prompt and answer to learn, in tokens.")
     ] = 2048,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers, and of sampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers.")] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Where everything goes; distilled/<name>.")
     ] = None,
@@ -87,24 +87,23 @@ def distill(
     folder = output or Path("distilled", loaded.recipe.name)
     _require_packages()
     from trtspec.atomic import write_atomically
+    from trtspec.distill.deployment import Deployment
     from trtspec.distill.distillation import DRAFT, as_json
     from trtspec.distill.distillation import distill as run
-    from trtspec.distill.sampling import Sampling
     from trtspec.distill.settings import Settings
     from trtspec.distill.wanted import Wanted
 
+    key = api_key_file.read_text(encoding="utf-8").strip() if api_key_file else None
     wanted = Wanted(
         recipe=recipe,
         output=folder,
         workload=workload,
         answers=answers,
         held_out=held_out,
-        url=url,
-        model_name=model_name,
-        streams=streams,
-        key=api_key_file.read_text(encoding="utf-8").strip() if api_key_file else None,
+        deployment=Deployment(url, model_name, key, streams) if url else None,
         chat=chat,
-        sampling=Sampling(max_tokens, temperature, seed),
+        max_tokens=max_tokens,
+        temperature=temperature,
         settings=Settings(batch_size, epochs, learning_rate, max_length, seed),
     )
     changes = _changes(loaded, folder / DRAFT, recipe.parent)

@@ -5,24 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from trtspec.build.plan import make_plan
 from trtspec.digest import digest_of
-from trtspec.distill import targets
+from trtspec.distill import deployment
 from trtspec.distill.model import chat_template
 from trtspec.distill.pair import Pair
-from trtspec.distill.sampling import Open, sample
 from trtspec.distill.wanted import Wanted
-from trtspec.errors import DatasetError
+from trtspec.errors import DatasetError, EngineError
 from trtspec.progress import Advance, Progress
-from trtspec.roles import Role
-from trtspec.run.runner import run
-from trtspec.steps import build, calibrate, convert
+from trtspec.serving.errors import EngineLoadError, ServingError
+from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.tokenizer import Tokenizer
 from trtspec.tune.answer import Answer, in_tokens
+from trtspec.tune.recording import LEAST_ROOM, Asking, record
+from trtspec.tune.workshop import Workshop
+from trtspec.workloads.prompt import Prompt
 from trtspec.workloads.reading import read_workload
 from trtspec.workloads.recorded import Recorded, read_recorded
 
@@ -103,29 +103,40 @@ def _asked(
 
     What it says is kept in a file that is named after all that it depends on.
     """
-    workload = read_workload(name)
+    workload, model = read_workload(name), pair.loaded.recipe.target.model
     prompts = [replace(prompt, turns=(render(prompt.text),)) for prompt in workload.prompts]
-    limit = pair.max_seq_len - 1
-    fitting = [prompt for prompt in prompts if len(pair.tokenizer.encode(prompt.text)) < limit]
-    made_of: list[Any] = [workload.digest, asdict(wanted.sampling), wanted.chat]
-    if wanted.url:
-        made_of += [wanted.url, wanted.model_name]
-        target: Open = partial(targets.deployment, wanted.url, wanted.model_name, wanted.key, wanted.streams)
+    most = pair.max_seq_len - LEAST_ROOM
+    fitting = [prompt for prompt in prompts if len(pair.tokenizer.encode(prompt.text)) <= most]
+    asking = Asking(model, pair.tokenizer.encode, wanted.max_tokens, wanted.temperature)
+    if at := wanted.deployment:
+        whose: object = [at.url, at.model]
+        ask = partial(deployment.record, at.connect, at.streams)
     else:
-        folder, digest = _engine(wanted, watch)
-        made_of.append(digest)
-        target = partial(targets.engine, folder, pair.tokenizer, pair.loaded.recipe.target.model)
+        workshop = Workshop(pair.loaded, wanted.output / "target", pair.num_draft_tokens, watch)
+        target = workshop.target()
+        whose, ask = target.digest, partial(_record_here, target.engine, pair.tokenizer)
+    made_of = [workload.digest, wanted.max_tokens, wanted.temperature, wanted.chat, whose]
     file = wanted.output / "answers" / f"{workload.name}-{digest_of(made_of)[:8]}.jsonl"
     with show(f"answers to {workload.name}", len(fitting), "answers") as advance:
-        found = sample(fitting, file, wanted.sampling, target, advance)
-    return _in_tokens(found, pair, file), len(prompts) - len(fitting)
+        found = ask(file, fitting, asking, advance)
+    return _in_tokens(found, pair, file), len(prompts) - len(found)
 
 
-def _engine(wanted: Wanted, watch: Progress) -> tuple[Path, str | None]:
-    """Builds the target for the torch backend, if that is not done; returns the engine and its digest."""
-    flags = {"output": str(wanted.output / "target"), "engine.backend": "torch"}
-    made = make_plan(wanted.recipe, flags, watch, to_run=True)
-    kinds = (calibrate.KIND, convert.KIND, build.KIND)
-    steps = [step for step in made.steps if step.role is Role.TARGET and step.kind in kinds]
-    run(steps, made.output, made.digests, watch)
-    return made.output / build.engine(Role.TARGET), steps[-1].digest
+def _record_here(
+    engine: Path,
+    tokenizer: Tokenizer,
+    file: Path,
+    prompts: Sequence[Prompt],
+    asking: Asking,
+    advance: Advance,
+) -> list[Recorded]:
+    try:
+        (target,) = load_engines([engine])
+        try:
+            return record(file, prompts, asking, target, tokenizer, advance)
+        finally:
+            target.shutdown()
+    except EngineLoadError as error:
+        raise EngineError(error.subject, error.problem) from error
+    except ServingError as error:
+        raise EngineError(engine, str(error)) from error

@@ -149,7 +149,8 @@ def as_json(result: Distilled, wanted: Wanted) -> dict[str, Any]:
         },
         "left_out": answers.left_out,
         "settings": asdict(wanted.settings),
-        "sampling": None if wanted.answers else asdict(wanted.sampling),
+        "max_tokens": wanted.max_tokens,
+        "temperature": wanted.temperature,
         "loss": {"steps": len(points), "first": points[0].loss, "last": points[-1].loss},
         "num_draft_tokens": result.pair.num_draft_tokens,
         "acceptance": {

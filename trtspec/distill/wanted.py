@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.distill.sampling import Sampling
+from trtspec.distill.deployment import Deployment
 from trtspec.distill.settings import Settings
 
 
@@ -13,10 +13,10 @@ from trtspec.distill.settings import Settings
 class Wanted:
     """A recipe, what its draft shall learn from, and where everything goes.
 
-    Either `workload` names prompts that the target answers, here or, with `url`, at a deployment, whose model
-    is `model_name`, so many `streams` at a time and with an API `key`; or `answers` is a file of answers that
-    it gave. `held_out` is of the same kind and is not learned; without it a share of the others is kept.
-    `chat` wraps prompts that are text in the target's chat template.
+    Either `workload` names prompts that the target answers, at a `deployment` or here; or `answers` is a file
+    of answers that it gave. `held_out` is of the same kind and is not learned; without it a share of the
+    others is kept. `chat` wraps prompts that are text in the target's chat template. An answer has at most
+    `max_tokens`, unless its prompt says how many, and is greedy with `temperature` 0.
     """
 
     recipe: Path
@@ -25,10 +25,8 @@ class Wanted:
     answers: Path | None = None
     held_out: str | None = None
     held_out_share: float = 0.1
-    url: str | None = None
-    model_name: str | None = None
-    key: str | None = field(default=None, repr=False)
-    streams: int = 16
+    deployment: Deployment | None = None
     chat: bool = False
-    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int = 256
+    temperature: float = 0.0
     settings: Settings = field(default_factory=Settings)

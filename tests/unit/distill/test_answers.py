@@ -4,63 +4,74 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from tests.unit.distill.conftest import Run
-from trtspec.distill.sampling import Sampling, sample
+from trtspec.distill.deployment import record
 from trtspec.distill.wanted import Wanted
+from trtspec.endpoints.endpoint import Answer, AskError, Question
 from trtspec.errors import ServerError
+from trtspec.tune.recording import Asking
 from trtspec.workloads.prompt import Prompt
-from trtspec.workloads.recorded import Recorded, read_recorded
+from trtspec.workloads.recorded import read_recorded
 
 PROMPTS = [Prompt(str(number), (f"say {number}",), "numbers") for number in range(40)]
 
 
+ASKING = Asking("parrot", lambda text: [1], 12, 0.0)
+
+
 class Parrot:
-    """Repeats the prompt; after `patience` answers it is gone."""
+    """A server that repeats the prompt; after `patience` answers it is gone."""
+
+    url, model, plain_per_request = "http://parrot", "parrot", True
+    api: Literal["triton", "openai"] = "triton"
 
     def __init__(self, patience: int) -> None:
-        self.at_once, self.asked, self.patience, self.closed = 3, list[str](), patience, False
+        self.asked, self.patience, self.is_closed = list[Question](), patience, False
 
-    async def open(self) -> Parrot:
+    async def connect(self) -> Parrot:
         return self
 
-    async def answer(self, prompt: Prompt, max_tokens: int, options: dict[str, float]) -> Recorded:
+    async def ask(self, question: Question) -> Answer:
         if len(self.asked) >= self.patience:
-            raise ServerError("parrot", "is gone")
-        self.asked.append(prompt.name)
-        return Recorded(prompt.name, prompt=prompt.text, text=prompt.text, sampling=options)
+            raise AskError("unreachable", "is gone", 0.0)
+        self.asked.append(question)
+        return Answer(0.0, question.messages[0].text, finish_reason="stop")
 
     async def close(self) -> None:
-        self.closed = True
+        self.is_closed = True
 
 
 def test_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
     file, first, second, counted = tmp_path / "answers" / "a.jsonl", Parrot(21), Parrot(99), list[int]()
-    with pytest.raises(ServerError):
-        sample(PROMPTS, file, Sampling(), first.open, lambda *_: None)
-    assert first.closed
+    with pytest.raises(ServerError, match=r"http://parrot: prompt \d+: is gone"):
+        record(first.connect, 3, file, PROMPTS, ASKING, lambda *_: None)
+    assert first.is_closed
     with file.open("ab") as stream:  # As if the power had failed while a line was written.
         stream.write(b'{"name": "39", "prompt": "say')
 
-    found = sample(PROMPTS, file, Sampling(), second.open, lambda amount, *_: counted.append(amount))
+    found = record(second.connect, 3, file, PROMPTS, ASKING, lambda amount, *_: counted.append(amount))
 
-    assert [answer.name for answer in found] == [prompt.name for prompt in PROMPTS]
-    assert sorted([*first.asked, *second.asked], key=int) == [prompt.name for prompt in PROMPTS]
+    assert [answer.text for answer in found] == [prompt.text for prompt in PROMPTS]
+    asked = sorted(question.messages[0].text for question in (*first.asked, *second.asked))
+    assert asked == sorted(prompt.text for prompt in PROMPTS)
     assert sum(counted) == 40
     assert {answer.name for answer in read_recorded(file)} == {prompt.name for prompt in PROMPTS}
-    third = Parrot(0)
-    assert sample(PROMPTS, file, Sampling(), third.open, lambda *_: None) == found
+    assert record(Parrot(0).connect, 3, file, PROMPTS, ASKING, lambda *_: None) == found
 
 
-def test_each_prompt_has_numbers_of_its_own() -> None:
-    greedy, sampling = Sampling(), Sampling(temperature=0.7, seed=5)
-    assert greedy.options(3) == {}
-    assert sampling.options(0) == {"temperature": 0.7, "seed": 5}
-    assert len({sampling.options(number)["seed"] for number in range(100)}) == 100
+def test_each_prompt_is_drawn_with_numbers_of_its_own(tmp_path: Path) -> None:
+    server = Parrot(99)
+    asking = replace(ASKING, temperature=0.7)
+    found = record(server.connect, 3, tmp_path / "a.jsonl", PROMPTS, asking, lambda *_: None)
+    assert {question.temperature for question in server.asked} == {0.7}
+    assert len({question.seed for question in server.asked}) == 40
+    assert [answer.sampling for answer in found] == [asking.sampling(number) for number in range(40)]
 
 
 def test_the_target_answers_as_in_transformers(toy: Wanted, run: Run, tmp_path: Path) -> None:
@@ -71,7 +82,7 @@ def test_the_target_answers_as_in_transformers(toy: Wanted, run: Run, tmp_path: 
         answers=None,
         held_out=None,
         workload=str(prompts),
-        sampling=Sampling(max_tokens=12),
+        max_tokens=12,
         settings=replace(toy.settings, epochs=1),
     )
 
@@ -90,7 +101,7 @@ def test_the_target_answers_as_in_transformers(toy: Wanted, run: Run, tmp_path: 
         answers=None,
         held_out=None,
         workload=str(prompts),
-        sampling=Sampling(max_tokens=12),
+        max_tokens=12,
         settings=replace(toy.settings, epochs=1),
     )
     assert file.stat().st_size == size

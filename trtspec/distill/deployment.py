@@ -1,0 +1,107 @@
+"""The target's answers at a deployment; a run that was killed asks only for those that it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtspec.endpoints.endpoint import AskError, Endpoint, Message, Question
+from trtspec.endpoints.finding import find
+from trtspec.errors import ServerError
+from trtspec.progress import Advance
+from trtspec.tune.recording import Asking
+from trtspec.workloads.prompt import Prompt
+from trtspec.workloads.recorded import Recorded, append_recorded, read_recorded
+
+_TIMEOUT_S = 3600.0
+
+Connect = Callable[[], Awaitable[Endpoint]]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A server of the target, with drafts or without: they change no answer."""
+
+    url: str
+    model: str | None = None
+    key: str | None = field(default=None, repr=False)
+    streams: int = 16
+
+    async def connect(self) -> Endpoint:
+        """Finds the model, by Triton's API or OpenAI's; raises UnavailableError."""
+        return (await find(self.url, self.model, chat=False, timeout_s=_TIMEOUT_S, key=self.key)).endpoint
+
+
+def record(
+    connect: Connect, streams: int, file: Path, prompts: Sequence[Prompt], asking: Asking, advance: Advance
+) -> list[Recorded]:
+    """Returns the first turn of each prompt, as it is, with its answer.
+
+    Answers are added to the file as they come, those that it has are not asked for again, and `advance` is
+    called with 1 for each. Raises what `connect` raises, and ServerError.
+    """
+    known = {(answer.name, answer.prompt): answer for answer in _read(file)}
+    missing = [job for job in enumerate(prompts) if (job[1].name, job[1].text) not in known]
+    advance(len(prompts) - len(missing))
+
+    def keep(answer: Recorded) -> None:
+        known[answer.name, answer.prompt] = answer
+        append_recorded(file, [answer])
+        advance(1)
+
+    if missing:
+        asyncio.run(_ask_all(missing, asking, connect, streams, keep))
+    return [known[prompt.name, prompt.text] for prompt in prompts]
+
+
+def _read(file: Path) -> list[Recorded]:
+    return read_recorded(file) if file.is_file() else []
+
+
+async def _ask_all(
+    jobs: Sequence[tuple[int, Prompt]],
+    asking: Asking,
+    connect: Connect,
+    streams: int,
+    keep: Callable[[Recorded], None],
+) -> None:
+    endpoint, left = await connect(), iter(jobs)
+
+    async def work() -> None:
+        for number, prompt in left:
+            keep(
+                await _ask(endpoint, prompt, prompt.max_tokens or asking.max_tokens, asking.sampling(number))
+            )
+
+    workers = [asyncio.create_task(work()) for _ in range(min(streams, len(jobs)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        await endpoint.close()
+
+
+async def _ask(endpoint: Endpoint, prompt: Prompt, max_tokens: int, sampling: dict[str, float]) -> Recorded:
+    question = Question(
+        (Message("user", prompt.text),),
+        max_tokens,
+        temperature=sampling.get("temperature", 0.0),
+        seed=int(sampling["seed"]) if sampling else None,
+    )
+    try:
+        said = await endpoint.ask(question)
+    except AskError as error:
+        raise ServerError(endpoint.url, f"prompt {prompt.name}: {error.problem}") from error
+    return Recorded(
+        prompt.name,
+        prompt.category,
+        prompt=prompt.text,
+        text=said.text,
+        finish_reason="stop" if said.finish_reason == "stop" else "length",
+        model=endpoint.model,
+        sampling=sampling,
+    )
