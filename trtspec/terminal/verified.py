@@ -67,7 +67,7 @@ def _row(way: Comparison, *, is_noise: bool) -> tuple[str, ...]:
 
 def _name(way: Comparison) -> str:
     if way.by:
-        return f"{way.by}, plain"
+        return f"{way.by}, one by one" if way.concurrency == 1 else f"{way.by}, {way.concurrency} at once"
     lengths = {None: "K as deployed", 0: "plain"}
     length = lengths.get(way.num_draft_tokens, f"K={way.num_draft_tokens}")
     return f"{length}, {'one by one' if way.concurrency == 1 else f'{way.concurrency} at once'}"

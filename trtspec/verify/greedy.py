@@ -10,7 +10,7 @@ from trtspec.verify.comparison import common_rows, first_difference
 from trtspec.verify.margin import Margins, margins
 from trtspec.verify.prompts import Asked, Vocabulary
 from trtspec.verify.result import Comparison, Difference
-from trtspec.verify.subject import END, Answer, Question, Row, Sides, Subject
+from trtspec.verify.subject import END, PLAIN, Answer, Question, Row, Sides, Subject
 from trtspec.verify.tolerance import Tolerance, most_moved, tolerance
 
 TOP = 5
@@ -64,11 +64,12 @@ class GreedyCheck:
         again = await self.ask(plain, Way(k, concurrency))
         noise = _most(alone, again)
         bound = tolerance(dtype, noise, given)
-        compared = [await self.compare(alone, again, Way(k, concurrency), bound)]
+        by_itself = await self.compare(alone, again, Way(PLAIN, concurrency), bound)
+        compared = []
         for way in ways:
             answers = await self.ask(self._sides.speculative, way)
             compared.append(await self.compare(alone, answers, way, bound))
-        return Greedy(bound, compared[0], tuple(compared[1:]), self._misread(again), tuple(alone))
+        return Greedy(bound, by_itself, tuple(compared), self._misread(again), tuple(alone))
 
     async def ask(self, subject: Subject, way: Way, in_ids: bool = False) -> list[Answer]:
         """Returns the answers to all prompts, in their order."""

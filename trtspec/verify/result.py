@@ -148,6 +148,8 @@ class Result:
         if any(each.drafted == 0 for each in self.comparisons):
             lengths = [_length(each) for each in self.comparisons if each.drafted == 0]
             found.append(f"nothing was drafted ({', '.join(dict.fromkeys(lengths))}), so nothing is proved")
+        if sum(each.drafted or 0 for each in self.comparisons) and not self._accepted:
+            found.append("no draft token was accepted, so acceptance was never tried")
         if self.second_opinion is not None and self.second_opinion.faults:
             found.append(f"{self.second_opinion.by} contradicts plain decoding by more than rounding")
         return found
@@ -155,6 +157,10 @@ class Result:
     @property
     def is_lossless(self) -> bool:
         return not self.reasons
+
+    @property
+    def _accepted(self) -> int:
+        return sum(each.accepted or 0 for each in self.comparisons)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns all of it for JSON, with the verdict."""

@@ -22,8 +22,12 @@ TIMES_NOISE = 2.0
 The largest move of some thousand places is far out in the tail already; verifications use kernels of other
 shapes than either plain run, which are as many rounding errors again, and not more.
 """
-MOST = 1.0
-"""The most that any bound may be: a token that is e times as likely as another is no tie with it."""
+CEILINGS = {"float32": 2.0**-5, "float16": 2.0**-2, "bfloat16": 1.0, "fp8": 1.0}
+"""The most that the bound may be by the type of the numbers, and the most noise that rounding explains.
+
+A GPU may multiply float32 as TF32, which rounds like float16. A token that is e times as likely as another
+is no tie with it, whatever the type.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,14 @@ class Tolerance:
         if self.is_given:
             return "as asked for"
         if self.noise is not None and self.value > FLOORS[self.dtype]:
-            return f"{TIMES_NOISE:g} times what plain decoding moved by itself, at most {MOST:g}"
+            most = CEILINGS[self.dtype]
+            return f"{TIMES_NOISE:g} times what plain decoding moved by itself, at most {most:.2g}"
         return f"what {self.dtype} rounds, and at least {TIMES_NOISE:g} times the noise of plain decoding"
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether plain decoding moves so much by itself that nothing can be told from it."""
-        return self.noise is not None and self.noise > MOST
+        """Whether plain decoding moves by itself farther than rounding can move it."""
+        return self.noise is not None and self.noise > CEILINGS[self.dtype]
 
 
 def tolerance(dtype: str | None, noise: float | None, given: float | None = None) -> Tolerance:
@@ -59,7 +64,8 @@ def tolerance(dtype: str | None, noise: float | None, given: float | None = None
     known = dtype or ASSUMED
     if given is not None:
         return Tolerance(given, known, noise, is_given=True)
-    return Tolerance(max(FLOORS[known], min(TIMES_NOISE * (noise or 0.0), MOST)), known, noise)
+    value = min(max(FLOORS[known], TIMES_NOISE * (noise or 0.0)), CEILINGS[known])
+    return Tolerance(value, known, noise)
 
 
 def of_two_engines(bound: Tolerance) -> Tolerance:

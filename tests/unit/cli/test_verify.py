@@ -60,7 +60,7 @@ def test_a_second_opinion_that_contradicts_is_a_fault_with_its_place(built: Path
     lines = done.stdout.splitlines()
     assert lines[-1] == "not proved lossless: vLLM 0 contradicts plain decoding by more than rounding"
     (fault,) = [line for line in lines if line.startswith("fault")]
-    assert fault == "fault  code-1, token 0 (vLLM 0, plain)"
+    assert fault == "fault  code-1, token 0 (vLLM 0, one by one)"
     again = next(line.partition("again: ")[2] for line in lines if "again: " in line)
     assert shlex.split(again)[:3] == ["trtspec", "verify", str(built / "recipe.yaml")]
     assert "--prompt code-1" in again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtspec.verify.tolerance import FLOORS, MOST, moved, tolerance
+from trtspec.verify.tolerance import CEILINGS, FLOORS, moved, tolerance
 
 
 def test_the_bound_is_that_of_the_type_until_the_noise_is_greater() -> None:
@@ -15,9 +15,11 @@ def test_the_bound_is_that_of_the_type_until_the_noise_is_greater() -> None:
 
 
 def test_no_noise_excuses_a_token_that_is_much_less_likely() -> None:
-    assert tolerance("bfloat16", 0.9).value == MOST
+    assert tolerance("bfloat16", 0.9).value == CEILINGS["bfloat16"] == 1
     assert not tolerance("bfloat16", 0.9).is_hopeless
     assert tolerance("bfloat16", 1.1).is_hopeless
+    assert tolerance("float32", 0.1).is_hopeless
+    assert tolerance("float32", 0.1).value < 0.1
 
 
 def test_a_bound_that_is_given_holds() -> None:
