@@ -152,6 +152,9 @@ def tune(
         out.json({**as_json(found), "recipe": written and str(written)})
     else:
         print_outcome(found, written)
+    before, now = loaded.recipe.speculation, written and load(written).recipe.speculation
+    if now and now.num_draft_tokens and before.num_draft_tokens is None:
+        out.hint("it fixes K; without num_draft_tokens the adaptive policy follows acceptance and load")
 
 
 @contextmanager

@@ -19,7 +19,8 @@ _OPTIONS = tuple(option.name for option in fields(SamplingConfig))
 class Answer:
     """What the target said to `prompt`: `tokens`, and behind them an end token where it `stopped` by itself.
 
-    With a `sampling` that is not greedy, token i was drawn with number `seed + i`.
+    With a `sampling` that is not greedy, token i was drawn with number `seed + i`. Without a seed that number
+    is unknown, and a draft draws independently of the target.
     """
 
     name: str

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trtspec.digest import digest_of
 from trtspec.errors import DatasetError
 from trtspec.progress import Advance
-from trtspec.serving.completion import CompletionRequest, EndReason
+from trtspec.serving.completion import CompletionRequest, Delta, EndReason
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Executor, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
@@ -34,8 +35,17 @@ class Asking:
     max_tokens: int
     temperature: float
 
-    def sampling(self, number: int) -> dict[str, float]:
-        return {"temperature": self.temperature, "seed": number << 32} if self.temperature else {}
+    def sampling(self, prompt: Sequence[int]) -> dict[str, float]:
+        """Returns the options with which a prompt is answered; the seed is of its tokens."""
+        seed = int(digest_of(list(prompt))[:8], 16) << 32
+        return {"temperature": self.temperature, "seed": seed} if self.temperature else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    prompt: Prompt
+    tokens: tuple[int, ...]
+    most: int
 
 
 def record(
@@ -50,21 +60,14 @@ def record(
 
     Prompts that leave no room for an answer are left out. Raises `DatasetError` if all do.
     """
-    known = {answer.name: answer for answer in read_recorded(file)} if file.exists() else {}
-    jobs = []
-    for number, prompt in enumerate(prompts):
-        tokens = asking.encode(prompt.text)
-        room = target.limits.max_seq_len - target.limits.max_draft_len - len(tokens)
-        if tokens and room >= LEAST_ROOM:
-            jobs.append(
-                (f"{prompt.name}#{number}", prompt, tokens, min(room, prompt.max_tokens or asking.max_tokens))
-            )
+    known = {answer.prompt_token_ids: answer for answer in (read_recorded(file) if file.exists() else ())}
+    jobs = {job.tokens: job for job in _jobs(prompts, asking, target)}
     if not jobs:
         problem = (
             f"no prompt leaves room for {LEAST_ROOM} tokens: texts have {target.limits.max_seq_len} at most"
         )
         raise DatasetError("workload", problem, "raise engine.max_seq_len, or take shorter prompts")
-    advance(sum(name in known for name, *_ in jobs))
+    advance(len(jobs.keys() & known.keys()))
 
     async def all_of_them() -> None:
         coordinator, places = (
@@ -72,33 +75,48 @@ def record(
             asyncio.Semaphore(target.limits.max_batch_size),
         )
 
-        async def one(number: int, name: str, prompt: Prompt, tokens: list[int], most: int) -> None:
-            sampling = asking.sampling(number)
+        async def one(job: _Job) -> None:
+            sampling = asking.sampling(job.tokens)
             request = CompletionRequest(
-                prompt_token_ids=tokens,
-                max_tokens=most,
+                prompt_token_ids=job.tokens,
+                max_tokens=job.most,
                 sampling=SamplingConfig(**sampling),  # type: ignore[arg-type]
             )
             async with places:
                 delta = await coordinator.complete(request)
-            assert delta.completion is not None
-            stopped = delta.completion.end_reason is EndReason.END_ID
-            known[name] = Recorded(
-                name,
-                prompt.category,
-                prompt.text,
-                tuple(tokens),
-                delta.text,
-                tuple(delta.token_ids),
-                "stop" if stopped else "length",
-                asking.model,
-                sampling,
-            )
-            append_recorded(file, [known[name]])
+            answer = known[job.tokens] = _recorded(job, delta, asking.model, sampling)
+            append_recorded(file, [answer])
             advance(1)
 
-        missing = [(number, *job) for number, job in enumerate(jobs) if job[0] not in known]
-        await asyncio.gather(*(one(*job) for job in missing))
+        await asyncio.gather(*(one(job) for job in jobs.values() if job.tokens not in known))
 
     asyncio.run(all_of_them())
-    return [known[name] for name, *_ in jobs]
+    return [
+        replace(known[job.tokens], name=job.prompt.name, category=job.prompt.category)
+        for job in jobs.values()
+    ]
+
+
+def _jobs(prompts: Sequence[Prompt], asking: Asking, target: Executor) -> Iterator[_Job]:
+    limits = target.limits
+    for prompt in prompts:
+        tokens = tuple(asking.encode(prompt.text))
+        room = limits.max_seq_len - limits.max_draft_len - len(tokens)
+        if tokens and room >= LEAST_ROOM:
+            yield _Job(prompt, tokens, min(room, prompt.max_tokens or asking.max_tokens))
+
+
+def _recorded(job: _Job, delta: Delta, model: str, sampling: dict[str, float]) -> Recorded:
+    assert delta.completion is not None
+    stopped = delta.completion.end_reason is EndReason.END_ID
+    return Recorded(
+        job.prompt.name,
+        job.prompt.category,
+        job.prompt.text,
+        job.tokens,
+        delta.text,
+        tuple(delta.token_ids),
+        "stop" if stopped else "length",
+        model,
+        sampling,
+    )

@@ -79,9 +79,7 @@ class Session:
         """Returns what the target answers, here, to the first turns of prompts."""
         target = self._workshop.target()
         asking = Asking(self._loaded.recipe.target.model, self._encoder(chat), max_tokens, temperature)
-        file = self._kept.answers(
-            target.digest, max_tokens, temperature, chat, [prompt.text for prompt in prompts]
-        )
+        file = self._kept.answers(target.digest, max_tokens, temperature)
         with self._count("the target's own answers", len(prompts)) as advance:
             (engine,) = load_engines([target.engine])
             try:

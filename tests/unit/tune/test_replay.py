@@ -21,7 +21,7 @@ from trtspec.tune.answer import Answer
 from trtspec.tune.forced import Forced
 from trtspec.tune.replay import replay
 
-TOKENS, LONGEST = 40, 8
+TOKENS, LONGEST = 32, 8
 METHODS = {
     "draft_model": DRAFT_MODEL,
     "ngram": Drafting("ngram", {"prompt_lookup_min": 2, "prompt_lookup_max": 8}),

@@ -125,6 +125,14 @@ def test_recorded_answers_are_taken_as_they_are(pair_recipe: Path, prompts: Path
     assert found["best"]["scores"][0]["acceptance"]["per_token"] > 0.8
 
 
+@pytest.mark.usefixtures("cheap")
+def test_drawn_answers_keep_the_numbers_that_they_were_drawn_with(pair_recipe: Path, prompts: Path) -> None:
+    words = ("--workload", prompts, "--temperature", 0.7, "--method", "draft_model", "--longest", 2)
+    found = tune(pair_recipe, *words)
+    assert found["best"]["candidate"] == "target"
+    assert found["best"]["scores"][0]["acceptance"]["per_token"] > 0.85
+
+
 def test_a_draft_with_another_tokenizer_is_refused_and_the_rest_goes_on(
     pair_recipe: Path, prompts: Path, cheap: None, llama_folder: Callable[..., Path]
 ) -> None:
