@@ -1,7 +1,4 @@
-"""Faults as they have been made in engines and coordinators that speculate, each to be switched on.
-
-All but the first line of each is what a tired engineer would write.
-"""
+"""Faults as they have been made in engines and coordinators that speculate, each to be switched on."""
 
 from __future__ import annotations
 

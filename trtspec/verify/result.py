@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from trtspec.verify.tolerance import Tolerance
@@ -131,7 +131,6 @@ class Result:
     sampling: Sampling | None = None
     second_opinion: Comparison | None = None
     command: str = ""
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def reasons(self) -> list[str]:
@@ -145,9 +144,9 @@ class Result:
             found.append(f"speculation changed the answer in {faults} place{'s' * (faults > 1)}")
         if self.sampling is not None and self.sampling.is_fault:
             found.append("sampled text has another distribution with drafts than without")
-        if any(each.drafted == 0 for each in self.comparisons):
-            lengths = [_length(each) for each in self.comparisons if each.drafted == 0]
-            found.append(f"nothing was drafted ({', '.join(dict.fromkeys(lengths))}), so nothing is proved")
+        if silent := self._silent:
+            lengths = ", ".join(dict.fromkeys(map(_length, silent)))
+            found.append(f"nothing was drafted ({lengths}), so nothing is proved")
         if sum(each.drafted or 0 for each in self.comparisons) and not self._accepted:
             found.append("no draft token was accepted, so acceptance was never tried")
         if self.second_opinion is not None and self.second_opinion.faults:
@@ -157,6 +156,16 @@ class Result:
     @property
     def is_lossless(self) -> bool:
         return not self.reasons
+
+    @property
+    def _silent(self) -> list[Comparison]:
+        """The ways in which nothing was drafted, though it should have been.
+
+        A deployment may rightly draft nothing where it chooses K by itself, if it does so with some K.
+        """
+        silent = [each for each in self.comparisons if each.drafted == 0]
+        is_all = len(silent) == len(self.comparisons)
+        return [each for each in silent if is_all or each.num_draft_tokens is not None]
 
     @property
     def _accepted(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -108,6 +109,18 @@ def test_a_recipe_that_is_not_built_is_told_how_to_build_it(built: Path, tmp_pat
     done = trtspec("verify", built / "recipe.yaml", "--output", tmp_path)
     assert done.returncode == 1
     assert f"trtspec build {built / 'recipe.yaml'} --output {tmp_path}" in done.stderr
+
+
+def test_engines_that_are_models_of_their_own_are_verified_where_they_are_served(
+    built: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "bls"
+    shutil.copytree(built / "build", folder)
+    config = folder / "model_repository/speculative_llm/config.pbtxt"
+    config.write_text(config.read_text().replace('string_value: "torch"', 'string_value: "bls"'))
+    done = trtspec("verify", built / "recipe.yaml", "--output", folder)
+    assert done.returncode == 1
+    assert "--url http://127.0.0.1:8000" in done.stderr
 
 
 def test_a_prompt_that_is_not_there_is_told_the_names(built: Path) -> None:
