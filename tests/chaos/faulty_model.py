@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from trtspec.serving.executor import Executor, Limits, Listener, Request, Response
+from trtspec.serving.executor import Executor, KvReuse, Limits, Listener, Request, Response
 from trtspec.serving.triton import engines, model
 
 HERE = Path(__file__).parent
@@ -52,6 +52,10 @@ class FaultyDraft:
 
     def take_kv_use(self) -> float | None:
         return self._executor.take_kv_use()
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
+        return self._executor.kv_reuse
 
     @property
     def progress(self) -> int:

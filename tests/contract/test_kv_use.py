@@ -23,3 +23,21 @@ def test_it_is_what_requests_held_since_the_last_look(subject: Subject, answers:
     assert four is not None
     assert 0 < one < four <= 1
     assert executor.take_kv_use() == 0
+
+
+def test_what_was_in_the_cache_is_counted(subject: Subject, answers: Answers) -> None:
+    executor = subject.load()
+    prompt = [number % 50 + 3 for number in range(100)]
+    answers(executor, Request(prompt, 4))
+    executor.take_kv_use()
+    if (first := executor.kv_reuse) is None:
+        return
+    answers(executor, Request(prompt, 4))
+    executor.take_kv_use()
+    second = executor.kv_reuse
+    assert second is not None
+    # Whole blocks of 32 tokens with TensorRT-LLM; the last token is computed in any case.
+    assert 100 <= first.asked <= 128
+    assert first.found == 0
+    assert 200 <= second.asked <= 256
+    assert 64 <= second.found <= 99

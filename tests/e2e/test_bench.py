@@ -96,6 +96,8 @@ def test_what_it_counts_is_what_the_server_counts(
         assert own.goodput is not None
         assert own.goodput.share == 1
         assert own.inside.round_times is not None
+        assert own.inside.kv_reuse is not None
+        assert 0.5 < own.inside.kv_reuse < 1
         assert 0 < own.inside.round_times.overhead < own.inside.round_times.verify
     rows = read_table(tmp_path / "samples.parquet").to_pylist()
     assert len(rows) == sum(

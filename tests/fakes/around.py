@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtspec.serving.executor import Executor, Limits, Listener, Request
+from trtspec.serving.executor import Executor, KvReuse, Limits, Listener, Request
 
 
 class Around:
@@ -21,6 +21,10 @@ class Around:
 
     def take_kv_use(self) -> float | None:
         return self._inner.take_kv_use()
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
+        return self._inner.kv_reuse
 
     @property
     def progress(self) -> int:

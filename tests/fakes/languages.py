@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.fakes.scripted_executor import NextToken, ScriptedExecutor, agreeing
-from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
 
 TARGET = Limits(max_batch_size=256, max_input_len=400, max_seq_len=400, max_draft_len=8, vocab_size=300)
 DRAFT = replace(TARGET, max_draft_len=0)
@@ -49,6 +49,10 @@ class OneShot:
         raise NotImplementedError
 
     def take_kv_use(self) -> float | None:
+        return None
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
         return None
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from trtspec.serving.executor import FinishReason, Limits, Listener, LogProb, Request, Response
+from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, LogProb, Request, Response
 from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.seeds import NUM_SEEDS
@@ -101,6 +101,10 @@ class ScriptedExecutor:
         return len(self._flight)
 
     def take_kv_use(self) -> float | None:
+        return None
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
         return None
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:

@@ -107,6 +107,9 @@ class SimulatedEngine:
 
     def take_kv_use(self) -> None: ...
 
+    @property
+    def kv_reuse(self) -> None: ...
+
     def shutdown(self) -> None: ...
 
     def step(self) -> tuple[float, list[tuple[Listener, Response]]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import Enum
 
 from tests.fakes.scripted_executor import ScriptedExecutor
-from trtspec.serving.executor import Executor, FinishReason, Listener, Request, Response
+from trtspec.serving.executor import Executor, FinishReason, KvReuse, Listener, Request, Response
 
 
 class Fault(Enum):
@@ -47,6 +47,10 @@ class Unreliable:
 
     def take_kv_use(self) -> float | None:
         return self._executor.take_kv_use()
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
+        return self._executor.kv_reuse
 
     @property
     def progress(self) -> int:

@@ -25,7 +25,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
-from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
 from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -109,6 +109,10 @@ class TimedEngine:
         self._ids = itertools.count()
 
     def take_kv_use(self) -> float | None:
+        return None
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
         return None
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:

@@ -266,6 +266,8 @@ class Coordinator:
         for name, engine in self._engines.items():
             if (use := engine.take_kv_use()) is not None:
                 self.stats.kv_use[name] = use if self._num_present else 0.0
+            if (reuse := engine.kv_reuse) is not None:
+                self.stats.kv_reuse[name] = reuse
 
     def _look_around(self) -> None:
         """Ends what takes too long, since a silent engine would hold its completions for ever."""

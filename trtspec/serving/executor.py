@@ -199,6 +199,14 @@ class Limits:
     resumes_guides: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class KvReuse:
+    """How many tokens requests began with, drafts apart, and how many of these the KV cache had already."""
+
+    asked: int
+    found: int
+
+
 Listener = Callable[[Response], None]
 
 
@@ -223,6 +231,11 @@ class Executor(Protocol):
         None where the engine does not say. What is kept of ended requests, for texts that begin alike, does
         not count: it makes room.
         """
+        ...
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
+        """Says what requests found in the KV cache since the start; None where the engine does not say."""
         ...
 
     @property

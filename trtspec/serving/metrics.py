@@ -89,6 +89,9 @@ def counters(stats: Stats, seconds: float) -> Iterator[Sample]:
     yield Sample("trtspec:round_draft_seconds", times.draft, {})
     yield Sample("trtspec:round_verification_seconds", times.verification, {})
     yield Sample("trtspec:round_overhead_seconds", times.overhead, {})
+    for engine, reuse in list(stats.kv_reuse.items()):
+        yield Sample("trtspec:prefix_cache_queries", reuse.asked, {"engine": engine})
+        yield Sample("trtspec:prefix_cache_hits", reuse.found, {"engine": engine})
     for reason, number in stats.fallbacks.items():
         yield Sample("trtspec:fallbacks", number, {"reason": reason})
     for kind, number in stats.failures.items():
@@ -169,6 +172,8 @@ _MEANINGS = {
         "spec_decode_num_accepted_tokens_per_pos": "Draft tokens accepted, by their place from 0",
         "rounds": "Rounds by the K that was chosen; with 0 bursts of the target alone",
         "num_draft_tokens_chosen": "The sum of the K of all rounds",
+        "prefix_cache_queries": "Tokens that requests of an engine began with, those of each round",
+        "prefix_cache_hits": "Tokens of these that its KV cache had already",
         "round_draft_seconds": "Seconds until drafts that were verified were there",
         "round_verification_seconds": "Seconds until these were verified",
         "round_overhead_seconds": "Seconds from then to the next round",

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from trtspec.serving.drafters.source import ORIGINS
+from trtspec.serving.executor import KvReuse
 from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram, Spread
 from trtspec.serving.reasons import FAILURES, FALLBACKS
 from trtspec.serving.rollout.state import ARMS
@@ -99,11 +100,11 @@ class Stats:
 
     `places` and `queue_size` are how many completions may run and wait. `running`, `waiting`,
     `longest_wait_s`, `draft_available` and `kv_use`, the share of each engine's KV cache that requests hold
-    where the engine says it, describe the present; the others count since the start. `running` completions
-    have a place at the engines, `waiting` ones do not yet. `speculation` is the sum of `by_origin`, whose
-    keys are `ORIGINS`. `rounds` counts rounds by the K that was chosen, and bursts of the target alone as
-    K = 0; `fallbacks` those without a draft, by why. `round_times` are those of the rounds whose draft was
-    verified, over all completions. `ended` counts completions by `stop` or `length`,
+    where the engine says it, describe the present; the others count since the start, `kv_reuse` for each
+    engine. `running` completions have a place at the engines, `waiting` ones do not yet. `speculation` is the
+    sum of `by_origin`, whose keys are `ORIGINS`. `rounds` counts rounds by the K that was chosen, and bursts
+    of the target alone as K = 0; `fallbacks` those without a draft, by why. `round_times` are those of the
+    rounds whose draft was verified, over all completions. `ended` counts completions by `stop` or `length`,
     `failures` requests. Times are in seconds.
     """
 
@@ -118,6 +119,7 @@ class Stats:
     waiting: int = 0
     longest_wait_s: float = 0.0
     kv_use: dict[str, float] = field(default_factory=dict)
+    kv_reuse: dict[str, KvReuse] = field(default_factory=dict)
     rounds: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FALLBACKS, 0))
     round_times: RoundTimes = field(default_factory=RoundTimes)

@@ -16,7 +16,7 @@ from trtspec.monitoring.figures import quantile
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
-from trtspec.serving.executor import Guide, GuideType, SamplingConfig
+from trtspec.serving.executor import Guide, GuideType, KvReuse, SamplingConfig
 from trtspec.serving.histogram import BETWEEN_TOKENS_S, FIRST_TOKEN_S, REQUEST_S, Histogram
 from trtspec.serving.metrics import FAMILIES, Kind, counters, gauges, histograms
 from trtspec.serving.policy import unsplittable_options
@@ -76,6 +76,7 @@ def test_every_value_is_of_a_family_and_no_two_are_the_same() -> None:
     stats.rounds[4] += 1
     stats.rollout.shadow.record(4, 2)
     stats.rollout.shadow_fallbacks["nothing_found"] += 1
+    stats.kv_reuse["target"] = KvReuse(asked=10, found=4)
     stats.rollout.arms["plain"].requests += 1
     counted = [*counters(stats, 1.0), *histograms(stats)]
     for samples, kind in ((counted, Kind.COUNTER), (list(gauges(stats)), Kind.GAUGE)):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from trtspec.serving.executor import FinishReason, Limits, Listener, LogProb, Request, Response
+from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, LogProb, Request, Response
 from trtspec.serving.executors.bls.tensors import (
     Arrays,
     new_log_probs,
@@ -102,6 +102,10 @@ class BlsExecutor:
 
     def take_kv_use(self) -> float | None:
         """Returns None: no tensor says it. NVIDIA's C++ backend exports a metric of its own."""
+        return None
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
         return None
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:

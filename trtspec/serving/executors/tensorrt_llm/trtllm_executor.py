@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
 from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine
@@ -68,6 +68,7 @@ class TrtLlmExecutor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: str | None = None
         self._kv_tokens, self._progress, self._kv_use = kv_budget.max_tokens, 0, 0.0
+        self._kv_reuse: KvReuse | None = None
         self._responses = ResponseThread(runtime, self._heard, self._failed)
 
     @property
@@ -92,10 +93,20 @@ class TrtLlmExecutor:
             return None
         found = [each.kv_cache_stats for each in iterations if each.kv_cache_stats is not None]
         if found:
+            last = found[-1]
+            asked = last.reused_blocks + last.missed_blocks
+            self._kv_reuse = KvReuse(
+                asked * last.tokens_per_block, last.reused_blocks * last.tokens_per_block
+            )
             self._kv_use = max(each.used_num_blocks / each.max_num_blocks for each in found)
         elif not self._waiting:
             self._kv_use = 0.0
         return self._kv_use
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
+        """Says it of whole blocks, since the engine finds no parts of them, as of the last `take_kv_use`."""
+        return self._kv_reuse
 
     @property
     def progress(self) -> int:

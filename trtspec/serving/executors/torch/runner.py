@@ -35,13 +35,14 @@ _DEVICE_ERROR = getattr(torch, "AcceleratorError", ())
 
 @dataclass(slots=True)
 class RunnerStats:
-    """The counts since the engine was loaded; `reused_tokens` of prompts were already in the cache.
+    """The counts since the engine was loaded; `reused_tokens` of `asked_tokens` were already in the cache.
 
     `kv_held` is how many tokens of the cache running requests reserve, `kv_most` the most since it was read.
     """
 
     steps: int = 0
     rows: int = 0
+    asked_tokens: int = 0
     reused_tokens: int = 0
     kv_held: int = 0
     kv_most: int = 0
@@ -121,6 +122,7 @@ class Runner:
                 self._cache.drop(slot)
             if lease.copy_from is not None:
                 self._cache.copy(lease.copy_from, lease.slot, lease.reused)
+            self.stats.asked_tokens += sequence.prompt_len
             self.stats.reused_tokens += lease.reused
             self.stats.kv_held = self._slots.busy
             self.stats.kv_most = max(self.stats.kv_most, self._slots.busy)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from trtspec.serving.errors import Busy, GuideError
-from trtspec.serving.executor import FinishReason, Limits, Listener, Request, Response
+from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
 from trtspec.serving.executors.torch.device_thread import DeviceThread
@@ -79,6 +79,10 @@ class TorchExecutor:
     def take_kv_use(self) -> float | None:
         most, self.stats.kv_most = self.stats.kv_most, self.stats.kv_held
         return most / self._kv_tokens
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
+        return KvReuse(self.stats.asked_tokens, self.stats.reused_tokens)
 
     @property
     def progress(self) -> int:

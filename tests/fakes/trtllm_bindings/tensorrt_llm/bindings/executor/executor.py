@@ -123,6 +123,9 @@ class Executor:
         cache.tokens_per_block, cache.max_num_blocks = BLOCK, -(-(runtime.kv_tokens or 0) // BLOCK)
         cache.used_num_blocks = math.ceil((runtime.take_kv_use() or 0) * cache.max_num_blocks)
         cache.free_num_blocks = cache.max_num_blocks - cache.used_num_blocks
+        if (reuse := runtime.kv_reuse) is not None:
+            cache.reused_blocks = reuse.found // BLOCK
+            cache.missed_blocks = -(-reuse.asked // BLOCK) - cache.reused_blocks
         stats.iter, stats.kv_cache_stats = runtime.progress, cache
         return [stats]
 

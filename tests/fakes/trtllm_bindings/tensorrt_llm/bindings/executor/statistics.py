@@ -12,6 +12,8 @@ class KvCacheStats(Bound):
     free_num_blocks: Size = field(default=0, init=False)
     used_num_blocks: Size = field(default=0, init=False)
     tokens_per_block: Size = field(default=0, init=False)
+    reused_blocks: Size = field(default=0, init=False)
+    missed_blocks: Size = field(default=0, init=False)
 
 
 class IterationStats(Bound):
