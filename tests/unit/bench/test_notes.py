@@ -1,0 +1,73 @@
+"""What is said beside the numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtspec.bench.inside import Meanwhile
+from trtspec.bench.measure import Measured
+from trtspec.bench.notes import notes
+from trtspec.bench.plan import Plan
+from trtspec.bench.result import Load
+from trtspec.bench.sample import Block, Sample
+from trtspec.monitoring.scrape import parse
+from trtspec.workloads.prompt import Prompt
+from trtspec.workloads.workload import Workload
+
+ONE = Load("streams", 1)
+MANY = Workload("questions", "q.jsonl", tuple(Prompt(str(number), ("x",)) for number in range(1000)))
+
+
+def sample(**values: object) -> Sample:
+    shared = {"prompt": "p", "category": "c", "turn": 0, "intended": 0.0, "sent": 0.0, "ended": 1.0}
+    return Sample(**{**shared, **values})  # type: ignore[arg-type]
+
+
+def told(*samples: Sample, load: Load = ONE, said: str = "", prompts: Workload = MANY) -> str:
+    plan = Plan(prompts, (load,), paired=False)
+    scrape = parse(said, 0.0)
+    level = Measured(load, [{"speculative": Block(samples, 1.0, 1.0)}], meanwhile=Meanwhile(scrape, scrape))
+    return "; ".join(notes(plan, [level]))
+
+
+def test_a_quiet_run_has_nothing_beside_it() -> None:
+    assert told(sample()) == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "samples", "load", "workload"),
+    [
+        (
+            "1 stream: 1 of 2 requests with drafts failed: refused 1 (503: full)",
+            (sample(error="refused", problem="503: full"), sample()),
+            ONE,
+            MANY,
+        ),
+        ("pieces of text were counted instead", (sample(tokens_told=False),), ONE, MANY),
+        ("1 of 1 requests were sent more than 10 ms late", (sample(sent=0.5),), Load("rate", 2), MANY),
+        (
+            "1 prompts were asked again and again",
+            (sample(),),
+            ONE,
+            Workload("w", "w", MANY.prompts[:1]),
+        ),
+        (
+            "the prompts are random words",
+            (sample(),),
+            ONE,
+            Workload("synthetic", "s", MANY.prompts),
+        ),
+    ],
+)
+def test_what_a_reader_must_know(
+    said: str, samples: tuple[Sample, ...], load: Load, workload: Workload
+) -> None:
+    assert said in told(*samples, load=load, prompts=workload)
+
+
+def test_a_roll_out_is_told() -> None:
+    found = told(sample(), said='trtspec:speculation_share{model="m"} 0.25')
+    assert found == (
+        "1 stream: the server's roll-out gives drafts to 25% of requests without a K; "
+        "--num-draft-tokens gives them to all"
+    )
