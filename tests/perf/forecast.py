@@ -34,7 +34,7 @@ from trtspec.forecast.fit import Calibration, fit
 from trtspec.forecast.speedup import best_length, speedup
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
-from trtspec.serving.executor import Executor, Limits, Listener, Request, Response
+from trtspec.serving.executor import Executor, KvReuse, Limits, Listener, Request, Response
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
@@ -66,6 +66,10 @@ class Timed(Executor):
 
     def take_kv_use(self) -> float | None:
         return self._engine.take_kv_use()
+
+    @property
+    def kv_reuse(self) -> KvReuse | None:
+        return self._engine.kv_reuse
 
     @property
     def progress(self) -> int:
