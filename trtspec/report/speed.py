@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import sqrt
 
 from trtspec.bench.result import Figures, Interval, Level, Load, Result
 from trtspec.report import axis, lines
@@ -15,11 +16,11 @@ from trtspec.report.section import Figure, Key, Section, Table
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How much faster one is than another at a load; `pairs` are single observations of it."""
+    """How much faster one is than another at a load; `single` are observations of it."""
 
     load: Load
     ratio: Interval
-    pairs: tuple[float, ...] = ()
+    single: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Gain:
 def gain_of(result: Result) -> Gain:
     """Returns what drafts gain."""
     found = tuple(
-        Ratio(level.load, level.speedup, tuple(_pairs(level))) for level in result.levels if level.speedup
+        Ratio(level.load, level.speedup, tuple(_twos(level))) for level in result.levels if level.speedup
     )
     confidence, break_even = result.settings.confidence, result.verdict.break_even
     return Gain("speed-up", "faster with drafts", "slower with drafts", confidence, found, break_even)
@@ -49,22 +50,22 @@ def gain_plot(gain: Gain) -> Figure | None:
         return None
     loads = [found.load for found in gain.ratios]
     points = tuple(_ratio(found, gain.confidence) for found in gain.ratios)
-    pairs = tuple(Point(found.load.value, pair, "") for found in gain.ratios for pair in found.pairs)
+    single = tuple(Point(found.load.value, one, "") for found in gain.ratios for one in found.single)
     values = [value for point in points for value in (point.low, point.high) if value is not None]
     marks = [Mark(gain.break_even, f"break-even {short(gain.break_even)}")] if gain.break_even else []
     plot = lines.draw(
         f"{gain.title} by load: {'; '.join(point.words for point in points)}.",
         [Line(gain.title, "drafts", points)],
         axis_of(loads),
-        (gain.title, axis.around([*values, *(pair.y for pair in pairs)], 1.0, "{:g}x".format)),
+        (gain.title, axis.around([*values, *(one.y for one in single)], 1.0, "{:g}x".format)),
         level=lines.Level(1.0, gain.above, gain.below),
         marks=marks,
-        scattered=pairs,
+        scattered=single,
         named=True,
     )
     keys = [Key("drafts dot", f"{gain.title}, with its {gain.confidence:.0%} interval")]
-    if pairs:
-        keys.append(Key("scatter", "one pair of blocks"))
+    if single:
+        keys.append(Key("scatter", "two pairs of blocks, each arm first in one"))
     return Figure(plot, tuple(keys))
 
 
@@ -111,12 +112,19 @@ def throughput(measured: Measured, gain: Gain) -> Section:
     )
 
 
-def _pairs(level: Level) -> Iterator[float]:
+def _twos(level: Level) -> Iterator[float]:
+    """Yields the speed-up of each two pairs of blocks together, of which each arm began one.
+
+    Who comes second finds caches warm, so a pair alone says little.
+    """
+    ratios = []
     for with_drafts, without in level.pairs:
         # Of a rate the pairs are times, of streams tokens a second.
         over, under = (with_drafts, without) if level.load.kind == "streams" else (without, with_drafts)
-        if under:
-            yield over / under
+        ratios.append(over / under if under > 0 else 0.0)
+    for one, other in zip(ratios[::2], ratios[1::2], strict=False):
+        if one > 0 and other > 0:
+            yield sqrt(one * other)
 
 
 def _most(arm: Arm) -> str:

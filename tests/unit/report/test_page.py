@@ -162,3 +162,16 @@ def test_what_was_not_measured_is_not_shown() -> None:
 def test_drafts_that_do_badly_are_called_out() -> None:
     text = words(tree(result()))
     assert "Drafts do badly for roleplay (44%), writing (48%)" in text
+
+
+def test_who_comes_second_is_not_taken_for_a_gain() -> None:
+    """Pairs that differ by who began alone are no spread: each dot is of two, of which each arm began one."""
+    found = result({4: 1.5})
+    (one,) = found.levels
+    found = replace(found, levels=(replace(one, pairs=((300.0, 100.0), (75.0, 100.0)) * 3),))
+    root = tree(found)
+    dots = [float(dot.attrib["cy"]) for dot in root.iter() if dot.get("class") == "scatter"]
+    (speedup,) = (
+        float(dot.attrib["cy"]) for dot in root.findall("body/main/section[1]/figure//*[@class='drafts dot']")[:1]
+    )
+    assert dots == [speedup] * 3
