@@ -121,7 +121,7 @@ def _print(made: Plan, outlook: Outlook) -> None:
     if outlook.speed:
         print_speed(outlook.speed, gpu, made.resolved.target.options.max_batch_size)
     else:
-        out.result(f"no forecast: {outlook.no_speed}")
+        out.sentence(f"no forecast: {outlook.no_speed}")
     out.result()
     print_advice(outlook.advice)
     out.result()

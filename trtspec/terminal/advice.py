@@ -19,7 +19,7 @@ _SHOWN = 8
 def print_alternatives(found: Sequence[Alternative]) -> None:
     """Prints what fits, best first, by what is to be changed in the recipe."""
     if not found:
-        out.result("nothing fits instead: neither FP8 nor shorter texts, on up to 8 such GPUs")
+        out.sentence("nothing fits instead: neither FP8 nor shorter texts, on up to 8 such GPUs")
         return
     rows = [
         (
@@ -55,7 +55,7 @@ def print_advice(advice: Advice) -> None:
     out.result()
     out.table(_rows(advice.checklist), header=("", "before production"))
     out.result()
-    out.result(advice.words)
+    out.sentence(advice.words)
 
 
 def _rows(judgements: Sequence[Judgement]) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from trtspec.terminal.progress import BarProgress, PlainProgress, Progress
 _ASCII = str.maketrans({"✓": "ok", "✗": "x", "…": "...", "→": "->", "≥": ">=", "≤": "<="})
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 _GAP = "  "
+_INDENT = "    "
 _NARROWEST = 16
 """Columns for which it is worth breaking text."""
 _RED, _YELLOW, _CYAN = "31", "33", "36"
@@ -39,6 +40,12 @@ class Output:
         """Prints one line of what was asked for."""
         _write(sys.stdout, visible(line) + "\n")
 
+    def sentence(self, text: str) -> None:
+        """Prints prose, broken between words where a terminal is narrower; what is pasted is a `result`."""
+        columns = get_terminal_size().columns if sys.stdout.isatty() else None
+        for line in _lines("", visible(text), columns):
+            _write(sys.stdout, line + "\n")
+
     def json(self, value: Any) -> None:
         """Prints the whole answer as one JSON document."""
         _write(sys.stdout, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
@@ -46,18 +53,16 @@ class Output:
     def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
         """Prints columns, each padded to its widest cell except the last.
 
-        On a terminal that is too narrow for it the last column is broken between words.
+        On a terminal that is too narrow for it the last column is broken between words, or has lines of its
+        own where there is no room beside the others.
         """
         cells = [[visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        indent = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
-        room = get_terminal_size().columns - indent if sys.stdout.isatty() else 0
+        columns = get_terminal_size().columns if sys.stdout.isatty() else None
         for row in cells:
-            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            lines = textwrap.wrap(row[-1], room, break_on_hyphens=False) if room >= _NARROWEST else []
-            for number, last in enumerate(lines or padded[-1:]):
-                before = _GAP.join((*padded[:-1], "")) if number == 0 else " " * indent
-                _write(sys.stdout, (before + last).rstrip() + "\n")
+            *before, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            for line in _lines(_GAP.join((*before, "")), last.rstrip(), columns):
+                _write(sys.stdout, line.rstrip() + "\n")
 
     # Talk, on stderr.
 
@@ -95,6 +100,21 @@ class Output:
         if _coloured(sys.stderr):
             label = f"\x1b[1;{colour}m{label}\x1b[0m"
         _write(sys.stderr, f"{label}: {visible(line)}\n")
+
+
+def _lines(before: str, last: str, columns: int | None) -> list[str]:
+    """Returns the lines of a row whose last cell is `last`, no wider than so many columns if it can be."""
+    if columns is None or len(before) + len(last) <= columns:
+        return [before + last]
+    if columns - len(before) >= _NARROWEST:
+        return textwrap.wrap(
+            last,
+            columns,
+            initial_indent=before,
+            subsequent_indent=" " * len(before),
+            break_on_hyphens=False,
+        )
+    return [before, *textwrap.wrap(last, columns, initial_indent=_INDENT, subsequent_indent=_INDENT)]
 
 
 def _coloured(stream: TextIO) -> bool:

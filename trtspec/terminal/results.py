@@ -15,7 +15,7 @@ from trtspec.terminal.output import out
 
 def print_result(result: Result) -> None:
     """Prints the verdict, what was gained at each load, and how long somebody waits."""
-    out.result(result.verdict.words)
+    out.sentence(result.verdict.words)
     if not result.levels:
         return
     measured = of_result(result)

@@ -21,7 +21,7 @@ def print_outcome(found: Outcome, recipe: Path | None) -> None:
         "rounds timed on this machine" if found.is_measured else "rounds as the plan of the GPUs expects them"
     )
     at_once = f"{found.streams} texts at once" if found.streams > 1 else "one text at a time"
-    out.result(f"{found.answers} answers, {at_once}, {speed}; speed-up over the target alone")
+    out.sentence(f"{found.answers} answers, {at_once}, {speed}; speed-up over the target alone")
     rows = []
     for standing in found.standings:
         cells = _cells(standing.run) if standing.run else ("",) * 5
@@ -51,7 +51,7 @@ def _cells(run: Run) -> tuple[str, ...]:
 
 def _print_lengths(name: str, run: Run) -> None:
     scores = sorted(run.scores, key=lambda score: score.length)
-    out.result(f"{name} by K; `accepted` is the share of tokens whose predecessors were accepted")
+    out.sentence(f"{name} by K; `accepted` is the share of tokens whose predecessors were accepted")
     out.table(
         [
             (

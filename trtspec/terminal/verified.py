@@ -19,7 +19,7 @@ def print_result(result: Result) -> None:
     out.result(f"plain decoding  {result.plain}")
     if result.speculative != result.plain:
         out.result(f"with drafts     {result.speculative}")
-    out.result(f"near ties       up to {bound.value:.2g} nats: {bound.reason}")
+    out.sentence(f"near ties       up to {bound.value:.2g} nats: {bound.reason}")
     out.result()
     header = ("greedy", "alike", "near ties", "faults", "moved", "accepted")
     out.table([_row(way, is_noise=way is noise) for way in ways], header=header)
@@ -28,7 +28,7 @@ def print_result(result: Result) -> None:
         out.result()
         _print_sampling(result.sampling)
     out.result()
-    out.result(verdict(result))
+    out.sentence(verdict(result))
 
 
 def verdict(result: Result) -> str:
@@ -54,7 +54,7 @@ def _row(way: Comparison, *, is_noise: bool) -> tuple[str, ...]:
     parted = len({difference.prompt for difference in way.differences})
     accepted = ""
     if way.drafted:
-        accepted = f"{way.accepted} of {way.drafted} ({(way.accepted or 0) / way.drafted:.0%})"
+        accepted = f"{(way.accepted or 0) / way.drafted:.0%} of {way.drafted}"
     return (
         _name(way) + (", the noise" if is_noise else ""),
         f"{way.texts - parted} of {way.texts}",
@@ -123,7 +123,7 @@ def _again(difference: Difference, ways: list[Comparison], command: str) -> str:
 
 
 def _print_sampling(sampling: Sampling) -> None:
-    out.result(
+    out.sentence(
         f"sampling at temperature {sampling.temperature:g}: {sampling.draws} continuations of"
         f" {sampling.tokens} tokens with drafts, and as many without"
     )
@@ -138,11 +138,11 @@ def _print_sampling(sampling: Sampling) -> None:
     out.table(rows, header=("by", "prompt", "outcomes", "variation", "p", "most different"))
     for view in sampling.views:
         if all(draws.outcomes == 1 for draws in view.prompts):
-            out.result(
+            out.sentence(
                 f"by {view.of}, too few continuations were told apart to find anything but gross faults"
             )
             continue
-        out.result(
+        out.sentence(
             f"by {view.of}, a total variation of {view.found_everywhere:.2f} in every prompt, or of"
             f" {view.found_in_one:.2f} in one, would have been found {sampling.power:.0%} of the time"
         )

@@ -162,11 +162,23 @@ class TestNarrowTable:
             "other  recipe   short",
         ]
 
-    @pytest.mark.parametrize("columns", ["20", "200"])
-    def test_it_is_left_alone_where_that_would_not_help(
-        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: str
+    def test_it_has_lines_of_its_own_where_there_is_no_room_beside_the_others(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setenv("COLUMNS", "28")
+        with redirect_stdout(terminal):
+            Output().table(self.ROWS)
+        assert terminal.getvalue().splitlines() == [
+            "name   default",
+            "    a reason of several",
+            "    words that is long",
+            "other  recipe   short",
+        ]
+
+    def test_it_is_left_alone_where_it_fits(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "200")
         with redirect_stdout(terminal):
             Output().table(self.ROWS)
         assert len(terminal.getvalue().splitlines()) == 2
@@ -177,3 +189,14 @@ class TestNarrowTable:
         monkeypatch.setenv("COLUMNS", "40")
         Output().table(self.ROWS)
         assert len(capsys.readouterr().out.splitlines()) == 2
+
+    def test_a_sentence_is_broken_as_well(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "20")
+        with redirect_stdout(terminal):
+            Output().sentence("worth a measurement; the rest needs a run")
+            Output().result("a command that is pasted stays whole")
+        assert terminal.getvalue().splitlines() == [
+            "worth a measurement;",
+            "the rest needs a run",
+            "a command that is pasted stays whole",
+        ]
