@@ -43,7 +43,7 @@ def record(
     called with 1 for each. Raises what `connect` raises, and ServerError.
     """
     known = {(answer.name, answer.prompt): answer for answer in _read(file)}
-    missing = [job for job in enumerate(prompts) if (job[1].name, job[1].text) not in known]
+    missing = [prompt for prompt in prompts if (prompt.name, prompt.text) not in known]
     advance(len(prompts) - len(missing))
 
     def keep(answer: Recorded) -> None:
@@ -61,7 +61,7 @@ def _read(file: Path) -> list[Recorded]:
 
 
 async def _ask_all(
-    jobs: Sequence[tuple[int, Prompt]],
+    jobs: Sequence[Prompt],
     asking: Asking,
     connect: Connect,
     streams: int,
@@ -70,10 +70,9 @@ async def _ask_all(
     endpoint, left = await connect(), iter(jobs)
 
     async def work() -> None:
-        for number, prompt in left:
-            keep(
-                await _ask(endpoint, prompt, prompt.max_tokens or asking.max_tokens, asking.sampling(number))
-            )
+        for prompt in left:
+            max_tokens, sampling = prompt.max_tokens or asking.max_tokens, asking.sampling(prompt.text)
+            keep(await _ask(endpoint, prompt, max_tokens, sampling))
 
     workers = [asyncio.create_task(work()) for _ in range(min(streams, len(jobs)))]
     try:

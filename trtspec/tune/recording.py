@@ -35,9 +35,9 @@ class Asking:
     max_tokens: int
     temperature: float
 
-    def sampling(self, prompt: Sequence[int]) -> dict[str, float]:
-        """Returns the options with which a prompt is answered; the seed is of its tokens."""
-        seed = int(digest_of(list(prompt))[:8], 16) << 32
+    def sampling(self, prompt: str) -> dict[str, float]:
+        """Returns the options with which a prompt is answered, whose text says the seed."""
+        seed = int(digest_of(prompt)[:8], 16) << 32
         return {"temperature": self.temperature, "seed": seed} if self.temperature else {}
 
 
@@ -76,7 +76,7 @@ def record(
         )
 
         async def one(job: _Job) -> None:
-            sampling = asking.sampling(job.tokens)
+            sampling = asking.sampling(job.prompt.text)
             request = CompletionRequest(
                 prompt_token_ids=job.tokens,
                 max_tokens=job.most,

@@ -71,7 +71,7 @@ def test_each_prompt_is_drawn_with_numbers_of_its_own(tmp_path: Path) -> None:
     found = record(server.connect, 3, tmp_path / "a.jsonl", PROMPTS, asking, lambda *_: None)
     assert {question.temperature for question in server.asked} == {0.7}
     assert len({question.seed for question in server.asked}) == 40
-    assert [answer.sampling for answer in found] == [asking.sampling(number) for number in range(40)]
+    assert [answer.sampling for answer in found] == [asking.sampling(prompt.text) for prompt in PROMPTS]
 
 
 def test_the_target_answers_as_in_transformers(toy: Wanted, run: Run, tmp_path: Path) -> None:
