@@ -153,6 +153,8 @@ def verify(
     if second_opinion and built:
         python = SecondOpinion.find(second_opinion)
         opinion = SecondOpinion(python, built.model, built.revision, built.dtype, vocabulary)
+        if built.numbers != built.dtype:
+            out.warning("the engine is quantized: where vLLM runs the model as it is, that alone may differ")
     name = model_name or (built.model_name if built else None)
     if url is not None:
         server = Address(url, name, read_key(api_key_file, api_key_env))

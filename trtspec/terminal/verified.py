@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from trtspec.terminal.output import out
 from trtspec.verify.result import Comparison, Difference, Result, Sampling
 
-_SHOWN = 8
-"""Differences of a kind that are shown; the others are counted."""
+_SHOWN, _NAMED = 8, 2
+"""Differences of a kind that are shown, and ways in which each was found; the others are counted."""
 
 
 def print_result(result: Result) -> None:
@@ -103,7 +103,8 @@ def _key(difference: Difference) -> tuple[object, ...]:
 
 
 def _print_difference(difference: Difference, ways: list[Comparison], result: Result) -> None:
-    names = f" ({'; '.join(map(_name, ways))})" if ways else ""
+    named = [*map(_name, ways[:_NAMED]), *([f"{len(ways) - _NAMED} more"] if len(ways) > _NAMED else [])]
+    names = f" ({'; '.join(named)})" if named else ""
     unit = "character" if difference.what == "text" else "token"
     out.result()
     out.result(f"{difference.kind}  {difference.prompt}, {unit} {difference.position}{names}")

@@ -143,10 +143,12 @@ class GreedyCheck:
             return "one answer stops where the other goes on, without an end token"
         worse = max(measured.behind, key=measured.behind.__getitem__)
         least = "at least " if measured.is_at_least else ""
-        said = (
-            f"the target prefers {self._name((measured.likeliest,))} to {self._name((worse,))} by"
-            f" {least}{measured.largest:.2g} nats"
-        )
+        said = "the target holds both for equally likely"
+        if measured.largest:
+            better = self._name((measured.likeliest,))
+            said = (
+                f"the target prefers {better} to {self._name((worse,))} by {least}{measured.largest:.2g} nats"
+            )
         if measured.within(bound):
             return f"{said}, and rounding moves up to {bound.value:.2g}: chance decides between them"
         return f"{said}, and rounding moves at most {bound.value:.2g}"
