@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.chromium import PATH, Seen, Tab, look
 from tests.fakes.bench_result import result
+from trtspec.bench.compare import compare
+from trtspec.report.comparison import comparison_page
 from trtspec.report.document import as_html
 from trtspec.report.page import page
 
@@ -51,7 +54,21 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_narrow(file: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, of which one has names that no line can hold."""
+    other = result({1: 2.4, 16: 1.0})
+    long = "x" * 120
+    other = replace(other, model=replace(other.model, recipe=long, target=long))
+    path = tmp_path_factory.mktemp("compared") / "report.html"
+    path.write_text(as_html(comparison_page(compare(result(), other))), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["file", "compared"])
+def test_narrow(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    file: Path = request.getfixturevalue(kind)
+
     async def ask(tab: Tab) -> list[object]:
         return [await tab.evaluate(script) for script in (WIDTHS, FIRST_SCREEN, CUT_OFF, SMALLEST_TEXT)]
 
