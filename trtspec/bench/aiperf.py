@@ -20,6 +20,7 @@ from trtspec.bench.result import Load
 from trtspec.bench.sample import Block, Sample
 from trtspec.bench.traffic import Manner
 from trtspec.endpoints.endpoint import Counts, Endpoint, Message
+from trtspec.endpoints.finding import shown
 from trtspec.errors import MeasureError, UnavailableError
 from trtspec.workloads.prompt import Prompt
 
@@ -75,7 +76,7 @@ class AiperfTraffic:
         """Returns the block of a load; arrivals are AIPerf's own, at the load's rate."""
         if endpoint.api != "openai":
             repair = "name the base URL that ends in /v1"
-            raise MeasureError(endpoint.url, "is Triton's API, and AIPerf asks OpenAI's", repair)
+            raise MeasureError(shown(endpoint.url), "is Triton's API, and AIPerf asks OpenAI's", repair)
         with tempfile.TemporaryDirectory(prefix="trtspec-aiperf-") as name:
             folder = Path(name)
             sessions = [session(number, prompt, manner) for number, prompt in enumerate(prompts)]

@@ -13,10 +13,13 @@ _QUERY = ("--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms"
 
 
 class GpuMeter:
-    """Collects the share of time in which the GPUs were busy; nothing where there is none."""
+    """Collects the share of time in which the GPUs were busy; nothing where there is none.
+
+    `seen` has each share, 0 to 1, with when it was read in seconds of `perf_counter`.
+    """
 
     def __init__(self) -> None:
-        self._seen: list[tuple[float, float]] = []
+        self.seen: list[tuple[float, float]] = []
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -37,7 +40,7 @@ class GpuMeter:
 
     def use(self, spans: Sequence[tuple[float, float]]) -> float | None:
         """Returns the mean use in these spans of `perf_counter`, 0 to 1; None where none was seen."""
-        seen = [share for at, share in self._seen if any(begin <= at <= end for begin, end in spans)]
+        seen = [share for at, share in self.seen if any(begin <= at <= end for begin, end in spans)]
         return fmean(seen) if seen else None
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
@@ -46,4 +49,4 @@ class GpuMeter:
         async for line in process.stdout:
             # "[N/A]" of a divided GPU says nothing.
             with suppress(ValueError):
-                self._seen.append((perf_counter(), float(line) / 100))
+                self.seen.append((perf_counter(), float(line) / 100))

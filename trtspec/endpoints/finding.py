@@ -34,6 +34,9 @@ async def find(url: str, model: str | None, *, chat: bool, timeout_s: float, key
     base = URL(url)
     if base.scheme not in ("http", "https") or not base.host:
         raise UnavailableError(url, "is not a URL", "name one such as http://host:8000")
+    if key and base.user:
+        problem = "has a user in it, and there is an API key for it"
+        raise UnavailableError(shown(url), problem, "leave one of the two out")
     streams = Streams(timeout_s, key)
     try:
         return await _find(base, model, streams, chat)

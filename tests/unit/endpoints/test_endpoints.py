@@ -289,6 +289,7 @@ def test_a_server_that_is_gone_is_unreachable() -> None:
     [
         ({"model": "other"}, "has no model other"),
         ({"url": "host:8000"}, "is not a URL"),
+        ({"url": "http://me:word@host:8000", "key": "k"}, "http://host:8000: has a user in it"),
         ({"url": "http://127.0.0.1:1"}, "does not answer"),
     ],
 )
