@@ -243,7 +243,8 @@ def test_the_triton_on_path_is_run_rather_than_the_wheels(
 
     assert deployed.generate("import ", max_tokens=2)
     ran = (tmp_path / "ran").read_text().split()
-    shown = shlex.split(dry.stdout.split(" && ")[1])
+    rollout, *shown = shlex.split(dry.stdout.split(" && ")[1])
+    assert rollout == f"TRTSPEC_ROLLOUT={build_copy.resolve()}/rollout.json"
     assert shown[0] == str(folder / "tritonserver")
     changing = ("port=", "shm-region-prefix-name=", "trtspec-key=")
     assert [word for word in ran if not any(part in word for part in changing)] == [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.errors import UnavailableError
+from trtspec.errors import RefusedError, UnavailableError
 from trtspec.terminal.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.terminal.output import out
 
@@ -54,7 +54,13 @@ def next_(
     json: JsonOption = False,
 ) -> None:
     """Go on to the next step, unless a bound is broken or too few requests were seen."""
-    _tell(_running(recipe, output, url).go_on(force=force), "all requests have drafts already", as_json=json)
+    try:
+        moved = _running(recipe, output, url).go_on(force=force)
+    except RefusedError as error:
+        if json:
+            out.json({"moved": False, "followed": False, "refused": error.problem})
+        raise
+    _tell(moved, "all requests have drafts already", as_json=json)
 
 
 def back(

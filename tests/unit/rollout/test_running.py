@@ -130,6 +130,7 @@ def test_a_broken_bound_is_named_and_stops_it(cli: Cli, server: Server) -> None:
     assert "time per token is 1.50x" in (refused := cli("next", status=1))
     assert "must be at most 1.05x plain" in refused
     assert cli.json("status", status=1)["verdict"] == "broken"
+    assert "time per token is 1.50x" in cli.json("next", status=1)["refused"]
     assert "25 % -> 5 %" in cli("back")
     assert "5 % -> 25 %" in cli("next", "--force")
 
