@@ -4,8 +4,8 @@
 
 Everything runs in one process on the same threads. Every prompt is a block: it goes through all four ways
 before the next one does, forwards and backwards in turn, so that what another program takes of the machine
-meets each way alike. A ratio is the median of the blocks' own; `low` and `high` are the 5th and the 95th
-percentile of its bootstrap, and `blocks` has the least and the most. JSON on stdout.
+meets each way alike. A ratio is the geometric mean of the blocks' own, `low` and `high` its interval of 95 %
+confidence as `trtspec bench` has it, and `blocks` has the least and the most. JSON on stdout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import asyncio
 import json
 import os
 import platform
-import random
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from trtspec.bench import statistics as intervals
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.device_thread import DeviceThread
@@ -181,13 +181,15 @@ def measure(ways: dict[str, Run], prompts: list[list[int]]) -> tuple[dict[str, l
 
 
 def ratio(fast: list[float], slow: list[float]) -> dict[str, float | list[float]]:
-    """How many times as many tokens per second, with how sure that is."""
-    blocks, choose = [b / a for a, b in zip(fast, slow, strict=True)], random.Random(0)
-    again = sorted(statistics.median(choose.choices(blocks, k=len(blocks))) for _ in range(1000))
+    """How many times as many tokens per second, with how sure that is, as `trtspec bench` has it."""
+    pairs = list(zip(slow, fast, strict=True))
+    found = intervals.ratio(pairs, 0.95)
+    assert found is not None, f"{len(pairs)} blocks are too few; 6 are not"
+    blocks = [b / a for b, a in pairs]
     return {
-        "ratio": round(statistics.median(blocks), 2),
-        "low": round(again[50], 2),
-        "high": round(again[949], 2),
+        "ratio": round(found.value, 2),
+        "low": round(found.low, 2),
+        "high": round(found.high, 2),
         "blocks": [round(min(blocks), 2), round(max(blocks), 2)],
     }
 

@@ -6,7 +6,7 @@
     python -m tests.perf.peers --vllm VLLM/bin/python [--tree WORKTREE] [--ways plain draft ngram]
 
 Each engine is a process (`peer.py`), all are loaded before the first block, and they answer the same block of
-new prompts one after another, forwards and backwards in turn. A ratio is the median of the blocks' own. With
+new prompts one after another, forwards and backwards in turn. A ratio is that of `pair.py`. With
 `--tree` another checkout of trtspec takes part as `before`. vLLM's first start of each way compiles for two
 minutes; its torchvision is of another build of torch, and would not let it start.
 """
