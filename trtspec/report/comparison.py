@@ -54,7 +54,7 @@ def comparison_page(comparison: Comparison) -> Page:
 
 def _gain(comparison: Comparison) -> Gain:
     ratios = tuple(Ratio(row.load, row.ratio) for row in comparison.rows if row.ratio)
-    return Gain("B over A", "B is faster", "A is faster", comparison.first.settings.confidence, ratios)
+    return Gain("B over A", "above 1x B is faster, below A", comparison.first.settings.confidence, ratios)
 
 
 def _verdict(gain: Gain) -> str:

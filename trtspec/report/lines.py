@@ -46,11 +46,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A value that lines are judged by, with what it means to lie above it and below."""
+    """A value that lines are judged by; `words` say what it means to lie above it and below."""
 
     y: float
-    above: str
-    below: str
+    words: str
 
 
 def draw(
@@ -115,12 +114,12 @@ class _Frame:
         self.drawing.box(LEFT, TOP, right - LEFT, y - TOP, "better")
         self.drawing.box(LEFT, y, right - LEFT, HEIGHT - BOTTOM - y, "worse")
         self.drawing.line(LEFT, y, right, y, "level")
-        self.drawing.text(right - 5, TOP + 13, level.above, "note end")
-        self.drawing.text(LEFT + 6, HEIGHT - BOTTOM - 6, level.below, "note")
+        # Outside, where no point can be.
+        self.drawing.text(right, 12, level.words, "note end")
 
     def mark(self, mark: Mark) -> None:
         x = self.x(mark.x)
-        self.drawing.line(x, TOP + 20, x, HEIGHT - BOTTOM, "mark")
+        self.drawing.line(x, TOP, x, HEIGHT - BOTTOM, "mark")
         at_end = x > WIDTH / 2
         self.drawing.text(
             x + (-5 if at_end else 5), HEIGHT - BOTTOM - 20, mark.words, f"note strong{' end' * at_end}"

@@ -28,8 +28,7 @@ class Gain:
     """Ratios by load, what they are called, and what it means that one is above 1 or below."""
 
     title: str
-    above: str
-    below: str
+    meaning: str
     confidence: float
     ratios: tuple[Ratio, ...]
     break_even: float | None = None
@@ -41,7 +40,7 @@ def gain_of(result: Result) -> Gain:
         Ratio(level.load, level.speedup, tuple(_twos(level))) for level in result.levels if level.speedup
     )
     confidence, break_even = result.settings.confidence, result.verdict.break_even
-    return Gain("speed-up", "faster with drafts", "slower with drafts", confidence, found, break_even)
+    return Gain("speed-up", "above 1x faster with drafts, below slower", confidence, found, break_even)
 
 
 def gain_plot(gain: Gain) -> Figure | None:
@@ -58,7 +57,7 @@ def gain_plot(gain: Gain) -> Figure | None:
         [Line(gain.title, "drafts", points)],
         axis_of(loads),
         (gain.title, axis.around([*values, *(one.y for one in single)], 1.0, "{:g}x".format)),
-        level=lines.Level(1.0, gain.above, gain.below),
+        level=lines.Level(1.0, gain.meaning),
         marks=marks,
         scattered=single,
         named=True,
