@@ -1,9 +1,9 @@
 """Measures on this machine what rounds cost: real rounds of real engines, one way to draft after another.
 
 What a round takes depends on the length of its draft and hardly on how much of it is accepted, so that a few
-rounds of each length tell. All lengths are measured in blocks, one after the other, and each time counts in
-plain steps of its own block: what else the machine does meets all alike. `trtspec.forecast.fit` makes a line
-of the lengths.
+rounds of each length tell. All lengths are measured in blocks, one after the other, so that what else the
+machine does meets all alike; of all times of a length a short one counts, since others only ever add to it.
+`trtspec.forecast.fit` makes a line of the lengths.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
 
 from trtspec.forecast.fit import Calibration, fit
 from trtspec.progress import Advance
@@ -37,7 +40,13 @@ SECONDS, FEWEST = 0.06, 4
 """How long rounds of one length go on in a block, and how many outputs there are at least."""
 _SPARSE = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
+STREAMED = 8
+"""How many outputs of the target alone are timed together."""
+QUIET = 0.25
+"""Which share of the times of one length is shorter than the one that counts."""
+
 Drafting = Callable[[Text], Drafter] | None
+Way = tuple[Drafting, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,38 +80,36 @@ class _Measurement:
 
     async def costs(self, advance: Advance) -> Costs:
         longest, clock = self._longest, asyncio.get_running_loop().time
-        ways: list[tuple[Drafting, int]] = [
-            (_Guessing, length) for length in sorted({1, (longest + 1) // 2, longest})
-        ]
+        ways: list[Way] = [(None, 0)]
+        ways += [(_Guessing, length) for length in sorted({1, (longest + 1) // 2, longest})]
         if self._engine is not None:
             ways += [(self._engine, length) for length in lengths_to_measure(longest)]
-        blocks: list[Costs] = []
-        await self._period(None, 0)
+        blocks: list[dict[Way, list[float]]] = []
+        await self._times(*ways[-1])
         until = clock() + BUDGET_S
         while len(blocks) < MOST and (len(blocks) < LEAST or clock() < until):
-            before = await self._period(None, 0)
             order = ways[:: 1 if len(blocks) % 2 else -1]
-            periods = {way: await self._period(*way) for way in order}
-            plain = math.sqrt(before * await self._period(None, 0))
-            blocks.append(self._fitted(periods, plain))
+            blocks.append({way: await self._times(*way) for way in order})
             advance(1)
         if not self._stats.draft_available:
             raise EngineFailure("the draft failed while it was measured")
-        return _together(blocks)
+        logs = [math.log(self._fitted([block]).drafted[longest // 2]) for block in blocks]
+        return replace(self._fitted(blocks), error=spread(logs) / math.sqrt(len(blocks)))
 
-    def _fitted(self, periods: Mapping[tuple[Drafting, int], float], plain_s: float) -> Costs:
-        looked_up = {
-            length: period for (drafting, length), period in periods.items() if drafting is _Guessing
+    def _fitted(self, blocks: Sequence[Mapping[Way, list[float]]]) -> Costs:
+        """Returns the line through the times of each length; a quiet one of many, since others only add."""
+        quiet = {
+            way: float(np.quantile([t for block in blocks for t in block[way]], QUIET)) for way in blocks[0]
         }
-        drafted = {
-            length: period for (drafting, length), period in periods.items() if drafting is self._engine
-        }
+        plain_s = quiet.pop((None, 0))
+        looked_up = {length: time for (drafting, length), time in quiet.items() if drafting is _Guessing}
+        drafted = {length: time for (drafting, length), time in quiet.items() if drafting is not _Guessing}
         free = fit(Calibration(plain_s, looked_up))
         engine = fit(Calibration(plain_s, drafted)) if drafted else free
         return Costs(line(engine, self._longest), line(free, self._longest), plain_s)
 
-    async def _period(self, drafting: Drafting, length: int) -> float:
-        """Returns the seconds between two outputs of a text, while as many go on as there are streams."""
+    async def _times(self, drafting: Drafting, length: int) -> list[float]:
+        """Returns the seconds between the outputs of a text, while as many go on as there are streams."""
         bench, clock = self._bench, asyncio.get_running_loop().time
         times: list[list[float]] = [[] for _ in range(bench.streams)]
         until = clock() + SECONDS
@@ -126,20 +133,20 @@ class _Measurement:
 
         await asyncio.gather(*(one(index) for index in range(bench.streams)))
         start, end = max(own[0] for own in times), min(own[-1] for own in times)
-        outputs = sum(start < time <= end for own in times for time in own)
-        return bench.streams * (end - start) / outputs
+        # What is streamed may come two at a time.
+        stride = STREAMED if not length and min(map(len, times)) > 2 * STREAMED else 1
+        return [
+            (after - before) / stride
+            for own in times
+            for before, after in pairwise(own[::stride])
+            if start <= before and after <= end
+        ]
 
 
-def _together(blocks: Sequence[Costs]) -> Costs:
-    """Returns the medians of what blocks say, and how sure they are of a draft of middling length."""
-    middle = len(blocks[0].drafted) // 2
-    logs = [math.log(costs.drafted[middle]) for costs in blocks]
-    return Costs(
-        tuple(map(statistics.median, zip(*(costs.drafted for costs in blocks), strict=True))),
-        tuple(map(statistics.median, zip(*(costs.looked_up for costs in blocks), strict=True))),
-        statistics.median(costs.plain_s for costs in blocks),
-        error=statistics.stdev(logs) / math.sqrt(len(blocks)),
-    )
+def spread(values: Sequence[float]) -> float:
+    """Returns the standard deviation of normal values, of which a few may be anything: from their median."""
+    middle = statistics.median(values)
+    return 1.4826 * statistics.median(abs(value - middle) for value in values)
 
 
 class _Guessing:
