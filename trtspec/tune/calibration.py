@@ -34,7 +34,7 @@ from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.tune.costs import Costs, line
 
-LEAST, MOST, BUDGET_S = 3, 10, 10.0
+LEAST, MOST, BUDGET_S = 3, 10, 5.0
 """How many blocks there are; more than the least only as long as there is time."""
 SECONDS, FEWEST = 0.06, 4
 """How long rounds of one length go on in a block, and how many outputs there are at least."""
