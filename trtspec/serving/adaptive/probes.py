@@ -11,7 +11,7 @@ ROUNDS = 3
 """How many rounds of each completion a probe takes at most: the first tells no time."""
 BURST = 12
 """How many tokens of the target alone each completion decodes in a probe of K = 0."""
-SHARE = 0.01
+SHARE = 0.004
 """The share of the time that probes may lose."""
 GAP = 6
 """How many rounds with the K in use are between two probes, and at least two of each completion."""
