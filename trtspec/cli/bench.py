@@ -17,6 +17,14 @@ from trtspec.terminal.api_key import read_key
 from trtspec.terminal.command_line import typed
 from trtspec.terminal.options import JsonOption
 from trtspec.terminal.output import out
+from trtspec.terminal.server_options import (
+    ApiKeyEnvOption,
+    ApiKeyFileOption,
+    BaselineApiKeyFileOption,
+    BaselineOption,
+    ServedModelOption,
+    ServerUrlOption,
+)
 
 if TYPE_CHECKING:
     from trtspec.bench.plan import Plan
@@ -39,10 +47,7 @@ def bench(
         Path | None,
         typer.Argument(metavar="[RECIPE]", help="A built recipe, served meanwhile.", show_default=False),
     ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="A server: Triton's HTTP, or OpenAI's API ending in /v1."),
-    ] = None,
+    url: ServerUrlOption = None,
     workload: Annotated[
         str,
         typer.Option(
@@ -92,29 +97,18 @@ def bench(
     target_e2e: Annotated[
         float | None, typer.Option(min=0, metavar="MS", help="Goodput: the latest end.")
     ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="The same engine without drafts, if URL has no plain decoding."),
-    ] = None,
+    baseline: BaselineOption = None,
     metrics_url: Annotated[
         str | None, typer.Option(metavar="URL", help="The server's metrics, as in host:8002.")
     ] = None,
-    model_name: Annotated[
-        str | None, typer.Option(help="The model to ask.", show_default="speculative_llm, or the only one")
-    ] = None,
+    model_name: ServedModelOption = None,
     build: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="The recipe's build directory; build/<name> if left out."),
     ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with the API key of URL.")
-    ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The variable that has the API key of URL.")
-    ] = None,
-    baseline_api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with the API key of the baseline.")
-    ] = None,
+    api_key_file: ApiKeyFileOption = None,
+    api_key_env: ApiKeyEnvOption = None,
+    baseline_api_key_file: BaselineApiKeyFileOption = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a request may take.")] = 300,
     output: Annotated[
         Path | None,

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtspec.errors import UnavailableError
+from trtspec.terminal.api_key import read_key
 from trtspec.terminal.options import JsonOption, RecipeArgument
 from trtspec.terminal.output import out
+from trtspec.terminal.server_options import (
+    ApiKeyEnvOption,
+    ApiKeyFileOption,
+    ServedModelOption,
+    ServerUrlOption,
+)
 
 if TYPE_CHECKING:
     from trtspec.distill.acceptance import Measured
@@ -44,14 +51,10 @@ def distill(
             help="More prompts, or answers, to measure on; a tenth of the others if left out.",
         ),
     ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option("--url", help="A deployment whose target answers; the torch backend here if left out."),
-    ] = None,
-    model_name: Annotated[str | None, typer.Option("--model-name", help="The model at that URL.")] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", metavar="FILE", help="The key for that URL.")
-    ] = None,
+    url: ServerUrlOption = None,
+    model_name: ServedModelOption = None,
+    api_key_file: ApiKeyFileOption = None,
+    api_key_env: ApiKeyEnvOption = None,
     streams: Annotated[int, typer.Option(min=1, help="Requests to that URL at a time.")] = 16,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 256,
     temperature: Annotated[float, typer.Option(min=0, help="Temperature of the answers; 0 is greedy.")] = 0.0,
@@ -93,7 +96,7 @@ def distill(
     from trtspec.distill.settings import Settings
     from trtspec.distill.wanted import Wanted
 
-    key = api_key_file.read_text(encoding="utf-8").strip() if api_key_file else None
+    key = read_key(api_key_file, api_key_env)
     wanted = Wanted(
         recipe=recipe,
         output=folder,

@@ -16,6 +16,14 @@ from trtspec.terminal.api_key import read_key
 from trtspec.terminal.command_line import typed
 from trtspec.terminal.options import JsonOption, OutputOption
 from trtspec.terminal.output import out
+from trtspec.terminal.server_options import (
+    ApiKeyEnvOption,
+    ApiKeyFileOption,
+    BaselineApiKeyFileOption,
+    BaselineOption,
+    ServedModelOption,
+    ServerUrlOption,
+)
 
 if TYPE_CHECKING:
     from trtspec.verify.prompts import Asked, Vocabulary
@@ -45,30 +53,16 @@ def verify(
         ),
     ] = None,
     output: OutputOption = None,
-    url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="A server: Triton's HTTP, or OpenAI's API ending in /v1."),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="The same model without drafts, if URL has no plain decoding."),
-    ] = None,
+    url: ServerUrlOption = None,
+    baseline: BaselineOption = None,
     tokenizer: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The model's tokenizer.", show_default="the build's"),
     ] = None,
-    model_name: Annotated[
-        str | None, typer.Option(help="The model to ask.", show_default="speculative_llm, or the only one")
-    ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with the API key of URL.")
-    ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The variable that has the API key of URL.")
-    ] = None,
-    baseline_api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with the API key of the baseline.")
-    ] = None,
+    model_name: ServedModelOption = None,
+    api_key_file: ApiKeyFileOption = None,
+    api_key_env: ApiKeyEnvOption = None,
+    baseline_api_key_file: BaselineApiKeyFileOption = None,
     workload: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Prompts: .jsonl, .json, .parquet, .txt.", show_default="own ones"),
