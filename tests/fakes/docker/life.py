@@ -59,7 +59,9 @@ def run_once(name: str) -> bool:
     with (folder / "log").open("ab") as log:
         if executable is None:
             log.write(f"[FATAL tini (7)] exec {command[0]} failed: No such file or directory\n".encode())
-            (folder / "status").write_text("127")
+            log.flush()  # Who sees the status reads the log to its end.
+            (folder / "status.new").write_text("127")
+            (folder / "status.new").rename(folder / "status")
             (folder / "pid").write_text("0")
             return False
         process = subprocess.Popen(
