@@ -17,14 +17,14 @@ from trtspec.serving.adaptive.ensemble import Ensemble
 from trtspec.serving.adaptive.probes import FIRST, Outlook, Probes
 from trtspec.serving.verification import VerificationCounts
 
-BURST = 32
-"""How many tokens the target decodes alone before a draft is considered again."""
+BURST, BURST_OF_MANY = 32, 64
+"""How many tokens the target decodes alone before a draft is considered again; a burst is a new request."""
 MARGIN = 1.02
 """How many times the goodput of the present K another one must promise."""
 STAYS = 4
 """For how many rounds a K is used before goodputs are compared again, and at least one of each completion."""
 FIRST_OF_MANY = 2
-"""The K to begin with where six or more run: their steps are longer, and a draft pays less."""
+"""The K to begin with where six or more run, which are many: steps are longer, and a draft pays less."""
 OWN_KEEP, OVERALL_KEEP = 0.95, 0.99
 HALF_LIFE_S, FADING_S = 2.0, 0.05
 """The seconds after which an acceptance counts half, since texts drift, and how often that is reckoned."""
@@ -146,7 +146,8 @@ class AdaptivePace:
         may_begin = not self._is_first and not self._ensemble.is_led
         outlook = Outlook(length, tokens, seconds, partial(costs.doubt, origin))
         probe = trials.take(load, may_begin, now, outlook)
-        number, length = (BURST, length) if probe is None else (probes.BURST, probe)
+        usual = BURST_OF_MANY if size >= MANY else BURST
+        number, length = (usual, length) if probe is None else (probes.BURST, probe)
         if not length:
             # Behind its prompt a completion joins the bursts of the others, which go on meanwhile.
             is_late = self._is_first and load > 1

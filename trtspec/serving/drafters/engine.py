@@ -91,7 +91,7 @@ class EngineSource:
 class EngineDrafter:
     """Proposes with the draft engine what follows one text; offers nothing while the engine rests."""
 
-    pause = 32
+    pause = 64
     silence = "draft_at_rest"
 
     def __init__(self, source: EngineSource, text: Text) -> None:
