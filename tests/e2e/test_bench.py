@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,9 +64,17 @@ def bench(*options: object) -> subprocess.CompletedProcess[str]:
 def test_what_it_counts_is_what_the_server_counts(
     server: Deploy, workload: Path, tmp_path: Path, api: str
 ) -> None:
-    def counted() -> dict[str, float]:
+    def told_now() -> dict[str, float]:
         names = ("draft_tokens", "accepted_tokens", "drafts")
         return {name: server.metric(f"spec_decode_num_{name}") for name in names}
+
+    def counted() -> dict[str, float]:
+        """What the server tells when it no longer grows; it tells once a second."""
+        before, now = dict[str, float](), told_now()
+        while now != before:
+            time.sleep(2.0)
+            before, now = now, told_now()
+        return now
 
     url = f"http://127.0.0.1:{server.ports[0]}" if api == "triton" else server.api
     before = counted()
