@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from typing import Any
 import torch
 
 from tests.perf.bar import Bar
+from tests.perf.methods import ratio
 from tests.perf.pair import TINY, Run, built, machine, ours
 from tests.perf.workloads import SOME_CODE, code
 from trtspec.serving.completion import Completion
@@ -57,7 +57,7 @@ def main() -> int:
     chosen = tuned["best"]["scores"][0]["length"] if tuned["best"] else 0
     totals = [sum(of_length) for of_length in seconds]
     best = min(range(LONGEST + 1), key=totals.__getitem__)
-    share = ratio(of_others_best(seconds), seconds[chosen])
+    share = ratio(seconds[chosen], of_others_best(seconds))
     predicted = {score["length"]: score["speedup"]["value"] for score in tuned["standings"][0]["scores"]}
     found = {length: totals[0] / total for length, total in enumerate(totals)}
     off = max(abs(predicted[length] / found[length] - 1) for length in predicted)
@@ -143,20 +143,6 @@ def of_others_best(seconds: Sequence[Sequence[float]]) -> list[float]:
     """Returns the seconds of each block with the K that is best in the half of the blocks without it."""
     best = [min(seconds, key=lambda own: sum(own[1 - half :: 2])) for half in (0, 1)]
     return [best[block % 2][block] for block in range(len(seconds[0]))]
-
-
-def ratio(fast: Sequence[float], slow: Sequence[float]) -> dict[str, float]:
-    """Returns the tokens per second of `slow` over those of `fast`, with how sure that is."""
-    blocks, choose, again = list(zip(fast, slow, strict=True)), random.Random(0), list[float]()
-    for _ in range(1000):
-        chosen = choose.choices(blocks, k=len(blocks))
-        again.append(sum(block[0] for block in chosen) / sum(block[1] for block in chosen))
-    again.sort()
-    return {
-        "ratio": round(sum(fast) / sum(slow), 3),
-        "low": round(again[50], 3),
-        "high": round(again[949], 3),
-    }
 
 
 if __name__ == "__main__":

@@ -73,16 +73,22 @@ def unforeseeable(resolved: Resolved) -> str | None:
 
 def speed(resolved: Resolved, budget: Budget, context: int | None = None) -> Speed:
     """Returns the forecast; `context` is `CONTEXT`, or half of the longest text if that is less."""
-    draft, options = resolved.engines.get(Role.DRAFT), resolved.target.options
+    options = resolved.target.options
     context = context or min(CONTEXT, options.max_seq_len // 2)
-    pair = Pair(
+    pair = pair_of(resolved, options.max_draft_len)
+    return Speed(pair, context, tuple(_rows(pair, context, budget, STREAMS)))
+
+
+def pair_of(resolved: Resolved, longest: int) -> Pair:
+    """Returns the engines of a plan on its GPUs, with drafts of at most `longest` tokens."""
+    draft = resolved.engines.get(Role.DRAFT)
+    return Pair(
         network(resolved.target),
         network(draft) if draft else None,
         chip(gpus.GPUS[resolved.loaded.recipe.hardware.gpu]),
         ROUND_S[resolved.layout],
-        options.max_draft_len,
+        longest,
     )
-    return Speed(pair, context, tuple(_rows(pair, context, budget, STREAMS)))
 
 
 def _rows(pair: Pair, context: int, budget: Budget, streams: Sequence[int]) -> list[Row]:

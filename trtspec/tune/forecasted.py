@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trtspec.errors import UnavailableError
-from trtspec.forecast.outlook import Pair
 from trtspec.forecast.roofline import Load, step
-from trtspec.plan.speed import ROUND_S, chip, network, unforeseeable
-from trtspec.recipe import gpus
-from trtspec.roles import Role
+from trtspec.plan.speed import pair_of, unforeseeable
 from trtspec.tune.answer import Answer
 from trtspec.tune.candidate import Candidate
 from trtspec.tune.costs import Costs, of_lengths
@@ -30,14 +27,7 @@ class Forecasted:
         resolved = self._workshop.plan(candidate).resolved
         if reason := unforeseeable(resolved):
             raise UnavailableError("--speed plan", reason, "measure here, with --speed measured")
-        draft = resolved.engines.get(Role.DRAFT)
-        pair = Pair(
-            network(resolved.target),
-            network(draft) if draft else None,
-            chip(gpus.GPUS[resolved.loaded.recipe.hardware.gpu]),
-            ROUND_S[resolved.layout],
-            self._longest,
-        )
+        pair = pair_of(resolved, self._longest)
         free = replace(pair, draft=None)
         return Costs(
             of_lengths(lambda length: pair.costs(self._load, length), self._longest),

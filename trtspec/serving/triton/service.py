@@ -146,7 +146,9 @@ class Service:
                     index = delta.sequence_index
                     left -= delta.completion is not None
                     probs = delta.log_probs or []
-                    new = TextChunk(delta.text, delta.completion, None, probs, delta.token_ids, index, left)
+                    # A text that is not streamed grows with each round, which would copy its ids each time.
+                    ids = delta.token_ids if probs or wanted.output_ids else []
+                    new = TextChunk(delta.text, delta.completion, None, probs, ids, index, left)
                     said[index] = said.get(index, first).followed_by(new)
                     if delta.completion is not None or (wanted.stream and said[index].text):
                         outbox.put(said[index])
