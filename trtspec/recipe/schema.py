@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from trtspec.digest import digest_of
 from trtspec.recipe import devices, gpus, releases
+from trtspec.recipe.fleet import Fleet
+from trtspec.recipe.section import GpuName, Positive, Section, Share, Text
 from trtspec.roles import Role
 
-Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 LookupTokens = Annotated[int, Field(ge=1, le=64)]
 KeptTokens = Annotated[int, Field(ge=1, le=10**6)]
 EARLIER_ANSWERS = (
@@ -24,25 +25,14 @@ EARLIER_ANSWERS = (
     "some 300 bytes each. None are if left out."
 )
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
-Share = Annotated[int | float, Field(ge=0, le=1, allow_inf_nan=False)]
-Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Device = Annotated[
     str, BeforeValidator(devices.check), WithJsonSchema({"type": "string", "pattern": devices.PATTERN})
 ]
 BuildOption = bool | int | float | Text
 Backend = Literal["tensorrt_llm", "torch"]
-GpuName = Annotated[
-    str, AfterValidator(gpus.check), WithJsonSchema({"type": "string", "enum": list(gpus.NAMES)})
-]
 ReleaseName = Annotated[
     str, AfterValidator(releases.check), WithJsonSchema({"type": "string", "enum": list(releases.RELEASES)})
 ]
-
-
-class Section(BaseModel):
-    """Any part of a recipe: immutable, no key that the schema lacks, no silent conversion between types."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
 class Calibration(Section):
@@ -248,6 +238,9 @@ class Hardware(Section):
     count: Positive = Field(default=1, description="GPUs of one server; ignored for gpu: none.")
 
 
+_NOT_BUILT = {"fleet"}
+"""The sections of a recipe that say nothing of what is built."""
+
 BLS_MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
 """The Triton models of the engines in the bls layout, as NVIDIA's own are called."""
 
@@ -303,6 +296,7 @@ class Recipe(Section):
     )
     engine: Engine = Field(default=Engine(), description="What the engines are built with and for.")
     serving: Serving = Field(default=Serving(), description="The Triton model that clients call.")
+    fleet: Fleet = Field(default=Fleet(), description="What trtspec plan --fleet reckons for.")
 
     @property
     def ranks(self) -> dict[Role, int]:
@@ -323,9 +317,10 @@ class Recipe(Section):
     def digest(self) -> str:
         """The digest of the recipe with its defaults, by which manifests and stores name it.
 
-        A key that was added later is left out if its value is what was so before: old digests stay valid.
+        A key that was added later is left out if its value is what was so before: old digests stay valid. So
+        is a section that changes nothing of what is built.
         """
-        values = self.model_dump(mode="json")
+        values = self.model_dump(mode="json", exclude=_NOT_BUILT)
         for *sections, key, before in (
             ("speculation", "method", "earlier_answers", None),
             ("speculation", "method", DraftModel().model_dump()),

@@ -175,6 +175,14 @@ def test_what_stores_call_a_recipe_outlives_new_keys(changes: dict[str, Any], di
     assert Recipe.model_validate(values).digest == digest
 
 
+@pytest.mark.parametrize(
+    "section", [{"fleet": {"requests_per_second": 1000, "price_per_gpu_hour": {"h200": 3.5}}}]
+)
+def test_what_is_reckoned_for_is_no_part_of_the_digest(section: dict[str, Any]) -> None:
+    values = {"name": "pair", "hardware": {"gpu": "h100"}, **PAIR}
+    assert Recipe.model_validate({**values, **section}).digest == Recipe.model_validate(values).digest
+
+
 def test_the_device_of_a_draft_is_part_of_the_digest() -> None:
     values = {"name": "pair", "hardware": {"gpu": "h100"}, "target": {"model": "a/big"}}
     drafts: tuple[dict[str, str], ...] = ({}, {"device": "cpu"}, {"device": "cuda:0"})

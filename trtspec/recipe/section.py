@@ -1,0 +1,23 @@
+"""What every section of a recipe is, and the kinds of values that several have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from trtspec.recipe import gpus
+
+Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Share = Annotated[int | float, Field(ge=0, le=1, allow_inf_nan=False)]
+Amount = Annotated[int | float, Field(ge=0, le=10**9, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
+GpuName = Annotated[
+    str, AfterValidator(gpus.check), WithJsonSchema({"type": "string", "enum": list(gpus.NAMES)})
+]
+
+
+class Section(BaseModel):
+    """Any part of a recipe: immutable, no key that the schema lacks, no silent conversion between types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
