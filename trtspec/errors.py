@@ -115,5 +115,14 @@ class RefusedError(TrtspecError):
     """A step of a roll-out that its bounds do not allow."""
 
 
+class ClusterError(TrtspecError):
+    """A Kubernetes cluster that cannot be asked, refuses, or whose pods do not come up.
+
+    `lines` are the last ones of the log that tells more.
+    """
+
+    lines: tuple[str, ...] = ()
+
+
 class UnavailableError(TrtspecError):
     """Something that must be installed, present or reachable is not: a package, a GPU, a port, disk space."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.errors import RecipeError, StepError, TrtspecError
+from trtspec.errors import ClusterError, RecipeError, StepError, TrtspecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,10 @@ def _step(error: StepError) -> Explanation:
     return Explanation(f"{error.subject}: {error.problem}", error.repair, (*error.lines, *log))
 
 
+def _cluster(error: ClusterError) -> Explanation:
+    return Explanation(f"{error.subject}: {error.problem}", error.repair, error.lines)
+
+
 def _known(error: TrtspecError) -> Explanation:
     return Explanation(f"{error.subject}: {error.problem}", error.repair)
 
@@ -74,6 +78,7 @@ _OS_PROBLEMS: dict[int, tuple[str, str | None]] = {
 _EXPLANATIONS: dict[type[BaseException], Callable[[Any], Explanation]] = {
     RecipeError: _recipe,
     StepError: _step,
+    ClusterError: _cluster,
     TrtspecError: _known,
     OSError: _os,
 }

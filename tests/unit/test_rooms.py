@@ -23,6 +23,7 @@ FLOORS = (
     {"steps"},
     {"build"},
     {"rollout", "bench"},
+    {"kubernetes"},
     {"ci", "report", "verify"},
     {"tune"},
     {"distill"},

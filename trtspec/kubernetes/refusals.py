@@ -1,0 +1,211 @@
+"""What the API server says when it refuses, as an error that names the thing and the repair; pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trtspec.errors import ClusterError
+
+_WEBHOOK = re.compile(r'admission webhook "([^"]+)" denied the request:?\s*(.*)', re.DOTALL)
+_BROKEN_WEBHOOK = re.compile(r'failed calling webhook "([^"]+)":?\s*(.*)', re.DOTALL)
+_QUOTA = re.compile(
+    r"exceeded quota: (?P<name>[^,\s]+), requested: (?P<asked>.*?),"
+    r" used: (?P<used>.*?), limited: (?P<most>.*)"
+)
+_NAMESPACE = re.compile(r'namespaces "([^"]+)" not found')
+_RIGHT = re.compile(
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)"'
+    r'(?: in API group "(?P<group>[^"]*)")?'
+)
+_POLICY = re.compile(r'violates PodSecurity "([^"]+)":\s*(.*)', re.DOTALL)
+_NO_DRY_RUN = "does not support dry run"
+_PASSING = (429, 502, 503, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of the API server that is no success: its status, its reason, and its words."""
+
+    status: int
+    reason: str
+    message: str
+
+    @property
+    def is_absent(self) -> bool:
+        return self.status == 404
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether the caller lacks the right; quotas and webhooks refuse with the same status."""
+        return self.status == 403 and _RIGHT.search(self.message) is not None
+
+    @property
+    def lacks_kind(self) -> bool:
+        """Whether the server does not know the kind of object at all."""
+        words = "404 page not found", "the server could not find the requested resource"
+        return self.status == 404 and any(each in self.message for each in words)
+
+    @property
+    def has_no_dry_run(self) -> bool:
+        """Whether a webhook cannot be asked without consequences."""
+        return _NO_DRY_RUN in self.message
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may well succeed in a while."""
+        return self.status in _PASSING
+
+
+class RefusedByCluster(ClusterError):
+    """An answer of the API server that is no success."""
+
+    def __init__(self, subject: str, problem: str, repair: str | None, answer: Answer) -> None:
+        super().__init__(subject, problem, repair)
+        self.answer = answer
+
+
+def answer_of(status: int, text: str) -> Answer:
+    """Returns what a body says: a Status of Kubernetes, or plain text."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        return Answer(status, "", " ".join(text.split())[:500])
+    return Answer(status, str(said.get("reason") or ""), str(said.get("message") or ""))
+
+
+def refusal(answer: Answer, subject: str, namespace: str, owner: str | None = None) -> RefusedByCluster:
+    """Returns the error for an answer to a request about `subject`.
+
+    `owner` is the project that the kind of object comes from, if it is none of Kubernetes's own.
+    """
+    for words in _WORDS:
+        if found := words(answer, namespace, owner):
+            return RefusedByCluster(subject, *found, answer)
+    return RefusedByCluster(
+        subject, f"the cluster answers {answer.status}: {one_line(answer.message)}", None, answer
+    )
+
+
+def words_of_denial(message: str, namespace: str) -> tuple[str, str | None] | None:
+    """Returns problem and repair of what denies a pod; None for a message of no known kind."""
+    answer = Answer(403, "", message)
+    for words in (_quota, _policy, _webhook, _broken_webhook, _right):
+        if found := words(answer, namespace, None):
+            return found
+    return None
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+_Words = tuple[str, str | None]
+
+
+def _credentials(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    if answer.status != 401:
+        return None
+    return "the cluster does not accept your credentials", "log in to it again; kubectl get pods tells"
+
+
+def _namespace(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    found = answer.status == 404 and _NAMESPACE.search(answer.message)
+    if not found:
+        return None
+    repair = f"kubectl create namespace {found[1]}, or name another with --namespace"
+    return f"there is no namespace {found[1]}", repair
+
+
+def _kind(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    if not answer.lacks_kind:
+        return None
+    if owner:
+        return f"this cluster does not have {owner}", "install it, or leave it out of the recipe's kubernetes"
+    return "this cluster is too old for this kind of object", "Kubernetes 1.27 or newer has all that is used"
+
+
+def _absent(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    return (f"is not in namespace {namespace}", None) if answer.status == 404 else None
+
+
+def _quota(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    found = _QUOTA.search(one_line(answer.message))
+    if not found:
+        return None
+    problem = f"quota {found['name']} refuses {found['asked']}: {found['used']} of {found['most']} is in use"
+    look = f"kubectl describe quota {found['name']} -n {namespace}"
+    return problem, f"fewer replicas, or a larger quota: {look}"
+
+
+def _policy(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    found = _POLICY.search(one_line(answer.message))
+    if not found:
+        return None
+    problem = f"the namespace's pod security ({found[1]}) does not allow it: {found[2]}"
+    return problem, "a cache on a volume claim, not on hostPath, or a namespace that allows it"
+
+
+def _webhook(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    found = _WEBHOOK.search(answer.message)
+    if not found:
+        return None
+    problem = f"admission webhook {found[1]} denies it: {one_line(found[2])}"
+    return problem, "change what it names in the recipe"
+
+
+def _broken_webhook(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    found = _BROKEN_WEBHOOK.search(answer.message)
+    if not found:
+        return None
+    problem = f"admission webhook {found[1]} does not answer: {one_line(found[2])}"
+    return problem, "it must run before anything can be deployed: kubectl get validatingwebhookconfigurations"
+
+
+def _right(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    found = _RIGHT.search(answer.message)
+    if not found:
+        return None
+    kind = f"{found['resource']}.{found['group']}" if found["group"] else found["resource"]
+    problem = f"{found['user']} may not {found['verb']} {kind} in namespace {namespace}"
+    return problem, f"ask for that right: kubectl auth can-i {found['verb']} {kind} -n {namespace}"
+
+
+def _conflict(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    if answer.status != 409 or "conflict" not in answer.message.lower():
+        return None
+    return one_line(answer.message), "--force takes these fields over from whoever has set them"
+
+
+def _immutable(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    if answer.status != 422:
+        return None
+    repair = "trtspec deploy stop makes room for it" if "immutable" in answer.message else None
+    return one_line(answer.message), repair
+
+
+def _passing(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    if not answer.is_passing:
+        return None
+    return f"the cluster is busy ({answer.status}): {one_line(answer.message)}", "try again in a while"
+
+
+# What tells more than the status comes first.
+_WORDS: tuple[Callable[[Answer, str, str | None], _Words | None], ...] = (
+    _credentials,
+    _namespace,
+    _kind,
+    _absent,
+    _quota,
+    _policy,
+    _webhook,
+    _broken_webhook,
+    _right,
+    _conflict,
+    _immutable,
+    _passing,
+)
