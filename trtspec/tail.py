@@ -6,15 +6,40 @@ from pathlib import Path
 
 
 class Tail:
-    """Reads a log while it is being written."""
+    """Reads a log while it is being written; the file need not be there yet."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._offset = file, 0
+        self._file, self.offset = file, 0
+        self._left = b""
 
     def lines(self) -> list[str]:
-        """The lines written since the last call, without blank ones; the last may be cut short."""
-        with self._file.open("rb") as stream:
-            stream.seek(self._offset)
-            new = stream.read()
-        self._offset += len(new)
-        return [line for line in new.decode("utf-8", "replace").splitlines() if line.strip()]
+        """The lines that have ended since the last call, without blank ones."""
+        new = self._left + self._read()
+        end = max(new.rfind(b"\n"), new.rfind(b"\r")) + 1
+        self._left = new[end:]
+        return _split(new[:end])
+
+    def rest(self) -> list[str]:
+        """The lines since the last call, also one that has not ended; there is to be no further call."""
+        return _split(self._left + self._read())
+
+    def _read(self) -> bytes:
+        try:
+            with self._file.open("rb") as stream:
+                stream.seek(self.offset)
+                new = stream.read()
+        except FileNotFoundError:
+            return b""
+        self.offset += len(new)
+        return new
+
+
+def _split(text: bytes) -> list[str]:
+    return [line for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+def last_bytes(file: Path, most: int, begin: int = 0) -> str:
+    """Returns the end of a file, of at most so many bytes, but nothing from before `begin`."""
+    with file.open("rb") as stream:
+        stream.seek(max(begin, file.stat().st_size - most))
+        return stream.read().decode("utf-8", "replace")

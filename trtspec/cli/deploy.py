@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,12 +14,9 @@ from trtspec.errors import UnavailableError
 from trtspec.terminal.options import ApiKeysOption, DryRunOption, OutputOption, RecipeArgument
 from trtspec.terminal.output import out
 
-if TYPE_CHECKING:
-    from trtspec.deploy.deployment import Deployment
-    from trtspec.errors import ServerError
-
 _INTERRUPTED = 130
 LogFormat = Literal["text", "json"]
+LogPlace = Literal["build", "stdout"]
 
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
@@ -32,6 +28,7 @@ EXAMPLES = (
 
 
 def deploy(
+    context: typer.Context,
     recipe: RecipeArgument,
     output: OutputOption = None,
     docker: Annotated[
@@ -57,6 +54,10 @@ def deploy(
     log_format: Annotated[
         LogFormat, typer.Option(help="With json: a line of JSON for each message and each request.")
     ] = "text",
+    log_to: Annotated[
+        LogPlace,
+        typer.Option(help="With stdout: every line of the logs goes there, and no file grows."),
+    ] = "build",
     trace_config: Annotated[
         list[str] | None,
         typer.Option(metavar="OPTION", help="An option of Triton's tracing; may be given often."),
@@ -78,15 +79,20 @@ def deploy(
     """
     from trtspec.deploy import foreground
     from trtspec.deploy.build import Build
-    from trtspec.deploy.deployment import Deployment, patience
+    from trtspec.deploy.deployment import Deployment, patience, rollout_file
+    from trtspec.deploy.following import Follower
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
     from trtspec.deploy.site import Here, InDocker, Site
     from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
+    from trtspec.serving.rollout.file import ROLLOUT
+    from trtspec.terminal.served import LogTalk, Talk
 
     if detach and not docker:
         raise typer.BadParameter("only a container can be left running: --docker", param_hint="--detach")
+    if detach and log_to == "stdout":
+        raise typer.BadParameter("docker has the logs of what is left running", param_hint="--log-to")
     if api_keys and not openai:
         raise typer.BadParameter("there is no OpenAI's API to open: --openai", param_hint="--api-keys")
     loaded = load(recipe)
@@ -94,6 +100,8 @@ def deploy(
     if not build.is_there:
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(build.folder, "there is no build here", repair)
+    rollout = None if docker else os.environ.get(ROLLOUT)
+    logs = context.with_resource(TemporaryDirectory(prefix="trtspec-")) if log_to == "stdout" else None
     deployment = Deployment(
         name=build.recipe.name,
         build=build.folder.resolve(),
@@ -107,10 +115,14 @@ def deploy(
         loads_one_by_one=build.shares_a_server,
         json_logs=log_format == "json",
         trace_config=tuple(trace_config or ()),
+        rollout=Path(rollout) if rollout else None,
+        logs=Path(logs) if logs else None,
     )
+    if logs and deployment.json_logs and not dry_run:
+        out.log_as_json()
     if not build.is_current:
         out.warning(f"{recipe} has changed since {build.folder} was built from it, which is served as it is")
-    _tell_rollout(deployment.build, recipe)
+    _tell_rollout(deployment.rollout or rollout_file(deployment.build), recipe)
     site: Site = InDocker(deployment, build, detach=detach) if docker else Here(deployment, build)
     if dry_run:
         out.result(site.command_line())
@@ -120,23 +132,26 @@ def deploy(
         out.warning(site.warning)
     if deployment.is_public and openai and not api_keys:
         out.warning("whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys")
-    restarts, listener = Restarts(is_wanted=restart), _Listener(deployment, site.left)
+    talk = LogTalk(deployment, None) if logs else Talk(deployment, site.left)
+    following = Follower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
     try:
-        foreground.serve(site.serve(), deployment.log, restarts, listener, leave=bool(site.left))
+        with following:
+            foreground.serve(
+                site.serve(), deployment.log, Restarts(is_wanted=restart), talk, leave=bool(site.left)
+            )
     except foreground.Interrupted:
         raise typer.Exit(_INTERRUPTED) from None
     if not site.left:
         out.status("stopped")
 
 
-def _tell_rollout(build: Path, recipe: Path) -> None:
-    """Says where a roll-out stands that an earlier deployment of the build has left."""
-    from trtspec.deploy.deployment import rollout_file
+def _tell_rollout(file: Path, recipe: Path) -> None:
+    """Says where a roll-out stands that an earlier deployment has left."""
     from trtspec.rollout.standing import read
     from trtspec.rollout.steps import ALL, name_of
 
     try:
-        found = read(rollout_file(build))
+        found = read(file)
     except UnavailableError as error:
         out.warning(f"its roll-out cannot be followed: {error}")
         return
@@ -144,39 +159,3 @@ def _tell_rollout(build: Path, recipe: Path) -> None:
         out.warning(
             f"its roll-out stands at {name_of(found.state)}; to move it: trtspec rollout next {recipe}"
         )
-
-
-class _Listener:
-    """Prints what becomes of the server; `left` names the container that is left running, if one is."""
-
-    def __init__(self, deployment: Deployment, left: str | None) -> None:
-        self._deployment, self._left = deployment, left
-
-    @contextmanager
-    def starting(self) -> Iterator[Callable[[str], None]]:
-        with out.progress(f"starting Triton (log: {self._deployment.log})") as progress:
-            yield lambda does: progress.advance(0, does)
-
-    def ready(self) -> None:
-        ports, url = self._deployment.ports, self._deployment.url
-        host = url.removeprefix("http://").rpartition(f":{ports.http}/")[0]
-        body = json.dumps({"text_input": "def fib(", "max_tokens": 64, "stream": True})
-        how = f"trtspec deploy stop {self._left} stops it" if self._left else "Ctrl-C stops it"
-        out.status(f"{self._deployment.model_name} is ready; {how}")
-        if self._left:
-            out.status(f"its log: docker logs --follow {self._left}")
-        out.result(f"HTTP     {url}/generate  {url}/generate_stream")
-        if self._deployment.api_url:
-            out.result(f"OpenAI   {self._deployment.api_url}")
-        out.result(f"gRPC     {host}:{ports.grpc}")
-        out.result(f"metrics  http://{host}:{ports.metrics}/metrics")
-        out.result(f"curl -sN {url}/generate_stream -d '{body}'")
-
-    def said(self, line: str) -> None:
-        out.status(line)
-
-    def failed(self, error: ServerError, delay: float) -> None:
-        out.warning(f"{error}; starting again in {delay:g} s")
-
-    def stopping(self) -> None:
-        out.status("stopping; requests in flight may end first, a second Ctrl-C does not wait for them")

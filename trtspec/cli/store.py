@@ -13,6 +13,7 @@ from trtspec.findings import as_json
 from trtspec.terminal.entries import entry_as_json, files_as_json, print_pushed
 from trtspec.terminal.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.terminal.output import out
+from trtspec.terminal.signals import ended_by_sigterm
 from trtspec.units import mb_or_gb
 
 HELP = "Keep engines in a folder, S3, GCS or elsewhere."
@@ -50,30 +51,30 @@ def pull(
     url: UrlArgument,
     name: EntryArgument,
     output: Annotated[str, typer.Option("--output", metavar="DIR", help="The folder that is made.")],
+    reuse: Annotated[
+        bool,
+        typer.Option("--reuse", help="Keep what is there, if it is this entry to the last byte."),
+    ] = False,
 ) -> None:
-    """Fetch a build that is ready to be served, or one engine."""
-    from trtspec.atomic import publish, remove, temporary
+    """Fetch a build that is ready to be served, or one engine.
+
+    With --reuse several pods may share the folder, on one node or on a volume: one of them pulls, the others
+    wait for it and verify what they find. A pull that was killed is gone on with.
+    """
     from trtspec.machine.runtime import this_runtime
+    from trtspec.store.kept import keep
     from trtspec.store.lookup import find_entry
-    from trtspec.store.pull import pull as fetch
     from trtspec.store.store import Store
 
     store, folder = Store(url), Path(output)
-    if folder.exists():
-        raise UnavailableError(folder, "is there already", "choose another --output")
+    if folder.exists() and not reuse:
+        raise UnavailableError(folder, "is there already", "choose another --output, or --reuse it")
     entry = find_entry(store, name)
     if misfit := entry.platform.misfit(this_runtime()):
         problem = f"{entry.name} {entry.digest[:12]} would not load here: {misfit}"
         raise StoreError(str(store), problem, "trtspec store list URL shows those for other machines")
-    made = temporary(folder)
-    remove(made)
-    made.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with out.watch(f"pull {entry.name}", entry.size) as advance:
-            fetch(store, entry, made, advance)
-        publish(made, folder)
-    finally:
-        remove(made)
+    with ended_by_sigterm():
+        keep(store, entry, folder, out.watch, out.status)
     out.result(str(folder))
 
 

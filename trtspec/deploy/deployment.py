@@ -28,10 +28,18 @@ GRACE_S = 10.0
 KEY_HEADER = "trtspec-key"
 """The header of HTTP and gRPC requests to the APIs that change the server; it carries the key."""
 
+UNREADY = "trtspec_is_stopping"
+"""The name of a model that cannot be loaded, by which the server is made unready."""
+
 
 def patience(build: Path) -> float:
-    """Returns the seconds that a build's engines may take to load: hundreds of gigabytes take minutes."""
-    return _START_S + sum(file.stat().st_size for file in build.glob("*/engine/*")) / _SLOW_DISK_B_S
+    """Returns the seconds that a build's engines may take to load."""
+    return loading_s(sum(file.stat().st_size for file in build.glob("*/engine/*")))
+
+
+def loading_s(size: int) -> float:
+    """Returns the seconds that so many bytes of engines may take to load: hundreds of GB take minutes."""
+    return _START_S + size / _SLOW_DISK_B_S
 
 
 def rollout_file(build: Path) -> Path:
@@ -58,7 +66,8 @@ class Deployment:
     are loaded at once: two of one rank in NVIDIA's C++ backend would make MPI groups with the same tag.
     `private_host` is where HTTP and the metrics are, if not on `host`; `key` opens the APIs that change the
     server, and a key of the file `api_keys` OpenAI's API, which is open without. With `json_logs` what the
-    models log is lines of JSON; each of `trace_config` is an option of Triton's.
+    models log is lines of JSON; each of `trace_config` is an option of Triton's. The file of a
+    roll-out and the folder of the logs are in the build, if `rollout` and `logs` name no others.
     """
 
     name: str
@@ -74,6 +83,8 @@ class Deployment:
     json_logs: bool = False
     trace_config: tuple[str, ...] = ()
     api_keys: Path | None = None
+    rollout: Path | None = None
+    logs: Path | None = None
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
@@ -82,12 +93,17 @@ class Deployment:
 
     @property
     def log(self) -> Path:
-        return self.build / "tritonserver.log"
+        return (self.logs or self.build) / "tritonserver.log"
 
     @property
     def api_log(self) -> Path:
         """The log of OpenAI's API."""
-        return self.build / "openai.log"
+        return (self.logs or self.build) / "openai.log"
+
+    @property
+    def all_logs(self) -> dict[str, Path]:
+        """The logs by who writes them."""
+        return {"tritonserver": self.log, "openai": self.api_log}
 
     def begin_log(self) -> None:
         """Begins an empty log; an earlier deployment's is kept beside it, since it may tell of a crash."""
@@ -99,7 +115,7 @@ class Deployment:
     def environment(self) -> dict[str, str]:
         """The variables by which the models are told of the deployment."""
         logs = {LOG_FORMAT: "json"} if self.json_logs else {}
-        return {ROLLOUT: str(rollout_file(self.build)), **logs}
+        return {ROLLOUT: str(self.rollout or rollout_file(self.build)), **logs}
 
     @property
     def is_public(self) -> bool:
@@ -139,7 +155,7 @@ class Deployment:
         """
         mark = f"trtspec-{os.getpid()}"
         model = json.dumps({"parameters": {"config": '{"backend": "none"}', f"file:1/{mark}": ""}})
-        self._ask("POST", self.ports.http, "/v2/repository/models/trtspec_is_stopping/load", model)
+        self._ask("POST", self.ports.http, f"/v2/repository/models/{UNREADY}/load", model)
         for file in Path("/tmp").glob(f"folder*/1/{mark}"):  # noqa: S108
             shutil.rmtree(file.parents[1], ignore_errors=True)
 

@@ -12,11 +12,15 @@ from typing import Protocol
 from trtspec.causes import find_cause
 from trtspec.deploy.causes import CAUSES
 from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.following import KEPT
 from trtspec.deploy.ports import Ports
 from trtspec.errors import ServerError, StuckError, UnavailableError
+from trtspec.tail import last_bytes
 
 # The time beyond the grace in which requests that still run are cancelled, and Triton ends.
 _STOP_S = 5.0
+# The bytes of which the last lines are taken.
+_LAST = 1 << 16
 # How often in a row the metrics must say that nothing runs, since they come late.
 _QUIET = 3
 
@@ -129,9 +133,7 @@ class Server:
         self._process.stop(self._deployment.grace_s + _STOP_S)
 
     def _said(self) -> str:
-        with self._deployment.log.open("rb") as log:
-            log.seek(self._log_begin)
-            return log.read().decode("utf-8", "replace")
+        return last_bytes(self._deployment.log, KEPT, self._log_begin)
 
 
 def check_path(path: Path) -> None:
@@ -146,5 +148,5 @@ def check_path(path: Path) -> None:
 
 def last_lines(log: Path, count: int = 12) -> list[str]:
     """Returns the end of a log, without Triton's tables."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = last_bytes(log, _LAST).splitlines()
     return [line for line in lines if line and line[0] not in "+|"][-count:]

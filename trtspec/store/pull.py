@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,38 +13,53 @@ from trtspec.store.store import THREADS, Store
 from trtspec.threads import in_threads
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
+    """A chunk's place in a file of a folder."""
+
     chunk: Chunk
     file: Path
     offset: int
 
+    def is_whole(self) -> bool:
+        """Says whether the file has the chunk there."""
+        with self.file.open("rb") as stream:
+            stream.seek(self.offset)
+            return sha256(stream.read(self.chunk.size)).hexdigest() == self.chunk.sha256
+
 
 def pull(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:
-    """Makes `folder`, which must not exist, with the files of an entry.
+    """Makes `folder` with the files of an entry, or goes on with what a `pull` of the entry left there.
 
     `advance` is called with the bytes of each chunk. Raises StoreError for a chunk that is corrupted or gone;
     the folder is then incomplete.
     """
     for name in ("", *entry.folders):
         (folder / name).mkdir(parents=True, exist_ok=True)
+    begun = set[Path]()
     for name, file in entry.files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with (folder / name).open("xb") as stream:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            begun.add(path)
+        with path.open("ab") as stream:
             stream.truncate(file.size)
 
-    def download(piece: _Piece) -> int:
+    def download(piece: Piece) -> int:
+        if piece.file in begun and piece.is_whole():
+            return piece.chunk.size
         content = store.read_chunk(piece.chunk)
         with piece.file.open("r+b") as stream:
             stream.seek(piece.offset)
             stream.write(content)
         return len(content)
 
-    in_threads(download, _pieces(entry, folder), advance, THREADS)
+    in_threads(download, pieces_of(entry, folder), advance, THREADS)
 
 
-def _pieces(entry: Entry, folder: Path) -> Iterator[_Piece]:
+def pieces_of(entry: Entry, folder: Path) -> Iterator[Piece]:
+    """Yields every chunk of an entry with its place in a folder."""
     for name, file in entry.files.items():
         offset = 0
         for chunk in file.chunks:
-            yield _Piece(chunk, folder / name, offset)
+            yield Piece(chunk, folder / name, offset)
             offset += chunk.size

@@ -12,6 +12,7 @@ from shutil import get_terminal_size
 from time import monotonic
 from typing import Any, TextIO
 
+from trtspec.log_line import log_line
 from trtspec.progress import Advance
 from trtspec.terminal.progress import BarProgress, PlainProgress, Progress
 
@@ -28,7 +29,11 @@ class Output:
     """Prints for the commands; looks up the streams at each call, so that a redirected one is honoured."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
+        self._clock, self._is_log = clock, False
+
+    def log_as_json(self) -> None:
+        """From now on, what is one line is a line of JSON on stdout, where others collect logs."""
+        self._is_log = True
 
     # Data, on stdout.
 
@@ -38,7 +43,11 @@ class Output:
 
     def result(self, line: str = "") -> None:
         """Prints one line of what was asked for."""
-        _write(sys.stdout, visible(line) + "\n")
+        self._line(sys.stdout, "info", line)
+
+    def log(self, line: str) -> None:
+        """Prints a line of a log, which is JSON after `log_as_json`."""
+        _write(sys.stdout, (line if self._is_log else visible(line)) + "\n")
 
     def sentence(self, text: str) -> None:
         """Prints prose, broken between words where a terminal is narrower; what is pasted is a `result`."""
@@ -68,7 +77,7 @@ class Output:
 
     def status(self, line: str) -> None:
         """Says what trtspec is doing."""
-        _write(sys.stderr, visible(line) + "\n")
+        self._line(sys.stderr, "info", line)
 
     def warning(self, line: str) -> None:
         self._label("warning", _YELLOW, line)
@@ -96,7 +105,16 @@ class Output:
         with self.progress(label, size, "B") as progress:
             yield progress.advance
 
+    def _line(self, stream: TextIO, level: str, line: str) -> None:
+        if self._is_log:
+            _write(sys.stdout, log_line(level, "trtspec", line) + "\n")
+        else:
+            _write(stream, visible(line) + "\n")
+
     def _label(self, label: str, colour: str, line: str) -> None:
+        if self._is_log:
+            self._line(sys.stdout, {"hint": "info"}.get(label, label), line)
+            return
         if _coloured(sys.stderr):
             label = f"\x1b[1;{colour}m{label}\x1b[0m"
         _write(sys.stderr, f"{label}: {visible(line)}\n")

@@ -1,0 +1,116 @@
+"""An entry's folder on a disk that several pods may share: pulled once, and verified by all who use it."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from trtspec.atomic import PARTIAL, REPLACED, publish, remove, temporary
+from trtspec.errors import UnavailableError
+from trtspec.locks import locked, try_lock, unlock
+from trtspec.progress import Progress
+from trtspec.store.entry import Entry
+from trtspec.store.pull import Piece, pieces_of, pull
+from trtspec.store.store import THREADS, Store
+from trtspec.threads import in_threads
+from trtspec.units import mb_or_gb
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def keep(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callable[[str], None]) -> None:
+    """Has `folder` hold the entry, every byte of it verified; what is there already is not pulled again.
+
+    One process at a time works on a folder, where only what is whole appears. A pull of the entry that was
+    killed is gone on with, and what one of another entry has left beside it is removed. `say` is told what a
+    person may want to know. Raises StoreError, and UnavailableError where there is no room, or where nothing
+    can be written and what is there is not the entry.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(_lock_of(folder), lambda: say(f"another process pulls {folder}; waiting for it")):
+            _make(store, entry, folder, watch, say)
+    except OSError as error:
+        if error.errno not in _READ_ONLY:
+            raise
+        if problem := find_problem(entry, folder, watch):
+            said = f"{problem}, and nothing can be written here: {error.strerror}"
+            raise UnavailableError(folder, said, "let whoever pulls first write here") from None
+
+
+def find_problem(entry: Entry, folder: Path, watch: Progress) -> str | None:
+    """Reads every byte of a folder; returns in what it is not the entry, None if it is."""
+    if not folder.is_dir():
+        return "is not there"
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}
+    for name in sorted(found.keys() ^ entry.files.keys()):
+        return f"has {name}, which is not of the entry" if name in found else f"lacks {name}"
+    for name, file in entry.files.items():
+        if found[name].is_symlink() or found[name].stat().st_size != file.size:
+            return f"has another {name}"
+    damaged = set[str]()
+
+    def read(piece: Piece) -> int:
+        if not piece.is_whole():
+            damaged.add(str(piece.file.relative_to(folder)))
+        return piece.chunk.size
+
+    with watch(f"verify {folder}", entry.size) as advance:
+        in_threads(read, pieces_of(entry, folder), advance, THREADS)
+    return f"has a damaged {min(damaged)}" if damaged else None
+
+
+def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callable[[str], None]) -> None:
+    _remove_leftovers(folder)
+    if folder.exists():
+        problem = find_problem(entry, folder, watch)
+        if problem is None:
+            return
+        say(f"{folder} {problem}; it is pulled anew")
+    made = temporary(folder)
+    try:
+        _check_room(entry, made)
+        with watch(f"pull {entry.name}", entry.size) as advance:
+            pull(store, entry, made, advance)
+        publish(made, folder)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        # The disk may be the node's, which others need.
+        remove(made)
+        raise _no_room(entry, folder) from None
+
+
+def _check_room(entry: Entry, made: Path) -> None:
+    there = sum(path.stat().st_blocks * 512 for path in made.rglob("*") if path.is_file())
+    if entry.size - there > shutil.disk_usage(made.parent).free:
+        raise _no_room(entry, made.parent / entry.digest)
+
+
+def _no_room(entry: Entry, folder: Path) -> UnavailableError:
+    free = shutil.disk_usage(folder.parent).free
+    problem = f"{entry.name} needs {mb_or_gb(entry.size)}, and {mb_or_gb(free)} are free"
+    others = sorted(path.name for path in folder.parent.iterdir() if path.is_dir() and path.name[0] != ".")
+    unused = f", or remove what no pod serves any more of {', '.join(others)}" if others else ""
+    return UnavailableError(folder.parent, problem, f"give the volume more room{unused}")
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Removes what killed pulls have left, but for the one of this folder, which is locked."""
+    remove(folder.with_name(f".{folder.name}{REPLACED}"))
+    for left in folder.parent.glob(f".*{PARTIAL}"):
+        theirs = left.with_name(left.name[1:].removesuffix(PARTIAL))
+        if theirs == folder:
+            continue
+        lock = _lock_of(theirs)
+        held = try_lock(lock)
+        if held is not None:
+            remove(left)
+            unlock(held, lock)
