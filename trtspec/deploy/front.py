@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+import uvloop
 from aiohttp import (
     ClientError,
     ClientResponse,
@@ -72,7 +73,7 @@ class Front:
         self._is_alive = True
         self._bodies, self._notes = Bodies(_MOST_HELD), set[asyncio.Task[None]]()
         self._silent = set[asyncio.BaseProtocol]()
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="trtspec-front", daemon=True)
 
     def start(self) -> None:
@@ -115,7 +116,7 @@ class Front:
             auto_decompress=False,
         )
         self._most = allow_connections(MOST_CONNECTIONS)
-        self._servers, self._listeners = list[web.Server](), list[asyncio.Server]()
+        self._servers, self._listeners = list[web.Server](), list[asyncio.AbstractServer]()
         for port, handle in ((self._ports.http, self._handle), (self._ports.metrics, self._tell)):
             # When a client leaves, its handler is cancelled, and with it the request to Triton.
             server = web.Server(handle, handler_cancellation=True, access_log=None, keepalive_timeout=_IDLE_S)
