@@ -8,6 +8,7 @@ HELP = "A dashboard for Grafana, alerts for Prometheus."
 EXAMPLES = (
     "trtspec monitoring dashboard > trtspec-dashboard.json",
     "trtspec monitoring alerts > trtspec-alerts.yaml",
+    "trtspec monitoring scaling > trtspec-scaling.yaml",
 )
 
 
@@ -25,4 +26,11 @@ def alerts() -> None:
     out.data(files.alerts())
 
 
-COMMANDS = (dashboard, alerts)
+def scaling() -> None:
+    """Print the recording rules that an autoscaler goes by."""
+    from trtspec.monitoring import files
+
+    out.data(files.scaling())
+
+
+COMMANDS = (dashboard, alerts, scaling)

@@ -42,6 +42,7 @@ from trtspec.serving.triton.departures import LEFT, REQUEST
 from trtspec.serving.triton.request_id import HEADER, ID
 
 _CLOSED = re.compile(r"/v2/(\w*sharedmemory|repository|logging|trace)\b|/v2/models/.*/trace/")
+_ALIVE = "/v2/health/live"
 _READY = re.compile(r"/v2/health/ready|/v2/models/[^/]+(/versions/\d+)?/ready")
 _GENERATE = re.compile(r"(/v2/models/[^/]+(?:/versions/\d+)?)/generate(_stream)?")
 # Headers of one connection (RFC 9110, 7.6.1), or of the body in the form in which it came.
@@ -155,13 +156,16 @@ class Front:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self._silent.discard(request.protocol)
         path = unquote(request.path)
-        if path == "/v2/health/live" and self._is_alive:
+        if path == _ALIVE and self._is_alive and (self._state or self._triton is None):
             return web.Response()
         if _CLOSED.match(path):
             return self._refuse(request, Refusal.UNAUTHORIZED, 403, "this API is closed")
         if self._state or self._triton is None:
             why = while_shut(self._state or "")
-            return self._refuse(request, why, 503, f"the server is {self._state}")
+            refusal = self._refuse(request, why, 503, f"the server is {self._state}")
+            # A client that connects again may find another server behind the same name.
+            refusal.force_close()
+            return refusal
         try:
             async with self._bodies.read(_chunks(request), request.content_length or 0) as body:
                 return await self._answer(request, self._triton, path, body)

@@ -23,7 +23,7 @@ from trtspec.deploy.openai import Doors, OpenAi
 from trtspec.deploy.ports import check_free
 from trtspec.deploy.processes import has_stuck_stub
 from trtspec.deploy.server import Door, Server, check_path
-from trtspec.deploy.shared_memory import PREFIX, new_prefix, remove_abandoned, remove_regions
+from trtspec.deploy.shared_memory import PREFIX, Regions, remove_abandoned
 from trtspec.deploy.triton import TritonInstall
 from trtspec.deploy.tritonserver_options import server_options
 from trtspec.deploy.wheel import find_wheel
@@ -86,7 +86,9 @@ def serve(deployment: Deployment, triton: TritonInstall, gpus: int) -> Iterator[
             stack.callback(api.close)
             doors.append(api)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trtspec-"))
-        local = _Local(deployment, triton, gpus, Doors(*doors), Path(folder, "stopping"))
+        regions = Regions()
+        stack.callback(regions.close)
+        local = _Local(deployment, triton, gpus, Doors(*doors), Path(folder, "stopping"), regions)
         stack.callback(local.end)
         yield local.start
 
@@ -95,19 +97,24 @@ class _Local:
     """Runs at most one server at a time; `stopping` is the file that tells its model to drain."""
 
     def __init__(
-        self, deployment: Deployment, triton: TritonInstall, gpus: int, door: Door, stopping: Path
+        self,
+        deployment: Deployment,
+        triton: TritonInstall,
+        gpus: int,
+        door: Door,
+        stopping: Path,
+        regions: Regions,
     ) -> None:
         self._deployment, self._triton, self._gpus = deployment, triton, gpus
-        self._door, self._stopping = door, stopping
+        self._door, self._stopping, self._regions = door, stopping, regions
         self._process: _Group | None = None
-        self._memory = new_prefix()
 
     def start(self) -> Server:
         self.end()
         http, metrics = _free_ports(2)
         ports = replace(self._deployment.ports, http=http, metrics=metrics)
         inside = replace(self._deployment, ports=ports)
-        started = line(inside, self._triton, self._gpus, self._memory)
+        started = line(inside, self._triton, self._gpus, self._regions.prefix)
         environment = {**self._triton.environment(), **started.environment, STOPPING: str(self._stopping)}
         with inside.log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603
@@ -126,7 +133,7 @@ class _Local:
         if self._process:
             self._process.kill()
         # A server that is killed leaves the memory that it shared with its processes.
-        remove_regions(self._memory)
+        self._regions.remove()
 
 
 class _Group:

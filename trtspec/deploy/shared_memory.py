@@ -7,42 +7,52 @@ import re
 import uuid
 from pathlib import Path
 
+from trtspec.locks import try_lock, unlock
+
 PREFIX = "trtspec_"
 
 _FOLDER = Path("/dev/shm")  # noqa: S108
-_OURS = re.compile(rf"{PREFIX}(\d+)-(\d+)-(\d+)_")
+_LOCK = "lock"
+_LOCKS = re.compile(rf"({PREFIX}\d+_[0-9a-f]{{8}}_){_LOCK}")
 
 
-def new_prefix() -> str:
-    """Returns how the names of one server's regions begin, which tells the process that they belong to."""
-    return f"{PREFIX}{_namespace()}-{os.getpid()}-{_born(os.getpid())}_{uuid.uuid4().hex[:8]}_"
+class Regions:
+    """The regions of one server, whose names begin with `prefix`, from `__init__` to `close`.
 
+    A lock tells that they are in use, also to processes of other PID namespaces: a container that is started
+    again in its pod finds what the one before it has left.
+    """
 
-def remove_regions(prefix: str) -> None:
-    for region in _FOLDER.glob(f"{prefix}*"):
-        region.unlink(missing_ok=True)
+    def __init__(self) -> None:
+        self.prefix = f"{PREFIX}{os.getpid()}_{uuid.uuid4().hex[:8]}_"
+        self._file = _FOLDER / f"{self.prefix}{_LOCK}"
+        descriptor = try_lock(self._file)
+        assert descriptor is not None, "nobody else has this name"
+        self._lock = descriptor
+
+    def remove(self) -> None:
+        """Removes what a server has left; the next one of this process may follow."""
+        _remove(self.prefix)
+
+    def close(self) -> None:
+        self.remove()
+        unlock(self._lock, self._file)
 
 
 def remove_abandoned() -> None:
-    """Removes the regions of this user whose process is gone.
-
-    Those of another PID namespace stay, since its processes cannot be seen.
-    """
-    for region in _FOLDER.glob(f"{PREFIX}*"):
-        found = _OURS.match(region.name)
-        if found is None or int(found[1]) != _namespace() or _born(int(found[2])) == int(found[3]):
+    """Removes the regions of this user that no process uses any more."""
+    for file in _FOLDER.glob(f"{PREFIX}*{_LOCK}"):
+        found = _LOCKS.fullmatch(file.name)
+        try:
+            descriptor = try_lock(file) if found and file.stat().st_uid == os.getuid() else None
+        except FileNotFoundError:
             continue
-        if region.stat().st_uid == os.getuid():
+        if found and descriptor is not None:
+            _remove(found[1])
+            unlock(descriptor, file)
+
+
+def _remove(prefix: str) -> None:
+    for region in _FOLDER.glob(f"{prefix}*"):
+        if not region.name.endswith(f"_{_LOCK}"):
             region.unlink(missing_ok=True)
-
-
-def _namespace() -> int:
-    return os.stat("/proc/self/ns/pid").st_ino
-
-
-def _born(pid: int) -> int | None:
-    """Returns when a process began, in ticks since the machine's start (proc_pid_stat(5)); None if gone."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return None

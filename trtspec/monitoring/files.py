@@ -15,5 +15,10 @@ def alerts() -> str:
     return _text("alerts.yaml")
 
 
+def scaling() -> str:
+    """Returns the recording rules that an autoscaler goes by, in Prometheus's YAML."""
+    return _text("scaling.yaml")
+
+
 def _text(name: str) -> str:
     return files("trtspec.monitoring").joinpath(name).read_text(encoding="utf-8")

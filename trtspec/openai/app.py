@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trtspec.bodies import Bodies, BodyError
 from trtspec.client_bounds import SHORT_BODY
 from trtspec.openai.answers import Answer, Chat, Completions
-from trtspec.openai.errors import ApiError
+from trtspec.openai.errors import ApiError, ShutError
 from trtspec.openai.exchange import Exchange
 from trtspec.openai.job import Job, chat, completion, template_messages, template_tools
 from trtspec.openai.keys import Keys
@@ -149,7 +149,7 @@ class _Routes:
     async def health(self, _: Request) -> Response:
         if not await self._upstream.is_ready():
             state = "not ready" if self._upstream.url else self._upstream.state
-            raise ApiError(503, f"the server is {state}")
+            raise ShutError(state)
         return Response()
 
     @asynccontextmanager

@@ -29,6 +29,20 @@ class ApiError(Exception):
         return json.dumps({"error": said}).encode()
 
 
+class ShutError(ApiError):
+    """A refusal of a server that takes in nothing, for which `state` says why.
+
+    It ends the connection: a client that connects again may find another server behind the same name.
+    """
+
+    def __init__(self, state: str) -> None:
+        super().__init__(503, f"the server is {state}")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**super().headers, "Connection": "close"}
+
+
 def _type(status: int) -> str:
     if status == 429:
         return "rate_limit_error"

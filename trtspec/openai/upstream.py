@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from trtspec.client_bounds import LEFT_S
-from trtspec.openai.errors import ApiError
+from trtspec.openai.errors import ApiError, ShutError
 from trtspec.openai.pieces import failure
 from trtspec.openai.wire import Wire, WireError, Wires
 from trtspec.refusals import Refusal, Refusals, while_shut
@@ -56,7 +56,7 @@ class Upstream:
         """
         if self.url is None:
             self._refusals.add(while_shut(self.state))
-            raise ApiError(503, f"the server is {self.state}")
+            raise ShutError(self.state)
         name, url = uuid.uuid4().hex, f"{self.url}/v2/models/{self.model_name}"
         body, is_over, has_begun = orjson.dumps({**inputs, REQUEST: name}), False, False
         try:

@@ -113,6 +113,32 @@ def test_metrics_are_there_while_triton_is_and_count_what_was_refused_in_between
         triton.shutdown()
 
 
+def test_the_word_of_life_is_tritons_own_once_it_is_up(opened: Opened) -> None:
+    """A Triton that is gone, or hangs, must not look alive behind a front that is."""
+    front, port = opened.front, opened.ports.http
+    assert _ask(port, "GET", "/v2/health/live")[0] == 503
+    with socket.create_server((HOST, 0)) as hangs:
+        front.open(Ports(http=hangs.getsockname()[1], metrics=1))
+        with socket.create_connection((HOST, port), timeout=0.5) as line:
+            line.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            with pytest.raises(TimeoutError):
+                line.recv(100)
+    for state in ("starting", "stopping"):
+        front.shut(state)
+        assert _ask(port, "GET", "/v2/health/live")[0] == 200
+    front.shut("restarting", is_alive=False)
+    assert _ask(port, "GET", "/v2/health/live")[0] == 503
+
+
+def test_who_is_refused_by_a_server_that_stops_connects_again(opened: Opened) -> None:
+    opened.front.shut("stopping")
+    with closing(http.client.HTTPConnection(HOST, opened.ports.http, timeout=10)) as connection:
+        connection.request("POST", "/v2/models/m/generate", b"{}")
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+        assert answer.headers["Connection"] == "close"
+
+
 def test_a_histogram_in_the_middle_of_its_change_is_read_again(opened: Opened) -> None:
     stats = Stats()
     before = exported(stats, 1)
