@@ -6,13 +6,16 @@ import os
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from trtspec.errors import UnavailableError
 from trtspec.terminal.options import ApiKeysOption, DryRunOption, OutputOption, RecipeArgument
 from trtspec.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.recipe.loader import LoadedRecipe
 
 _INTERRUPTED = 130
 LogFormat = Literal["text", "json"]
@@ -22,6 +25,7 @@ EXAMPLES = (
     "trtspec deploy recipe.yaml",
     "trtspec deploy recipe.yaml --http-port 9000 --grpc-port 9001",
     "trtspec deploy recipe.yaml --docker --detach",
+    "trtspec deploy recipe.yaml --kubernetes --store s3://engines/llama",
     "trtspec deploy status",
     "trtspec deploy stop",
 )
@@ -37,6 +41,16 @@ def deploy(
     detach: Annotated[
         bool, typer.Option("--detach", help="With --docker: leave it running when it is ready.")
     ] = False,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="Serve on a cluster what a store has of the recipe's build.")
+    ] = False,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="URL", help="With --kubernetes: the store, if not the recipe's."),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", help="With --kubernetes: the namespace, if not the recipe's.")
+    ] = None,
     dry_run: DryRunOption = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; Triton asks nobody for a password.")
@@ -95,7 +109,12 @@ def deploy(
         raise typer.BadParameter("docker has the logs of what is left running", param_hint="--log-to")
     if api_keys and not openai:
         raise typer.BadParameter("there is no OpenAI's API to open: --openai", param_hint="--api-keys")
+    if (store or namespace) and not kubernetes:
+        raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint="--store, --namespace")
     loaded = load(recipe)
+    if kubernetes:
+        _on_kubernetes(loaded, store, namespace)
+        return
     build = Build(build_folder(loaded, {"output": output}, os.environ), loaded.recipe)
     if not build.is_there:
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
@@ -143,6 +162,13 @@ def deploy(
         raise typer.Exit(_INTERRUPTED) from None
     if not site.left:
         out.status("stopped")
+
+
+def _on_kubernetes(loaded: LoadedRecipe, store: str | None, namespace: str | None) -> None:
+    from trtspec.kubernetes.manifests import manifests, to_yaml
+    from trtspec.terminal.kubernetes import find_values
+
+    out.data(to_yaml(manifests(find_values(loaded, store, namespace))))
 
 
 def _tell_rollout(file: Path, recipe: Path) -> None:

@@ -9,7 +9,8 @@ from trtspec.findings import Finding
 from trtspec.recipe import devices, gpus
 from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import SIZES, option_problem
-from trtspec.recipe.schema import BLS_MODELS, Hybrid, Model, Ngram, Recipe
+from trtspec.recipe.methods import Hybrid, Ngram
+from trtspec.recipe.schema import BLS_MODELS, Model, Recipe
 from trtspec.roles import Role
 
 _TOKENS_PER_BLOCK = 32

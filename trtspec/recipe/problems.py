@@ -11,13 +11,21 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from trtspec.findings import Finding
+from trtspec.recipe import kubernetes
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.yaml_reader import Document, line_of
 
+_LOWER = "lower-case letters, digits and, between these, dashes"
 _REST = "digits, and after the first of these dots, dashes and underscores"
 _PATTERNS = {
     r"^[a-z0-9][a-z0-9._-]*$": f"lower-case letters, {_REST}",
     r"^[A-Za-z0-9][A-Za-z0-9._-]*$": f"letters, {_REST}",
+    kubernetes.LABEL: _LOWER,
+    kubernetes.NAME: f"{_LOWER} and dots",
+    kubernetes.KEY: "the key of a label: a name, and before it, with a slash, a domain",
+    kubernetes.VALUE: "letters, digits and, between these, dots, dashes and underscores",
+    kubernetes.QUANTITY: "a quantity: 500m, 2, 64Gi",
+    kubernetes.FOLDER: "a folder from the root, with plain names",
 }
 _WANTED = {
     "string_type": "text",
@@ -25,6 +33,7 @@ _WANTED = {
     "bool_type": "true or false",
     "model_type": "a section of keys",
     "dict_type": "a section of keys",
+    "list_type": "a list",
 }
 _SCIENTIFIC = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
 

@@ -7,23 +7,19 @@ fills it in. What contradicts something else in the recipe is found by `limits.p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from trtspec.digest import digest_of
 from trtspec.recipe import devices, gpus, releases
 from trtspec.recipe.fleet import Fleet
+from trtspec.recipe.kubernetes import Kubernetes
+from trtspec.recipe.methods import METHODS, DraftModel, Method
 from trtspec.recipe.section import GpuName, Positive, Section, Share, Text
 from trtspec.roles import Role
 
-LookupTokens = Annotated[int, Field(ge=1, le=64)]
-KeptTokens = Annotated[int, Field(ge=1, le=10**6)]
-EARLIER_ANSWERS = (
-    "How many tokens of earlier answers are looked up too, each by the tenant that it was given to; "
-    "some 300 bytes each. None are if left out."
-)
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
 Device = Annotated[
     str, BeforeValidator(devices.check), WithJsonSchema({"type": "string", "pattern": devices.PATTERN})
@@ -112,69 +108,6 @@ class Draft(Model):
     )
 
 
-class DraftMethod(Section):
-    """A place where drafts come from: what a method has beside its `kind`, its drafter is made with."""
-
-    has_model: ClassVar[bool] = False
-    kind: str
-
-    @property
-    def options(self) -> dict[str, int]:
-        return self.model_dump(exclude={"kind"}, exclude_none=True)
-
-
-class DraftModel(DraftMethod):
-    """A small model, the recipe's draft, proposes what the target verifies."""
-
-    has_model = True
-    kind: Literal["draft_model"] = Field(default="draft_model", description="The name of this method.")
-
-
-class Ngram(DraftMethod):
-    """The text itself proposes what followed its last tokens where they stood before."""
-
-    kind: Literal["ngram"] = Field(description="The name of this method.")
-    prompt_lookup_min: LookupTokens = Field(
-        default=2, description="The fewest of the last tokens that must have stood there before."
-    )
-    prompt_lookup_max: LookupTokens = Field(
-        default=8, description="How many of the last tokens are looked up; the longest match counts."
-    )
-    earlier_answers: KeptTokens | None = Field(default=None, description=EARLIER_ANSWERS)
-
-
-class Hybrid(DraftMethod):
-    """The text itself proposes where a long ending of it stood before, and the draft model elsewhere."""
-
-    has_model = True
-    kind: Literal["hybrid"] = Field(description="The name of this method.")
-    prompt_lookup_min: LookupTokens = Field(
-        default=4, description="The fewest of the last tokens that must have stood there before."
-    )
-    prompt_lookup_max: LookupTokens = Field(
-        default=8, description="How many of the last tokens are looked up; the longest match counts."
-    )
-    earlier_answers: KeptTokens | None = Field(default=None, description=EARLIER_ANSWERS)
-
-
-def _named(method: object) -> object:
-    """A method by its name alone is that method with its defaults."""
-    return {"kind": method} if isinstance(method, str) else method
-
-
-Method = Annotated[
-    DraftModel | Ngram | Hybrid,
-    Field(discriminator="kind"),
-    BeforeValidator(
-        _named, json_schema_input_type=Literal["draft_model", "ngram", "hybrid"] | DraftModel | Ngram | Hybrid
-    ),
-]
-METHODS: Mapping[str, type[DraftMethod]] = {
-    get_args(method.model_fields["kind"].annotation)[0]: method for method in (DraftModel, Ngram, Hybrid)
-}
-"""The methods by their names."""
-
-
 class Speculation(Section):
     """Where drafts come from, and how long they are."""
 
@@ -238,7 +171,7 @@ class Hardware(Section):
     count: Positive = Field(default=1, description="GPUs of one server; ignored for gpu: none.")
 
 
-_NOT_BUILT = {"fleet"}
+_NOT_BUILT = {"fleet", "kubernetes"}
 """The sections of a recipe that say nothing of what is built."""
 
 BLS_MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
@@ -296,6 +229,9 @@ class Recipe(Section):
     )
     engine: Engine = Field(default=Engine(), description="What the engines are built with and for.")
     serving: Serving = Field(default=Serving(), description="The Triton model that clients call.")
+    kubernetes: Kubernetes = Field(
+        default=Kubernetes(), description="How trtspec deploy --kubernetes serves it on a cluster."
+    )
     fleet: Fleet = Field(default=Fleet(), description="What trtspec plan --fleet reckons for.")
 
     @property

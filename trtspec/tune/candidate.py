@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trtspec.recipe.loader import LoadedRecipe, model_location
-from trtspec.recipe.schema import METHODS, DraftMethod, Recipe
+from trtspec.recipe.methods import METHODS, DraftMethod
+from trtspec.recipe.schema import Recipe
 from trtspec.serving.drafters.source import Drafting
 from trtspec.tune.places import written
 

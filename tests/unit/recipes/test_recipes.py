@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from tests.fakes.published import COMMIT
+from trtspec.build.plan import make_plan
+from trtspec.checkpoint.convert import rank_sizes
 from trtspec.cli.app import app
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import load
+from trtspec.terminal.output import out
 
 FOLDER = Path(__file__).parents[3] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.yaml"))
@@ -92,6 +96,31 @@ def test_the_budget_is_right(path: Path, hub_cache: Path) -> None:
     assert memory["requests"] == memory["left"] // per_token // length
     assert memory["problem"] is None
     assert memory["requests"] >= engine["max_batch_size"]
+
+
+def test_the_tests_of_clusters_know_the_engines(hub_cache: Path) -> None:
+    """`tests/data/stored_engines.json` is what the plan says of the engines that a store would have."""
+    known = json.loads((FOLDER.parent / "tests/data/stored_engines.json").read_text())
+    for path in (*RECIPES, FOLDER / "tiny/recipe.yaml"):
+        resolved = make_plan(path, {}, out.watch, to_run=False).resolved
+        for role, engine in resolved.engines.items():
+            source, options = engine.model.source, engine.options
+            sizes = rank_sizes(source, engine.checkpoint)
+            item = 4 if engine.checkpoint.dtype == "float32" else 2
+            per_layer = 2 * source.num_key_value_heads * source.head_size * item
+            expected = {
+                "backend": engine.backend,
+                "ranks": len(sizes),
+                "weights": sum(sizes),
+                "kv_per_token": source.num_hidden_layers * per_layer,
+                "max_batch_size": options.max_batch_size,
+                "max_seq_len": options.max_seq_len,
+            }
+            if os.environ.get("UPDATE_GOLDEN"):
+                known.setdefault(path.stem if path in RECIPES else "tiny", {})[role.value] = expected
+            assert known[resolved.loaded.recipe.name][role.value] == expected
+    if os.environ.get("UPDATE_GOLDEN"):
+        (FOLDER.parent / "tests/data/stored_engines.json").write_text(json.dumps(known, indent=2) + "\n")
 
 
 def weights(folder: Path, config: dict[str, Any], ranks: int, precision: str) -> int:

@@ -1,0 +1,153 @@
+"""The values of a deployment, from its recipe and from what the store has of its build; pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass
+
+from trtspec.deploy import pod
+from trtspec.kubernetes.stored import StoredBuild
+from trtspec.kubernetes.values import GpuChoice, HostResources, Times, Values
+from trtspec.recipe import gpus
+from trtspec.recipe.kubernetes import Claim, Kubernetes, Volume
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.releases import release_of
+from trtspec.recipe.schema import Recipe
+from trtspec.roles import Role
+from trtspec.units import GIB
+
+_LONGEST_NAME = 40  # of what is left of 63 characters by the longest suffix of an object's name
+_SLOW_B_S = 200e6  # at which a build is pulled at least
+_IMAGE_S = 900  # for a node that pulls the image first
+
+# Estimates that err on the large side: Triton, the coordinator and OpenAI's API; the CUDA context, NCCL and
+# pinned memory of each rank.
+_BASE, _OF_A_RANK = 6 * GIB, 4 * GIB
+_CPUS, _CPUS_OF_A_RANK = 4, 2
+# Of a cache of the torch backend: slots take more than they hold, and half of what is free is the cache's.
+_AHEAD, _OF_FREE = 1.5, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command line asks for: the store as pods reach it, and a namespace in place of the recipe's."""
+
+    store: str
+    namespace: str | None = None
+
+
+def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, version: str) -> Values:
+    """Returns the values of a deployment; `text` is that of the recipe, and `version` that of trtspec."""
+    recipe, options, entry = loaded.recipe, loaded.recipe.kubernetes, build.entry
+    name = options.name or name_of(recipe.name)
+    return Values(
+        name=name,
+        namespace=asked.namespace or options.namespace,
+        version=version,
+        labels=options.labels,
+        annotations=options.annotations,
+        image=options.image or default_image(recipe, version),
+        image_pull_secrets=tuple(options.secrets.image_pull),
+        recipe=text,
+        recipe_map=f"{name}-recipe-{hashlib.sha256(text.encode()).hexdigest()[:8]}",
+        model_name=recipe.serving.model_name,
+        digest=entry.digest,
+        pull=pod.pull_arguments(asked.store, entry),
+        serve=pod.serve_arguments(entry, options.grace_seconds, has_keys=bool(options.secrets.api_keys)),
+        replicas=None if options.autoscaling else options.replicas,
+        max_surge=options.max_surge,
+        max_unavailable=0 if options.max_surge else 1,
+        volume=_volume(options, build),
+        gpu=_gpu(recipe),
+        resources=_resources(recipe, build),
+        times=_times(options, build),
+        node_selector=options.node_selector,
+        tolerations=tuple(options.tolerations),
+        runtime_class=options.runtime_class,
+        priority_class=options.priority_class,
+        service_account=options.service_account or name,
+        store_secret=options.secrets.store,
+        api_keys_secret=options.secrets.api_keys,
+        monitoring=options.monitoring,
+    )
+
+
+def name_of(recipe: str) -> str:
+    """Returns a recipe's name as Kubernetes takes it (RFC 1035): letters, digits, dashes, a letter first."""
+    plain = re.sub(r"[^a-z0-9]+", "-", recipe).strip("-")
+    name = plain if plain[0].isalpha() else f"trtspec-{plain}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 7].rstrip('-')}-{hashlib.sha256(recipe.encode()).hexdigest()[:6]}"
+
+
+def default_image(recipe: Recipe, version: str) -> str:
+    """Returns the name of the image that a recipe gets that names none: no registry has it."""
+    if recipe.backend == "torch":
+        return f"trtspec:{version}-torch"
+    return f"trtspec:{version}-{release_of(recipe.engine.release).tags[0]}"
+
+
+def _gpu(recipe: Recipe) -> GpuChoice | None:
+    product = gpus.GPUS.get(recipe.hardware.gpu)
+    if product is None:
+        return None
+    # The label is the name that nvidia-smi shows, with dashes for its blanks.
+    return GpuChoice(product.label.replace(" ", "-"), str(product.sm // 10), recipe.hardware.count)
+
+
+def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
+    """Returns what a server takes of its host.
+
+    An engine passes through the host's memory when a GPU loads it; on the CPU it stays there with its cache.
+    """
+    asked = recipe.kubernetes.resources
+    memory, shared, cpus = float(_BASE), GIB, _CPUS
+    is_on_cpu = {role: _is_on_cpu(recipe, role) for role in build.engines}
+    for role, engine in build.engines.items():
+        memory += engine.weights
+        if is_on_cpu[role]:
+            tokens = 2 * engine.max_batch_size * engine.max_seq_len
+            memory += _OF_FREE * _AHEAD * engine.kv_per_token * tokens
+        else:
+            memory += _OF_A_RANK * engine.ranks
+            shared += GIB * engine.ranks
+            cpus += _CPUS_OF_A_RANK * engine.ranks
+    cpu = asked.cpu or str(cpus)
+    return HostResources(
+        cpu=cpu,
+        # The torch backend takes a thread for each processor that it may use.
+        cpu_limit=cpu if any(is_on_cpu.values()) else None,
+        memory=asked.memory or _gib(memory + shared),
+        shared_memory=asked.shared_memory or _gib(shared),
+    )
+
+
+def _is_on_cpu(recipe: Recipe, role: Role) -> bool:
+    on_cpu = role is Role.DRAFT and recipe.draft_gpus == ()
+    return on_cpu or recipe.hardware.gpu == gpus.NONE
+
+
+def _times(options: Kubernetes, build: StoredBuild) -> Times:
+    startup = pod.startup_probe(build.entry)
+    pull = _IMAGE_S + build.entry.size / _SLOW_B_S
+    return Times(
+        startup=startup,
+        progress_s=math.ceil(pull) + startup.failures * startup.period_s,
+        pre_stop_s=math.ceil(pod.PRE_STOP_S),
+        termination_s=pod.termination_grace_s(options.grace_seconds),
+    )
+
+
+def _volume(options: Kubernetes, build: StoredBuild) -> Volume:
+    """Returns the volume of the engines; a claim that is made has room for the builds of an update."""
+    volume = options.cache
+    if isinstance(volume, Claim) and volume.name is None and volume.size is None:
+        return volume.model_copy(update={"size": _gib(2 * build.entry.size)})
+    return volume
+
+
+def _gib(size: float) -> str:
+    return f"{math.ceil(size / GIB)}Gi"

@@ -1,0 +1,49 @@
+"""Names and labels, as Kubernetes recommends them (its documentation, "Recommended Labels")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trtspec.kubernetes.kinds.base import Meta, Selector
+from trtspec.kubernetes.values import Values
+
+INSTANCE = "app.kubernetes.io/instance"
+
+
+def chosen_by(values: Values) -> dict[str, str]:
+    """Returns the labels by which a deployment's pods are chosen; they never change."""
+    return {
+        "app.kubernetes.io/name": "trtspec",
+        INSTANCE: values.name,
+        "app.kubernetes.io/component": "server",
+    }
+
+
+def selector(values: Values) -> Selector:
+    return Selector(chosen_by(values))
+
+
+def meta(
+    values: Values,
+    suffix: str = "",
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Meta:
+    """Returns the metadata of an object of the deployment; `labels` are those of its own."""
+    return Meta(
+        name=f"{values.name}{suffix}",
+        namespace=values.namespace,
+        labels={**all_labels(values), **(labels or {})},
+        annotations=annotations,
+    )
+
+
+def all_labels(values: Values) -> dict[str, str]:
+    """Returns the labels of every object; a recipe's do not replace those that the others depend on."""
+    return {
+        **values.labels,
+        **chosen_by(values),
+        "app.kubernetes.io/version": values.version,
+        "app.kubernetes.io/managed-by": "trtspec",
+    }

@@ -1,0 +1,218 @@
+"""The recipe's section on Kubernetes: how `trtspec deploy --kubernetes` serves a build on a cluster.
+
+What the section leaves out follows from the recipe and from what the store has of its build; the section
+changes nothing in what is built. Names are those of Kubernetes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from trtspec.recipe.section import Positive, Section, Text
+
+LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+KEY = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
+QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+FOLDER = r"^(/[A-Za-z0-9._-]+)+$"
+
+LabelName = Annotated[str, Field(pattern=LABEL)]
+Name = Annotated[str, Field(pattern=NAME)]
+LabelKey = Annotated[str, Field(pattern=KEY)]
+LabelValue = Annotated[str, Field(pattern=VALUE)]
+Quantity = Annotated[str, Field(pattern=QUANTITY)]
+Seconds = Annotated[int, Field(ge=0, le=86_400)]
+Fraction = Annotated[int | float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+_IMAGE = re.compile(
+    r"[^\s:@]+(:\d+/[^\s:@]+)?(:(?P<tag>[\w][\w.-]{0,127}))?(@sha256:(?P<digest>[0-9a-f]{64}))?"
+)
+
+
+def check_image(image: str) -> str:
+    """Returns the name of an image with a tag or a digest; raises ValueError(problem, repair)."""
+    found = _IMAGE.fullmatch(image)
+    if found is None:
+        raise ValueError(f"found {image!r:.80}, which is no image", "write registry/name:tag")
+    if found["digest"] is None and found["tag"] in (None, "latest"):
+        raise ValueError(f"{image} is another image every day", "name a tag other than latest, or a digest")
+    return image
+
+
+Image = Annotated[str, AfterValidator(check_image)]
+
+
+class EmptyDir(Section):
+    """A folder of the node's that lives and ends with its pod: each pod pulls the engines for itself."""
+
+    kind: Literal["empty_dir"] = Field(default="empty_dir", description="The name of this kind of volume.")
+
+
+class HostPath(Section):
+    """A folder of the node, which all its pods share: a node pulls the engines once."""
+
+    kind: Literal["host_path"] = Field(description="The name of this kind of volume.")
+    path: Annotated[str, Field(pattern=FOLDER)] = Field(
+        default="/var/lib/trtspec",
+        description="The folder; it must be there on every node, and belong to user 1000.",
+    )
+
+
+class Claim(Section):
+    """A PersistentVolumeClaim that all pods share: the cluster pulls the engines once."""
+
+    kind: Literal["claim"] = Field(description="The name of this kind of volume.")
+    name: Name | None = Field(
+        default=None, description="A claim that is there already; one is made if left out."
+    )
+    storage_class: Name | None = Field(
+        default=None,
+        description="The storage class of the claim that is made; it must allow ReadWriteMany.",
+    )
+    size: Quantity | None = Field(
+        default=None, description="Of the claim that is made; twice what the build takes if left out."
+    )
+
+
+def _named(volume: object) -> object:
+    """A kind of volume by its name alone is that with its defaults."""
+    return {"kind": volume} if isinstance(volume, str) else volume
+
+
+Volume = Annotated[
+    EmptyDir | HostPath | Claim,
+    Field(discriminator="kind"),
+    BeforeValidator(
+        _named,
+        json_schema_input_type=Literal["empty_dir", "host_path", "claim"] | EmptyDir | HostPath | Claim,
+    ),
+]
+
+
+class Autoscaling(Section):
+    """Replicas that follow the load, as the coordinators' own gauges tell it."""
+
+    by: Literal["hpa", "keda"] = Field(
+        default="hpa",
+        description="hpa: a HorizontalPodAutoscaler on metrics of prometheus-adapter; keda: a ScaledObject.",
+    )
+    max_replicas: Positive = Field(description="The most replicas; kubernetes.replicas are the fewest.")
+    places: Fraction = Field(
+        default=0.8,
+        description="The share of a server's places that completions at work and waiting should take.",
+    )
+    kv_cache: Fraction = Field(default=0.85, description="The share of the KV cache that should be held.")
+    prometheus: Text | None = Field(default=None, description="With keda: the URL of Prometheus.")
+
+
+class Secrets(Section):
+    """Secrets by their names alone: no manifest has their content."""
+
+    store: Name | None = Field(
+        default=None,
+        description="A Secret whose keys are variables for reading the store: AWS_ACCESS_KEY_ID and so on.",
+    )
+    api_keys: Name | None = Field(
+        default=None, description="A Secret with the key api-keys: keys of OpenAI's API, one a line."
+    )
+    image_pull: list[Name] = Field(default=[], description="Secrets with which images are pulled.")
+
+
+class Resources(Section):
+    """What a pod asks of its node, in Kubernetes' quantities, in place of what follows from the build."""
+
+    cpu: Quantity | None = Field(default=None, description="Processors of the server.")
+    memory: Quantity | None = Field(default=None, description="Memory of the host; also the limit.")
+    shared_memory: Quantity | None = Field(default=None, description="Size of /dev/shm, of that memory.")
+
+
+class Monitoring(Section):
+    """What the Prometheus operator and Grafana find of a deployment."""
+
+    pod_monitor: bool = Field(default=True, description="A PodMonitor of the metrics.")
+    rules: bool = Field(
+        default=True, description="A PrometheusRule with the alerts, and what autoscaling reads."
+    )
+    dashboard: bool = Field(default=True, description="The dashboard, as a ConfigMap for Grafana's sidecar.")
+    labels: dict[LabelKey, LabelValue] = Field(
+        default={}, description="Labels of these objects, by which operators choose: {release: prometheus}."
+    )
+
+
+class Gateway(Section):
+    """A route of the Gateway API to OpenAI's API."""
+
+    name: Name = Field(description="The Gateway.")
+    namespace: LabelName | None = Field(default=None, description="Its namespace, if another.")
+    hostnames: list[Name] = Field(default=[], description="The host names of the route; all if left out.")
+    endpoint_picker: Name | None = Field(
+        default=None,
+        description="The Service of an endpoint picker of the Gateway API Inference Extension: the route then"
+        " leads to an InferencePool. It must read the metrics on port 8002.",
+    )
+
+
+class Kubernetes(Section):
+    """How `trtspec deploy --kubernetes` serves a build on a cluster."""
+
+    form: Literal["deployment", "kserve"] = Field(
+        default="deployment",
+        description="deployment: objects of Kubernetes alone; kserve: ServingRuntime and InferenceService.",
+    )
+    name: LabelName | None = Field(
+        default=None,
+        max_length=40,
+        description="Name of the objects; the recipe's, with dashes for dots, if left out.",
+    )
+    namespace: LabelName | None = Field(
+        default=None, description="Namespace; that of the kubectl context if left out."
+    )
+    image: Image | None = Field(
+        default=None,
+        description="NVIDIA's image of the release with trtspec in it, in your registry.",
+    )
+    store: Text | None = Field(default=None, description="URL of the store, as the pods reach it.")
+    replicas: Positive = Field(default=1, description="Servers; with autoscaling the fewest.")
+    max_surge: Annotated[int, Field(ge=0, le=1000)] = Field(
+        default=1,
+        description="Servers beyond replicas during an update; with 0 no GPU must be spare, and one server at"
+        " a time is missing.",
+    )
+    autoscaling: Autoscaling | None = Field(default=None, description="Replicas that follow the load.")
+    cache: Volume = Field(
+        default=EmptyDir(),
+        description="Where engines are kept: a kind of volume by its name, or its section.",
+    )
+    grace_seconds: Seconds = Field(
+        default=60, description="How long requests may take to end when a pod is told to stop."
+    )
+    resources: Resources = Field(default=Resources(), description="Processors and memory of a server.")
+    node_selector: dict[LabelKey, LabelValue] = Field(
+        default={}, description="Labels that a node must have, beside those of the GPU."
+    )
+    tolerations: list[LabelKey] = Field(
+        default=[], description="Keys of taints that a node may have, beside nvidia.com/gpu."
+    )
+    runtime_class: Name | None = Field(
+        default=None, description="RuntimeClass of the pods, where GPUs need one: nvidia."
+    )
+    priority_class: Name | None = Field(default=None, description="PriorityClass of the pods.")
+    service_account: Name | None = Field(
+        default=None, description="A ServiceAccount that is there already; one is made if left out."
+    )
+    secrets: Secrets = Field(default=Secrets(), description="Names of Secrets.")
+    labels: dict[LabelKey, LabelValue] = Field(default={}, description="Labels of every object.")
+    annotations: dict[LabelKey, Text] = Field(default={}, description="Annotations of the pods.")
+    network_policy: bool = Field(
+        default=True,
+        description="Whether a NetworkPolicy leaves pods their ports alone, and DNS and egress_ports.",
+    )
+    egress_ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(
+        default=[443], description="TCP ports that a pod may connect to; the store's must be among them."
+    )
+    monitoring: Monitoring = Field(default=Monitoring(), description="Metrics, alerts and the dashboard.")
+    gateway: Gateway | None = Field(default=None, description="A route of the Gateway API.")

@@ -1,0 +1,80 @@
+"""The methods by which drafts are proposed, as a recipe names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from trtspec.recipe.section import Section
+
+LookupTokens = Annotated[int, Field(ge=1, le=64)]
+KeptTokens = Annotated[int, Field(ge=1, le=10**6)]
+EARLIER_ANSWERS = (
+    "How many tokens of earlier answers are looked up too, each by the tenant that it was given to; "
+    "some 300 bytes each. None are if left out."
+)
+
+
+class DraftMethod(Section):
+    """A place where drafts come from: what a method has beside its `kind`, its drafter is made with."""
+
+    has_model: ClassVar[bool] = False
+    kind: str
+
+    @property
+    def options(self) -> dict[str, int]:
+        return self.model_dump(exclude={"kind"}, exclude_none=True)
+
+
+class DraftModel(DraftMethod):
+    """A small model, the recipe's draft, proposes what the target verifies."""
+
+    has_model = True
+    kind: Literal["draft_model"] = Field(default="draft_model", description="The name of this method.")
+
+
+class Ngram(DraftMethod):
+    """The text itself proposes what followed its last tokens where they stood before."""
+
+    kind: Literal["ngram"] = Field(description="The name of this method.")
+    prompt_lookup_min: LookupTokens = Field(
+        default=2, description="The fewest of the last tokens that must have stood there before."
+    )
+    prompt_lookup_max: LookupTokens = Field(
+        default=8, description="How many of the last tokens are looked up; the longest match counts."
+    )
+    earlier_answers: KeptTokens | None = Field(default=None, description=EARLIER_ANSWERS)
+
+
+class Hybrid(DraftMethod):
+    """The text itself proposes where a long ending of it stood before, and the draft model elsewhere."""
+
+    has_model = True
+    kind: Literal["hybrid"] = Field(description="The name of this method.")
+    prompt_lookup_min: LookupTokens = Field(
+        default=4, description="The fewest of the last tokens that must have stood there before."
+    )
+    prompt_lookup_max: LookupTokens = Field(
+        default=8, description="How many of the last tokens are looked up; the longest match counts."
+    )
+    earlier_answers: KeptTokens | None = Field(default=None, description=EARLIER_ANSWERS)
+
+
+def _named(method: object) -> object:
+    """A method by its name alone is that method with its defaults."""
+    return {"kind": method} if isinstance(method, str) else method
+
+
+Method = Annotated[
+    DraftModel | Ngram | Hybrid,
+    Field(discriminator="kind"),
+    BeforeValidator(
+        _named, json_schema_input_type=Literal["draft_model", "ngram", "hybrid"] | DraftModel | Ngram | Hybrid
+    ),
+]
+METHODS: Mapping[str, type[DraftMethod]] = {
+    get_args(method.model_fields["kind"].annotation)[0]: method for method in (DraftModel, Ngram, Hybrid)
+}
+"""The methods by their names."""
