@@ -19,6 +19,8 @@ from trtspec.store.address import Address
 TEMPORARY = "tmp"
 # Protocols on which a file appears only when it is whole; on others it is written elsewhere and renamed.
 _WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
+# Those of them, and others, that create a file only if it is not there; trusted once they have refused to.
+_EXCLUSIVE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "file", "local"})
 _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
 
 
@@ -71,6 +73,41 @@ class Files:
                     self._system.rm_file(made)
                 raise
 
+    def create(self, name: str, content: bytes) -> bool | None:
+        """Writes a file that is not there; of all who do so at once one gets True, the others False.
+
+        None where the file system cannot do that, or did not answer: nobody knows then whose the file is.
+        `content` must differ from what others write.
+        """
+        if self.address.protocol not in _EXCLUSIVE:
+            return None
+        try:
+            self._create(name, content)
+        except FileExistsError:
+            # A request whose answer was lost is sent again, and then refused.
+            return self.read(name) == content
+        except Exception:
+            return None  # One that has failed for another reason fails again when the caller writes.
+        try:
+            self._create(name, content)
+        except FileExistsError:
+            return True
+        except Exception:
+            return None
+        self.remove([name])  # This server does not know the condition.
+        return None
+
+    def now(self) -> datetime | None:
+        """The time of the file system's own clock; None where the machines that write tell the time."""
+        if not self._whole:
+            return None
+        name = f"{TEMPORARY}/{uuid.uuid4().hex}"
+        self.write(name, b"")
+        with self._explained(name):
+            modified = _modified(self._system.info(self._path(name)))
+        self.remove([name])
+        return modified
+
     def size(self, name: str) -> int | None:
         """The size of a file in bytes; None if it is not there."""
         with self._explained(name):
@@ -95,6 +132,16 @@ class Files:
                     self._system.rm_file(self._path(name))
                 except FileNotFoundError:
                     continue
+
+    def _create(self, name: str, content: bytes) -> None:
+        """Raises FileExistsError if the file is there."""
+        path = self._path(name)
+        if self._whole:
+            self._system.pipe_file(path, content, mode="create")
+            return
+        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        with self._system.open(path, "xb") as stream:
+            stream.write(content)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -15,7 +15,7 @@ from trtspec.progress import Advance
 from trtspec.store.entry import Entry
 from trtspec.store.files import TEMPORARY, Stat
 from trtspec.store.push import PRUNE_LIMIT
-from trtspec.store.store import OBJECTS, PRUNING, PUSHING, THREADS, Store
+from trtspec.store.store import BUILDING, OBJECTS, PRUNING, PUSHING, THREADS, Store
 from trtspec.threads import in_threads
 
 _BATCH = 500
@@ -27,7 +27,7 @@ class Rules:
     """Which entries are removed: those older than `older_than`, but not the newest `keep` of their kind.
 
     A kind is a name, a role and a platform. Without `older_than` age does not matter; without both rules no
-    entry is removed. What a killed push has left is removed after `grace`.
+    entry is removed. What a killed push or build has left is removed after `grace`.
     """
 
     older_than: timedelta | None
@@ -62,6 +62,8 @@ def _look(store: Store, rules: Rules) -> Prune:
     # Objects first: what a push writes later is not in the list, and what it wrote before has its mark.
     objects = store.files.find(OBJECTS)
     marks, temporary = store.files.find(PUSHING), store.files.find(TEMPORARY)
+    # Who builds renews the lease, so that one of this age was left.
+    left = temporary | store.files.find(BUILDING)
     now = datetime.now(timezone.utc)
     dead = _older(marks, now - rules.grace)
     pushed = [store.read_entry(mark) for mark in marks if mark not in dead]
@@ -69,8 +71,8 @@ def _look(store: Store, rules: Rules) -> Prune:
     outdated = choose(entries, rules, now)
     kept = [*filter(None, pushed), *(entry for entry in entries if entry not in outdated)]
     needed = {chunk.name for entry in kept for chunk in entry.chunks}
-    names = [*dead, *_older(temporary, now - rules.grace), *(name for name in objects if name not in needed)]
-    stats = marks | temporary | objects
+    names = [*dead, *_older(left, now - rules.grace), *(name for name in objects if name not in needed)]
+    stats = marks | left | objects
     return Prune(tuple(outdated), tuple(names), sum(stats[name].size for name in names))
 
 

@@ -4,6 +4,7 @@
     entries/<platform>/<key>/<sha256>.json     what is in an engine, written when all its chunks are there
     pushing/<sha256>.json                      the entry of a push that is at work, or was killed
     pruning/<id>                               the mark of a prune that is at work, or was killed
+    building/<platform>/<key>/<number>.json    the lease of who builds an engine (`lease.py`)
 
 Readers compare content and name, so what is half-written or corrupted is never used.
 """
@@ -21,6 +22,7 @@ from trtspec.store.platform import Platform
 from trtspec.threads import in_threads
 
 ENTRIES, OBJECTS, PUSHING, PRUNING = "entries", "objects", "pushing", "pruning"
+BUILDING = "building"
 THREADS = 8  # not limited by processors: a request mostly waits for the network
 _OTHER = "its content is not what its name says"
 
