@@ -76,7 +76,7 @@ def main(url: str, folder: str, log: str, count: str, deaths: str, mode: str) ->
                 status = 0
             finally:
                 if status:
-                    sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+                    sys.excepthook(*sys.exc_info())
                 os._exit(status)
         children.append(child)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
