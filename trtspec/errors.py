@@ -111,6 +111,10 @@ class CorruptedError(StoreError):
     """A file of a store that is missing, or whose content does not match its name."""
 
 
+class JobError(TrtspecError):
+    """A job that the scheduler of a cluster does not take, or that did not succeed."""
+
+
 class RefusedError(TrtspecError):
     """A step of a roll-out that its bounds do not allow."""
 

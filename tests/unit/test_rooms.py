@@ -22,7 +22,7 @@ FLOORS = (
     {"plan", "run", "deploy", "monitoring"},
     {"steps"},
     {"build"},
-    {"rollout", "bench"},
+    {"rollout", "bench", "jobs"},
     {"kubernetes"},
     {"ci", "report", "verify"},
     {"tune"},

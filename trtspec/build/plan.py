@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtspec.build.gather import gather
@@ -25,6 +25,7 @@ from trtspec.roles import Role
 from trtspec.run.digests import FileDigests
 from trtspec.run.records import FOLDER, has_records, pending
 from trtspec.run.step import Step
+from trtspec.steps.pull import StoredEngine
 from trtspec.steps.steps import make_steps, weights_read
 from trtspec.store.store import Store
 
@@ -33,7 +34,7 @@ from trtspec.store.store import Store
 class Plan:
     """The facts, what follows from them and the recipe, the steps, and the digests of files.
 
-    `steps` pull the engines that a store has; `own_steps` make everything here.
+    `steps` pull the engines that a store has, which are `found`; `own_steps` make everything here.
     """
 
     facts: Facts
@@ -41,6 +42,7 @@ class Plan:
     steps: list[Step]
     own_steps: list[Step]
     digests: FileDigests
+    found: Mapping[Role, StoredEngine] = field(default_factory=dict)
 
     @property
     def output(self) -> Path:
@@ -59,13 +61,14 @@ def make_plan(
     to_run: bool,
     container: bool = False,
     store: Store | None = None,
+    only: Role | None = None,
 ) -> Plan:
     """Reads the recipe, this machine and the models, and returns the plan.
 
     `flags` has values by their key in the recipe. The weights of a pair that was never built are read only
     with `to_run` or a `store`, and downloaded only with `to_run`, if a step will read them. With `container`
-    the engines are built in a container of NVIDIA's image, and not by what is installed here. Raises
-    RecipeError, what `gather` raises, and StoreError.
+    the engines are built in a container of NVIDIA's image, and not by what is installed here. With `only`
+    the steps are those of one engine. Raises RecipeError, what `gather` raises, and StoreError.
     """
     loaded = load(recipe)
     output = build_folder(loaded, flags, os.environ)
@@ -76,11 +79,12 @@ def make_plan(
     while True:
         facts = gather(loaded, host, known, weights, watch)
         resolved = resolve(loaded, facts, flags, os.environ)
-        own = steps = make_steps(resolved, facts)
+        own = steps = make_steps(resolved, facts, only=only)
+        found = dict[Role, StoredEngine]()
         if store:
             found = look(store, own, pending(own, output, digests), resolved, host.versions.get("tensorrt"))
-            steps = make_steps(resolved, facts, found)
-        made = Plan(facts, resolved, steps, own, digests)
+            steps = make_steps(resolved, facts, found, only)
+        made = Plan(facts, resolved, steps, own, digests, found)
         undone = made.pending() if to_run else set[str]()
         needed = weights_read([step for step in steps if step.name in undone])
         missing = {role for role in needed if is_headers_only(facts.models[role].source)}

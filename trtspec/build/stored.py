@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from trtspec.digest import digest_of
 from trtspec.plan.resolved import Resolved
@@ -30,25 +29,29 @@ def look(
     """
     found = dict[Role, StoredEngine]()
     for role in resolved.engines:
-        key, platform = engine_key(steps, role), _platform(resolved, role, tensorrt)
+        key, platform = engine_key(steps, role), engine_platform(resolved, role, tensorrt)
         if key and name_of(build.KIND, role) in undone and (entry := store.find(platform, key)):
             found[role] = StoredEngine(store, entry)
     return found
 
 
-def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: Progress) -> list[Entry]:
+def push_build(
+    store: Store, steps: Sequence[Step], resolved: Resolved, watch: Progress, only: Role | None = None
+) -> list[Entry]:
     """Pushes each engine, and the build as it is served, unless the store has it; returns the new entries.
 
-    `steps` are those of a plan without a store. Raises StoreError.
+    `steps` are those of a plan without a store; with `only` it pushes this engine alone. Raises StoreError.
     """
-    folder, roles = resolved.output, tuple(resolved.engines)
+    folder, roles = resolved.output, (only,) if only else tuple(resolved.engines)
     manifest = json.loads((folder / write_manifest.OUTPUT).read_text(encoding="utf-8"))
-    platforms = {role: _platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
+    platforms = {role: engine_platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
     things: list[tuple[Content, Platform, str | None, Path, tuple[str, ...]]] = [
         (role.value, platforms[role], engine_key(steps, role), folder / build.engine(role), (".",))
         for role in roles
     ]
-    things.append(("pair", platforms[Role.TARGET], _pair_key(steps, roles, manifest), folder, _served(roles)))
+    if only is None:
+        whole = pair_key(steps, resolved)
+        things.append(("pair", platforms[Role.TARGET], whole, folder, _served(roles)))
     pushed = []
     for content, platform, key, path, paths in things:
         if key is None or store.find(platform, key):
@@ -63,8 +66,11 @@ def push_build(store: Store, steps: Sequence[Step], resolved: Resolved, watch: P
     return pushed
 
 
-def _platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Platform:
-    """Returns the platform of one engine; that of a build is its target's, which loads on fewer machines."""
+def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Platform:
+    """Returns the platform of one engine; that of a build is its target's, which loads on fewer machines.
+
+    `tensorrt` is the version that builds, None for that of the release's image.
+    """
     release = resolved.release if resolved.engines[role].backend == "tensorrt_llm" else None
     return platform_of(resolved.loaded.recipe.hardware.gpu, release, tensorrt)
 
@@ -75,7 +81,8 @@ def _served(roles: Sequence[Role]) -> tuple[str, ...]:
     return (copy_tokenizer.OUTPUT, *engines, write_repository.OUTPUT, write_manifest.OUTPUT)
 
 
-def _pair_key(steps: Sequence[Step], roles: Sequence[Role], manifest: Mapping[str, Any]) -> str:
+def pair_key(steps: Sequence[Step], resolved: Resolved) -> str:
     """Returns the key of a build, which is the same whether the engines were built or pulled."""
     own = [step.digest for step in steps if step.kind in (copy_tokenizer.KIND, write_repository.KIND)]
-    return digest_of([manifest["recipe"], own, [engine_key(steps, role) for role in roles]])
+    recipe = resolved.loaded.recipe.digest
+    return digest_of([recipe, own, [engine_key(steps, role) for role in resolved.engines]])

@@ -27,11 +27,21 @@ _NOTHING: Mapping[Role, StoredEngine] = {}
 _READERS = (calibrate.KIND, convert.KIND, verify.KIND)
 
 
-def make_steps(resolved: Resolved, facts: Facts, found: Mapping[Role, StoredEngine] = _NOTHING) -> list[Step]:
-    """Returns every step in order; engines that were `found` in a store are pulled from there. Pure."""
-    engines = resolved.engines
-    steps = [check_pair.step(resolved, facts)] if Role.DRAFT in engines else []
-    steps.append(copy_tokenizer.step(facts.target))
+def make_steps(
+    resolved: Resolved,
+    facts: Facts,
+    found: Mapping[Role, StoredEngine] = _NOTHING,
+    only: Role | None = None,
+) -> list[Step]:
+    """Returns every step in order; engines that were `found` in a store are pulled from there. Pure.
+
+    With `only` these are the steps of one engine, which ends with a manifest and is not served by itself.
+    """
+    engines = {only: resolved.engines[only]} if only else resolved.engines
+    steps = []
+    if only is None:
+        steps += [check_pair.step(resolved, facts)] if Role.DRAFT in engines else []
+        steps.append(copy_tokenizer.step(facts.target))
     for role, engine in engines.items():
         if engine.calibration:
             steps.append(calibrate.step(facts, role, engine.model, engine.calibration))
@@ -43,7 +53,8 @@ def make_steps(resolved: Resolved, facts: Facts, found: Mapping[Role, StoredEngi
     own = apart(facts.host.gpus, ranks)
     steps += [build.step(resolved, facts, role, gpus) for role, gpus in zip(engines, own, strict=True)]
     steps = pull.in_place(steps, found)
-    steps.append(write_repository.step(resolved, facts))
+    if only is None:
+        steps.append(write_repository.step(resolved, facts))
     steps.append(write_manifest.step(resolved, facts, steps, found))
     return steps
 

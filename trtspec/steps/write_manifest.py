@@ -29,8 +29,9 @@ OUTPUT = "manifest.json"
 
 def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping[Role, StoredEngine]) -> Step:
     """Returns the step; `steps` are all before this one, `found` are the engines that were pulled."""
+    made = {step.role for step in steps} - set(found)
     calibrations = {
-        role: file for role in resolved.engines if role not in found and (file := scales(resolved, role)[0])
+        role: file for role in resolved.engines if role in made and (file := scales(resolved, role)[0])
     }
     host, names = facts.host, tuple(step.name for step in steps)
     content = manifest.Manifest(

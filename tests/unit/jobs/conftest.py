@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtspec.build.plan import make_plan
+from trtspec.jobs.wanted import Wanted, look
+from trtspec.progress import no_progress
+from trtspec.store.store import Store
+
+Look = Callable[..., Wanted]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def wanted(tmp_path: Path, store: Store) -> Look:
+    """What the store lacks of a recipe whose build directory is `build/<name>`."""
+
+    def of(recipe: Path, name: str = "pair") -> Wanted:
+        flags = {"output": str(tmp_path / "build" / name)}
+        return look(store, make_plan(recipe, flags, no_progress, to_run=False, store=store))
+
+    return of

@@ -1,0 +1,157 @@
+"""Jobs from their submission to their end, with a scheduler in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import trtspec
+from tests.fakes.scheduler import FakeScheduler
+from tests.unit.jobs.conftest import Look
+from trtspec.jobs.following import cancel, follow
+from trtspec.jobs.job import Job
+from trtspec.jobs.planning import plan_jobs
+from trtspec.jobs.standing import Standing
+from trtspec.jobs.state import JobState, Phase
+from trtspec.store.store import Store
+
+DONE = JobState(Phase.DONE)
+KILLED = JobState(Phase.FAILED, "was killed by SIGKILL", node="n1")
+IN_ORDER = ["target: convert", "target: build", "draft: convert", "draft: build", "pair"]
+
+
+class Heard:
+    """Remembers what it was told, by titles without the recipe's name."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def submitted(self, job: Job, job_id: str) -> None:
+        self._hear("submitted", job)
+
+    def found(self, job: Job, job_id: str) -> None:
+        self._hear("found", job)
+
+    def changed(self, job: Job, state: JobState) -> None:
+        self._hear(f"{state.phase}{f' ({state.reason})' if state.reason else ''}", job)
+
+    def looked(self) -> None:
+        self.events.append("looked")
+
+    def _hear(self, what: str, job: Job) -> None:
+        self.events.append(f"{job.title.partition(' ')[2]} {what}")
+
+
+@pytest.fixture
+def standing(h200_recipe: Path, wanted: Look) -> Standing:
+    return Standing(plan_jobs([wanted(h200_recipe)], "s3://engines", shares_files=True))
+
+
+def followed(standing: Standing, scheduler: FakeScheduler, store: Store) -> list[str]:
+    heard = Heard()
+    follow(standing, scheduler, store, heard, sleep=lambda _: None)
+    return heard.events
+
+
+def titles(jobs: list[Job]) -> list[str]:
+    return [job.title.partition(" ")[2] for job in jobs]
+
+
+def test_a_scheduler_that_keeps_the_order_has_all_at_once(standing: Standing, store: Store) -> None:
+    scheduler = FakeScheduler(lambda job: DONE)
+    events = followed(standing, scheduler, store)
+    assert events[:5] == [f"{title} submitted" for title in IN_ORDER]
+    assert [after for _, after in scheduler.submitted] == [(), ("id-0",), (), ("id-2",), ("id-1", "id-3")]
+    assert [event for event in events if event.endswith(" done")] != []
+    assert standing.is_over
+    assert standing.failed == []
+
+
+def test_another_gets_a_job_when_those_before_it_are_done(standing: Standing, store: Store) -> None:
+    scheduler = FakeScheduler(lambda job: DONE, keeps_order=False)
+    events = followed(standing, scheduler, store)
+    waited = events.index("target: convert done")
+    assert events.index("target: build submitted") > waited
+    assert events.index("pair submitted") > events.index("draft: build done")
+    assert {after for _, after in scheduler.submitted} == {()}
+    assert standing.failed == []
+
+
+@pytest.mark.parametrize("keeps_order", [True, False])
+def test_what_needs_a_job_that_died_does_not_run_and_the_rest_does(
+    standing: Standing, store: Store, keeps_order: bool
+) -> None:
+    def outcome(job: Job) -> JobState:
+        return KILLED if job.title.endswith("target: build") else DONE
+
+    events = followed(standing, FakeScheduler(outcome, keeps_order=keeps_order), store)
+    assert "target: build failed (was killed by SIGKILL)" in events
+    assert "pair cancelled (needs pair target: build, which has failed)" in events
+    assert "draft: build done" in events
+    assert titles(standing.failed) == ["target: build", "pair"]
+
+
+def test_a_second_call_finds_what_waits_or_runs(standing: Standing, store: Store) -> None:
+    running = next(name for name, job in standing.jobs.items() if job.title.endswith("target: build"))
+    scheduler = FakeScheduler(lambda job: DONE, queue={running: "77"})
+    events = followed(standing, scheduler, store)
+    assert events[0] == "target: build found"
+    assert "target: build submitted" not in events
+    assert ("pair pair", ("77", "id-2")) in scheduler.submitted
+
+
+def test_of_a_job_that_was_forgotten_the_store_tells(
+    pair_recipe: Path, wanted: Look, store: Store, tmp_path: Path
+) -> None:
+    standing = Standing(plan_jobs([wanted(pair_recipe)], str(store), shares_files=True))
+
+    def outcome(job: Job) -> JobState:
+        if job.title.endswith("pair"):
+            return JobState(Phase.RUNS)
+        if job.title.endswith("target: build"):
+            only = ("--only", "target", "--output", tmp_path / "y", "--store", store)
+            assert trtspec("build", pair_recipe, *only).returncode == 0
+        return JobState(Phase.LOST, "nobody knows")
+
+    events = followed(standing, FakeScheduler(outcome), store)
+    assert "target: build done (nobody knows)" in events
+    assert "draft: build failed (nobody knows)" in events
+
+
+def test_a_job_that_only_prepares_may_be_forgotten(standing: Standing, store: Store) -> None:
+    def outcome(job: Job) -> JobState:
+        return JobState(Phase.LOST) if job.product is None else DONE
+
+    followed(standing, FakeScheduler(outcome), store)
+    assert standing.failed == []
+
+
+def test_ctrl_c_leaves_the_jobs_and_they_can_be_cancelled(standing: Standing, store: Store) -> None:
+    scheduler = FakeScheduler(lambda job: JobState(Phase.RUNS, node="n1"))
+
+    def pressed(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(standing, scheduler, store, Heard(), sleep=pressed)
+    assert scheduler.cancelled == []
+    ids = [f"id-{number}" for number in range(5)]
+    assert cancel(standing, scheduler) == ids
+    assert scheduler.cancelled == ids
+
+
+def test_it_is_asked_less_and_less_often(
+    standing: Standing, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waits = [0.0], list[float]()
+    monkeypatch.setattr("trtspec.jobs.following.time.monotonic", lambda: now[0])
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += seconds
+
+    scheduler = FakeScheduler(lambda job: DONE if now[0] > 1000 else JobState(Phase.RUNS))
+    follow(standing, scheduler, store, Heard(), sleep)
+    assert waits[:2] == [1.0, 1.0]
+    assert max(waits) == waits[-1] == 10.0

@@ -1,0 +1,86 @@
+"""Hands jobs over to a scheduler and follows them to their end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from trtspec.jobs.job import Job
+from trtspec.jobs.scheduler import Scheduler
+from trtspec.jobs.standing import Standing
+from trtspec.jobs.state import JobState, Phase
+from trtspec.store.store import Store
+
+_SHORTEST_S, _LONGEST_S = 1.0, 10.0
+
+
+class Listener(Protocol):
+    """Hears what becomes of jobs."""
+
+    def submitted(self, job: Job, job_id: str) -> None: ...
+
+    def found(self, job: Job, job_id: str) -> None:
+        """Called for a job that an earlier call has submitted and that waits or runs."""
+        ...
+
+    def changed(self, job: Job, state: JobState) -> None: ...
+
+    def looked(self) -> None:
+        """Called each time that the scheduler has been asked."""
+        ...
+
+
+def follow(
+    standing: Standing,
+    scheduler: Scheduler,
+    store: Store,
+    listener: Listener,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Submits what is not there yet and returns when every job is over, well or not.
+
+    The scheduler is asked once a second at first and every ten seconds later. Ctrl-C leaves the jobs as they
+    are. Raises what the scheduler raises, and StoreError.
+    """
+    begin = time.monotonic()
+    for name, job_id in scheduler.find(standing.jobs).items():
+        standing.has(name, job_id, was_there=True)
+        listener.found(standing.jobs[name], job_id)
+    while True:
+        for job in standing.ready(keeps_order=scheduler.keeps_order):
+            standing.has(job.name, scheduler.submit(job, standing.ids_before(job)))
+            listener.submitted(job, standing.ids[job.name])
+        running = standing.running
+        states = {
+            job_id: _settled(running[job_id], state, store)
+            for job_id, state in scheduler.states(running).items()
+        }
+        for job in standing.learn(states):
+            listener.changed(job, standing.state(job.name))
+        listener.looked()
+        if standing.is_over:
+            return
+        sleep(min(max((time.monotonic() - begin) / 20, _SHORTEST_S), _LONGEST_S))
+
+
+def _settled(job: Job, state: JobState, store: Store) -> JobState:
+    """Returns the state of a job, where the store tells of one that the scheduler has forgotten.
+
+    One that leaves nothing in the store may have ended either way: the job that needs it does again what is
+    missing.
+    """
+    if state.phase is not Phase.LOST:
+        return state
+    if job.product is None or store.find(job.product.platform, job.product.key):
+        return replace(state, phase=Phase.DONE)
+    return replace(state, phase=Phase.FAILED)
+
+
+def cancel(standing: Standing, scheduler: Scheduler) -> Sequence[str]:
+    """Cancels every job that waits or runs, also one whose id was not learned any more; returns the ids."""
+    ids = sorted({*standing.running, *scheduler.find(standing.jobs).values()})
+    if ids:
+        scheduler.cancel(ids)
+    return ids

@@ -1,0 +1,42 @@
+"""What is known of a job at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(str, Enum):
+    """Where a job is in its life.
+
+    `lost` is one that the scheduler no longer knows, and of whose end it kept nothing.
+    """
+
+    WAITS = "waits"
+    RUNS = "runs"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def is_over(self) -> bool:
+        return self not in (Phase.WAITS, Phase.RUNS)
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job as its scheduler tells of it.
+
+    `reason` says in words why it waits or how it ended, `repair` what helps. `node` is where it runs or ran.
+    `restarts` counts how often the scheduler has put it back into the queue.
+    """
+
+    phase: Phase
+    reason: str | None = None
+    repair: str | None = None
+    node: str | None = None
+    restarts: int = 0

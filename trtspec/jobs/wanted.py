@@ -1,0 +1,79 @@
+"""What of a recipe a store lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.build.keys import key_of, platform_for
+from trtspec.build.plan import Plan
+from trtspec.errors import StoreError
+from trtspec.jobs.job import Product
+from trtspec.progress import no_progress
+from trtspec.roles import Role
+from trtspec.run.digests import FileDigests
+from trtspec.run.records import FOLDER, pending
+from trtspec.run.step import name_of
+from trtspec.steps import build, check_pair
+from trtspec.steps.stages import Stage, undone_stages
+from trtspec.store.entry import Entry
+from trtspec.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A recipe's plan, and what of it is still to be made.
+
+    `entry` is the pair in the store, None if it is not there; nothing else is wanted of a pair that is.
+    `engines` are those that neither the store nor the build directory has, and `stages` what is left to do
+    for each of them in its work folder.
+    """
+
+    made: Plan
+    pair: Product
+    entry: Entry | None
+    engines: Mapping[Role, Product]
+    stages: Mapping[Role, tuple[Stage, ...]]
+
+
+def work_folder(output: Path, role: Role) -> Path:
+    """Returns the folder beside a build directory in which jobs make one engine of it, and find it again."""
+    return output.with_name(f"{output.name}.jobs") / role
+
+
+def look(store: Store, made: Plan) -> Wanted:
+    """Returns what is wanted of a plan that was made for a store.
+
+    Raises StoreError, and PairError for models that do not fit together: before a job waits for hours.
+    """
+    for step in made.own_steps:
+        if step.kind == check_pair.KIND:
+            step.action(made.output, lambda *_: None)
+    pair = _product(made, None)
+    if entry := store.find(pair.platform, pair.key):
+        return Wanted(made, pair, entry, {}, {})
+    undone = pending(made.own_steps, made.output, made.digests)
+    engines = {
+        role: product
+        for role in made.resolved.engines
+        if name_of(build.KIND, role) in undone
+        and not store.find((product := _product(made, role)).platform, product.key)
+    }
+    stages = {role: _stages(made, role) for role in engines}
+    return Wanted(made, pair, None, engines, stages)
+
+
+def _product(made: Plan, only: Role | None) -> Product:
+    key = key_of(made, only)
+    if key is None:
+        raise StoreError(made.output, "cannot be looked up: the models' files have not been read")
+    return Product(platform_for(made, only), key)
+
+
+def _stages(made: Plan, role: Role) -> tuple[Stage, ...]:
+    folder = work_folder(made.output, role)
+    steps = [step for step in made.own_steps if step.role is role]
+    digests = FileDigests(folder / FOLDER / "digests.json", no_progress)
+    undone = pending(steps, folder, digests)
+    return tuple(undone_stages(made.resolved.engines[role], steps, undone))
