@@ -35,14 +35,17 @@ ENVIRONMENT = {"HOME": str(TEMPORARY), "TRTSPEC_ROLLOUT": str(ROLLOUT)}
 
 PORTS = Ports(openai=9000)
 HEALTH, ALIVE, OPENAI_HEALTH = "/v2/health/ready", "/v2/health/live", "/health"
-PRE_STOP_S = 10.0
+PRE_STOP_S = 10
 """The seconds from the pod's end, as it is announced, to SIGTERM: until then nobody may have heard of it."""
 
-GRACE_S = 60.0
+GRACE_S = 60
 """The seconds that requests in flight have, by default."""
 
-_END_S = 20.0
-_START_S = 30.0
+STARTUP_S = 5
+"""The seconds between two looks at a server that loads its engines."""
+
+_END_S = 20
+_START_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +59,39 @@ class Probe:
     timeout_s: int = 5
 
 
-def folder_of(entry: Entry) -> PurePosixPath:
+def folder(platform: str, digest: str) -> PurePosixPath:
     """Returns the folder of an entry in the volume: by what loads it, and by its digest."""
-    return ENGINES / entry.platform.folder / entry.digest
+    return ENGINES / platform / digest
 
 
-def pull_arguments(url: str, entry: Entry) -> tuple[str, ...]:
+def pull_arguments(url: str, digest: str, into: PurePosixPath) -> tuple[str, ...]:
     """Returns the init container's arguments; credentials come from its environment."""
-    folder = str(folder_of(entry))
-    return ("trtspec", "store", "pull", url, entry.digest, "--output", folder, "--reuse")
+    return ("trtspec", "store", "pull", url, digest, "--output", str(into), "--reuse")
 
 
-def serve_arguments(entry: Entry, grace_s: float = GRACE_S, *, has_keys: bool = False) -> tuple[str, ...]:
+def serve_arguments(
+    build: PurePosixPath, grace_s: int = GRACE_S, *, has_keys: bool = False
+) -> tuple[str, ...]:
     """Returns the server's arguments; with `has_keys` OpenAI's API asks for a key."""
     keys = ("--api-keys", str(API_KEYS)) if has_keys else ()
     return (
-        *("trtspec", "deploy", str(RECIPE), "--output", str(folder_of(entry)), "--host", "0.0.0.0"),  # noqa: S104
-        *("--grace", f"{grace_s:g}", "--log-format", "json", "--log-to", "stdout", *keys),
+        *("trtspec", "deploy", str(RECIPE), "--output", str(build), "--host", "0.0.0.0"),  # noqa: S104
+        *("--grace", str(grace_s), "--log-format", "json", "--log-to", "stdout", *keys),
     )
 
 
-def startup_probe(entry: Entry) -> Probe:
-    """Returns the probe that waits for the engines.
+def startup_failures(entry: Entry) -> int:
+    """Returns how often the startup probe may fail before it gives up.
 
-    It gives up after `trtspec deploy` does, which then ends by itself and says why.
+    It does after `trtspec deploy` does, which then ends by itself and says why.
     """
     size = sum(file.size for name, file in entry.files.items() if "/engine/" in name)
-    return Probe(HEALTH, "http", period_s=5, failures=math.ceil((loading_s(size) + _START_S) / 5))
+    return math.ceil((loading_s(size) + _START_S) / STARTUP_S)
+
+
+def startup_probe(failures: int) -> Probe:
+    """Returns the probe that waits for the engines."""
+    return Probe(HEALTH, "http", period_s=STARTUP_S, failures=failures)
 
 
 READINESS = Probe(OPENAI_HEALTH, "openai", period_s=5, failures=1)
@@ -92,6 +101,6 @@ LIVENESS = Probe(ALIVE, "http", period_s=10, failures=3)
 """The front has Triton itself answer, once it has been ready."""
 
 
-def termination_grace_s(grace_s: float = GRACE_S) -> int:
+def termination_grace_s(grace_s: int = GRACE_S) -> int:
     """Returns the seconds after which a pod that is to end is killed."""
-    return math.ceil(PRE_STOP_S + grace_s + _END_S)
+    return PRE_STOP_S + grace_s + _END_S

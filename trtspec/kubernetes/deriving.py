@@ -11,7 +11,7 @@ from trtspec.deploy import pod
 from trtspec.kubernetes.stored import StoredBuild
 from trtspec.kubernetes.values import GpuChoice, HostResources, Times, Values
 from trtspec.recipe import gpus
-from trtspec.recipe.kubernetes import Claim, Kubernetes, Volume
+from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
 from trtspec.recipe.schema import Recipe
@@ -41,9 +41,8 @@ class Asked:
 def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, version: str) -> Values:
     """Returns the values of a deployment; `text` is that of the recipe, and `version` that of trtspec."""
     recipe, options, entry = loaded.recipe, loaded.recipe.kubernetes, build.entry
-    name = options.name or name_of(recipe.name)
     return Values(
-        name=name,
+        name=options.name or name_of(recipe.name),
         namespace=asked.namespace or options.namespace,
         version=version,
         labels=options.labels,
@@ -51,11 +50,11 @@ def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, ve
         image=options.image or default_image(recipe, version),
         image_pull_secrets=tuple(options.secrets.image_pull),
         recipe=text,
-        recipe_map=f"{name}-recipe-{hashlib.sha256(text.encode()).hexdigest()[:8]}",
         model_name=recipe.serving.model_name,
+        store=asked.store,
+        store_secret=options.secrets.store,
         digest=entry.digest,
-        pull=pod.pull_arguments(asked.store, entry),
-        serve=pod.serve_arguments(entry, options.grace_seconds, has_keys=bool(options.secrets.api_keys)),
+        platform=entry.platform.folder,
         replicas=None if options.autoscaling else options.replicas,
         max_surge=options.max_surge,
         max_unavailable=0 if options.max_surge else 1,
@@ -67,8 +66,7 @@ def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, ve
         tolerations=tuple(options.tolerations),
         runtime_class=options.runtime_class,
         priority_class=options.priority_class,
-        service_account=options.service_account or name,
-        store_secret=options.secrets.store,
+        service_account=options.service_account,
         api_keys_secret=options.secrets.api_keys,
         monitoring=options.monitoring,
     )
@@ -95,7 +93,11 @@ def _gpu(recipe: Recipe) -> GpuChoice | None:
     if product is None:
         return None
     # The label is the name that nvidia-smi shows, with dashes for its blanks.
-    return GpuChoice(product.label.replace(" ", "-"), str(product.sm // 10), recipe.hardware.count)
+    return GpuChoice(
+        product=product.label.replace(" ", "-"),
+        compute_major=str(product.sm // 10),
+        count=recipe.hardware.count,
+    )
 
 
 def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
@@ -131,17 +133,16 @@ def _is_on_cpu(recipe: Recipe, role: Role) -> bool:
 
 
 def _times(options: Kubernetes, build: StoredBuild) -> Times:
-    startup = pod.startup_probe(build.entry)
+    failures = pod.startup_failures(build.entry)
     pull = _IMAGE_S + build.entry.size / _SLOW_B_S
     return Times(
-        startup=startup,
-        progress_s=math.ceil(pull) + startup.failures * startup.period_s,
-        pre_stop_s=math.ceil(pod.PRE_STOP_S),
-        termination_s=pod.termination_grace_s(options.grace_seconds),
+        grace_s=options.grace_seconds,
+        startup_failures=failures,
+        progress_s=math.ceil(pull) + failures * pod.STARTUP_S,
     )
 
 
-def _volume(options: Kubernetes, build: StoredBuild) -> Volume:
+def _volume(options: Kubernetes, build: StoredBuild) -> EmptyDir | HostPath | Claim:
     """Returns the volume of the engines; a claim that is made has room for the builds of an update."""
     volume = options.cache
     if isinstance(volume, Claim) and volume.name is None and volume.size is None:

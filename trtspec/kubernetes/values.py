@@ -1,95 +1,123 @@
 """Everything that the objects of a deployment are made of.
 
-The functions of `rendering/` place these values and compute nothing, so that whatever else makes manifests of
-a deployment, such as a Helm chart, is made by the same functions.
+The functions of `rendering/` place these values and compute nothing, so that the Helm chart is made by the
+same functions: `charts/writer` runs them on marks, and makes templates of what comes out. So a value is
+placed whole, joined with text or added up, and a list item by item; what is there in an object hangs on what
+is there in the values, on switches, and on kinds by their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import hashlib
+from pathlib import PurePosixPath
+from typing import Annotated
 
-from trtspec.deploy.pod import Probe
-from trtspec.recipe.kubernetes import Monitoring, Volume
+from pydantic import Field
 
+from trtspec.deploy import pod
+from trtspec.recipe.kubernetes import (
+    Claim,
+    EmptyDir,
+    HostPath,
+    Image,
+    LabelKey,
+    LabelName,
+    LabelValue,
+    Monitoring,
+    Name,
+    Quantity,
+    Seconds,
+)
+from trtspec.recipe.section import Positive, Section, Text
 
-@dataclass(frozen=True, slots=True)
-class GpuChoice:
-    """The nodes that an engine loads on, by the labels of NVIDIA's GPU feature discovery.
-
-    `product` is the value of `nvidia.com/gpu.product`, and `compute_major` that of
-    `nvidia.com/gpu.compute.major`; `count` GPUs of one host are asked for.
-    """
-
-    product: str
-    compute_major: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class HostResources:
-    """What a server takes of its host, in Kubernetes' quantities; `shared_memory` is part of `memory`.
-
-    `cpu_limit` is None where a server may use what its neighbours leave.
-    """
-
-    cpu: str
-    cpu_limit: str | None
-    memory: str
-    shared_memory: str
+Servers = Annotated[int, Field(ge=0, le=1000)]
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds of a server's life.
+class GpuChoice(Section):
+    """The nodes that an engine loads on, by the labels of NVIDIA's GPU feature discovery."""
 
-    It may load its engines until `startup` has failed as often as it says, and a whole update may take
-    `progress_s`. `pre_stop_s` seconds after the end of a pod was announced it is told to stop, and killed
-    `termination_s` after the announcement.
-    """
-
-    startup: Probe
-    progress_s: int
-    pre_stop_s: int
-    termination_s: int
+    product: LabelValue = Field(description="What nvidia.com/gpu.product is on a node that fits.")
+    compute_major: LabelValue = Field(description="What nvidia.com/gpu.compute.major is on it.")
+    count: Positive = Field(description="How many GPUs of one host a server takes.")
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """One deployment: a build of a store, served by pods.
+class HostResources(Section):
+    """What a server takes of its host, in Kubernetes' quantities."""
 
-    `recipe` is the text of the recipe, which the ConfigMap `recipe_map` has, and `digest` the entry of the
-    build in the store. `pull` and `serve` are the arguments of the two containers. `gpu` is None where all
-    engines run on the CPU.
-    `replicas` is None where an autoscaler has their number. Of the names of Secrets and classes None are not
-    used.
-    """
+    cpu: Quantity = Field(description="Processors of the server.")
+    cpu_limit: Quantity | None = Field(
+        description="The most processors; null where a server may use what its neighbours leave."
+    )
+    memory: Quantity = Field(description="Memory of the host; also the limit.")
+    shared_memory: Quantity = Field(description="Size of /dev/shm, of that memory.")
 
-    name: str
-    namespace: str | None
-    version: str
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    image: str
-    image_pull_secrets: tuple[str, ...]
-    recipe: str
-    recipe_map: str
-    model_name: str
-    digest: str
-    pull: tuple[str, ...]
-    serve: tuple[str, ...]
-    replicas: int | None
-    max_surge: int
-    max_unavailable: int
-    volume: Volume
-    gpu: GpuChoice | None
-    resources: HostResources
-    times: Times
-    node_selector: Mapping[str, str]
-    tolerations: tuple[str, ...]
-    runtime_class: str | None
-    priority_class: str | None
-    service_account: str
-    store_secret: str | None
-    api_keys_secret: str | None
-    monitoring: Monitoring
+
+class Times(Section):
+    """Times of a server."""
+
+    grace_s: Seconds = Field(description="What requests in flight have to end in, in seconds.")
+    startup_failures: Positive = Field(
+        description="How often a server that is looked at every 5 seconds may not be ready yet."
+    )
+    progress_s: Positive = Field(
+        description="What the next server of an update may take until it is ready, in seconds."
+    )
+
+
+class Values(Section):
+    """One deployment: a build of a store, served by pods."""
+
+    name: LabelName = Field(description="Name of the objects.")
+    namespace: LabelName | None = Field(description="Their namespace; that of the client if left out.")
+    version: LabelValue = Field(description="Version of trtspec.")
+    managed_by: LabelValue = Field(default="trtspec", description="What applies the objects.")
+    labels: dict[LabelKey, LabelValue] = Field(description="Labels of every object.")
+    annotations: dict[LabelKey, Text] = Field(description="Annotations of the pods.")
+    image: Image = Field(description="NVIDIA's image of the release with trtspec in it.")
+    image_pull_secrets: tuple[Name, ...] = Field(description="Secrets with which images are pulled.")
+    recipe: str = Field(description="The text of the recipe that was built.")
+    model_name: Text = Field(description="The name of the model in Triton.")
+    store: Text = Field(description="URL of the store, as the pods reach it.")
+    store_secret: Name | None = Field(
+        description="A Secret whose keys become variables for reading the store: AWS_ACCESS_KEY_ID and so on."
+    )
+    digest: Text = Field(description="The build's entry in the store.")
+    platform: Text = Field(description="What loads the engines, as a folder of the store and of the volume.")
+    replicas: Positive | None = Field(description="Servers; null where an autoscaler has their number.")
+    max_surge: Servers = Field(description="Servers beyond replicas during an update.")
+    max_unavailable: Servers = Field(
+        description="Servers that may be missing during an update: 1 or more where maxSurge is 0."
+    )
+    volume: EmptyDir | HostPath | Claim = Field(
+        discriminator="kind",
+        description="Where engines are kept: empty_dir, of each pod; host_path, a path of each node;"
+        " claim, a PersistentVolumeClaim by its name.",
+    )
+    gpu: GpuChoice | None = Field(description="The GPUs that the engines load on; null for the CPU.")
+    resources: HostResources = Field(description="What a server takes of its host.")
+    times: Times = Field(description="Times of a server.")
+    node_selector: dict[LabelKey, LabelValue] = Field(
+        description="Labels that a node must have, beside those of the GPU."
+    )
+    tolerations: tuple[LabelKey, ...] = Field(
+        description="Keys of taints that a node may have, beside nvidia.com/gpu."
+    )
+    runtime_class: Name | None = Field(description="RuntimeClass of the pods, where GPUs need one: nvidia.")
+    priority_class: Name | None = Field(description="PriorityClass of the pods.")
+    service_account: Name | None = Field(
+        description="A ServiceAccount that is there already; one is made if left out."
+    )
+    api_keys_secret: Name | None = Field(
+        description="A Secret with the key `keys`: keys of OpenAI's API, one a line."
+    )
+    monitoring: Monitoring = Field(description="Metrics, alerts and the dashboard.")
+
+    @property
+    def recipe_map(self) -> str:
+        """The ConfigMap with the recipe: another for another recipe, so that older pods keep theirs."""
+        return f"{self.name}-recipe-{hashlib.sha256(self.recipe.encode()).hexdigest()[:8]}"
+
+    @property
+    def folder(self) -> PurePosixPath:
+        """The build's folder in a container."""
+        return pod.folder(self.platform, self.digest)

@@ -23,6 +23,11 @@ def selector(values: Values) -> Selector:
     return Selector(chosen_by(values))
 
 
+def service_account(values: Values) -> str:
+    """Returns the name of the pods' ServiceAccount."""
+    return values.service_account or values.name
+
+
 def meta(
     values: Values,
     suffix: str = "",
@@ -45,5 +50,5 @@ def all_labels(values: Values) -> dict[str, str]:
         **values.labels,
         **chosen_by(values),
         "app.kubernetes.io/version": values.version,
-        "app.kubernetes.io/managed-by": "trtspec",
+        "app.kubernetes.io/managed-by": values.managed_by,
     }

@@ -42,7 +42,7 @@ from trtspec.kubernetes.kinds.pods import (
     Volume,
     WeightedPodTerm,
 )
-from trtspec.kubernetes.rendering.labels import all_labels, selector
+from trtspec.kubernetes.rendering.labels import all_labels, selector, service_account
 from trtspec.kubernetes.values import Values
 from trtspec.recipe.kubernetes import Claim, HostPath
 
@@ -66,10 +66,10 @@ def pod(values: Values) -> PodTemplate:
     return PodTemplate(
         Meta(labels=all_labels(values), annotations={**values.annotations, DIGEST: values.digest}),
         PodSpec(
-            service_account_name=values.service_account,
+            service_account_name=service_account(values),
             automount_service_account_token=False,
             enable_service_links=False,
-            termination_grace_period_seconds=values.times.termination_s,
+            termination_grace_period_seconds=facts.termination_grace_s(values.times.grace_s),
             security_context=PodSecurityContext(
                 run_as_non_root=True,
                 run_as_user=_USER,
@@ -98,7 +98,7 @@ def _puller(values: Values) -> Container:
         name="pull",
         image=values.image,
         image_pull_policy="IfNotPresent",
-        args=values.pull,
+        args=facts.pull_arguments(values.store, values.digest, values.folder),
         env=[Variable("HOME", str(facts.TEMPORARY))],
         env_from=[VariablesFrom(ObjectRef(secret))] if secret else None,
         resources=Resources(requests={"cpu": "1", "memory": "2Gi"}, limits={"memory": "2Gi"}),
@@ -112,14 +112,16 @@ def _server(values: Values) -> Container:
         name="server",
         image=values.image,
         image_pull_policy="IfNotPresent",
-        args=values.serve,
+        args=facts.serve_arguments(
+            values.folder, values.times.grace_s, has_keys=bool(values.api_keys_secret)
+        ),
         env=[Variable(name, value) for name, value in facts.ENVIRONMENT.items()],
         ports=[ContainerPort(name, port) for name, port in PORTS.items()],
         resources=_resources(values),
-        startup_probe=_probe(values.times.startup),
+        startup_probe=_probe(facts.startup_probe(values.times.startup_failures)),
         readiness_probe=_probe(facts.READINESS),
         liveness_probe=_probe(facts.LIVENESS),
-        lifecycle=Lifecycle(pre_stop=Handler(Sleep(values.times.pre_stop_s))),
+        lifecycle=Lifecycle(pre_stop=Handler(Sleep(facts.PRE_STOP_S))),
         security_context=_NOTHING,
         volume_mounts=[
             Mount(_ENGINES, str(facts.ENGINES), read_only=True),
