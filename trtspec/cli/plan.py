@@ -76,9 +76,8 @@ def plan(
     longest = made.resolved.target.options.max_seq_len
     if context and context > longest:
         raise typer.BadParameter(f"{context} is more than a text may have: max_seq_len is {longest}")
-    outlook = look_ahead(
-        made.resolved, look(), context, _measured(measured, made.resolved.loaded.recipe.name)
-    )
+    known = _measured(measured, made.resolved.loaded.recipe.name)
+    outlook = look_ahead(made.resolved, look(), context, known, _rollout(made.output))
     if json:
         out.json(_as_json(made, outlook))
     else:
@@ -102,6 +101,16 @@ def _measured(file: Path | None, recipe: str) -> Measured | None:
     if result.model.recipe not in (None, recipe):
         out.warning(f"{file} was measured of the recipe {result.model.recipe}, this one is {recipe}")
     return measured(result)
+
+
+def _rollout(build: Path) -> str | None:
+    """Returns the name of where the roll-out of a build stands; None before it began."""
+    from trtspec.deploy.deployment import rollout_file
+    from trtspec.rollout.standing import read
+    from trtspec.rollout.steps import name_of
+
+    found = read(rollout_file(build))
+    return name_of(found.state) if found else None
 
 
 def _print(made: Plan, outlook: Outlook) -> None:

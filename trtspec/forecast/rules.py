@@ -61,8 +61,8 @@ class Facts:
     """What a plan knows of its pair. `draft_*` are None where there is no draft model.
 
     `requests` of full length fit into the KV caches, of `max_batch_size` that may come at once. `problem` is
-    why the engines do not fit. `length` is K, or the longest that a
-    policy may choose.
+    why the engines do not fit. `length` is K, or the longest that a policy may choose. `rollout` says where
+    the roll-out of the build stands, None before it began.
     """
 
     target_parameters: int
@@ -73,6 +73,7 @@ class Facts:
     requests: int
     problem: str | None = None
     expected: Expected | None = None
+    rollout: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,12 @@ def _checklist(facts: Facts, seen: Measured) -> list[Judgement]:
             f"K up to {facts.length}, {facts.requests} requests at full length",
             "trtspec tune finds K by measurement",
         ),
-        Judgement("rollout: step by step, watched, with a way back", "unmeasured", "", "trtspec rollout"),
+        Judgement(
+            "rollout: step by step, watched, with a way back",
+            "yes" if facts.rollout else "unmeasured",
+            f"stands at {facts.rollout}" if facts.rollout else "",
+            "trtspec rollout",
+        ),
     ]
 
 

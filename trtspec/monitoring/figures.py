@@ -17,8 +17,9 @@ class Figures:
 
     Shares are 0 to 1, times in seconds, rates per second; None where nothing happened that could tell.
     `acceptance` is of draft tokens, by where they came from `acceptance_by_origin`; `tokens_per_draft` counts
-    the target's own token too; `mean_k` counts bursts of the target alone as 0. `errors` are the model's,
-    `refusals` those in front of it. Quantiles are 50 % and 95 %.
+    the target's own token too; `mean_k` counts bursts of the target alone as 0. `speculation_share` of the
+    requests has drafts; drafts of `shadow_share` are only scored, which gives `shadow_acceptance`. `errors`
+    are the model's, `refusals` those in front of it. Quantiles are 50 % and 95 %.
     """
 
     model: str
@@ -41,6 +42,9 @@ class Figures:
     inter_token_latency: tuple[float, float] | None
     kv_use: dict[str, float]
     draft_available: bool
+    speculation_share: float
+    shadow_share: float
+    shadow_acceptance: float | None
     fallbacks: dict[str, float]
     errors: dict[str, float]
     refusals: dict[str, float]
@@ -113,6 +117,11 @@ def between(before: Scrape, now: Scrape, model: str) -> Figures:
         inter_token_latency=quantiles("trtspec:inter_token_latency_seconds"),
         kv_use=_kv_use(now, model),
         draft_available=gauge("trtspec:draft_available") == 1,
+        speculation_share=gauge("trtspec:speculation_share"),
+        shadow_share=gauge("trtspec:shadow_share"),
+        shadow_acceptance=_share(
+            grown("trtspec:shadow_num_accepted_tokens"), grown("trtspec:shadow_num_draft_tokens")
+        ),
         fallbacks={why: n / seconds for why, n in grown_by("trtspec:fallbacks", "reason").items()},
         errors={kind: n / seconds for kind, n in grown_by("trtspec:request_errors", "kind").items()},
         refusals={why: n / elapsed for why, n in grown_by(REFUSALS, "reason").items()},

@@ -21,10 +21,12 @@ def advice(
     on_cpu: Embedded | None,
     speed: Speed | None,
     measured: Measured | None,
+    rollout: str | None,
 ) -> Advice:
     """Returns the rules and the checklist with their verdicts.
 
-    Each of the others is None where the plan has none, and `measured` where nothing was.
+    Each of the others is None where the plan has none, `measured` where nothing was, and `rollout` where none
+    has begun.
     """
     target, draft = resolved.target, resolved.engines.get(Role.DRAFT)
     memories = [memory for memory in (budget, on_cpu) if memory]
@@ -39,6 +41,7 @@ def advice(
         requests=min(rooms, default=0),
         problem="; ".join(problems) or None,
         expected=_expected(speed) if speed else None,
+        rollout=rollout,
     )
     return advise(facts, measured)
 

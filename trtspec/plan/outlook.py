@@ -31,9 +31,17 @@ class Outlook:
 
 
 def look_ahead(
-    resolved: Resolved, host: ProcessShare, context: int | None = None, measured: Measured | None = None
+    resolved: Resolved,
+    host: ProcessShare,
+    context: int | None = None,
+    measured: Measured | None = None,
+    rollout: str | None = None,
 ) -> Outlook:
-    """Returns the outlook; texts have `context` tokens on average, `measured` is what a run has told."""
+    """Returns the outlook.
+
+    Texts have `context` tokens on average, `measured` is what a run has told, and `rollout` where the
+    roll-out of the build stands.
+    """
     memory, on_cpu = budget(resolved), embedded(resolved, host)
     no_speed = unforeseeable(resolved)
     expected = speed(resolved, memory, context) if memory and not no_speed else None
@@ -43,5 +51,5 @@ def look_ahead(
         expected,
         no_speed,
         tuple(alternatives(resolved)) if memory and memory.problem else (),
-        advice(resolved, memory, on_cpu, expected, measured),
+        advice(resolved, memory, on_cpu, expected, measured, rollout),
     )

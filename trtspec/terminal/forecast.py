@@ -44,7 +44,8 @@ def _notes(speed: Speed, places: int) -> Iterator[str]:
     if speed.pair.draft is None:
         yield "drafts are looked up and cost nothing; where nothing is found, there is none"
     if full := [row.streams for row in speed.rows if not row.fits]:
-        yield f"the KV cache does not hold {full[0]} texts of that length"
+        texts = "a text" if full[0] == 1 else f"{full[0]} texts"
+        yield f"the KV cache does not hold {texts} of that length"
     if places < last.streams:
         yield f"max_batch_size is {places}: of more streams the others wait in line"
 

@@ -36,6 +36,8 @@ def rows(figures: Figures) -> list[tuple[str, str]]:
         shown.append(("KV cache", "  ".join(uses)))
     if not f.draft_available:
         shown.append(("draft", "at rest, since it failed"))
+    if f.speculation_share < 1 or f.shadow_share:
+        shown.append(("roll-out", _rollout(f)))
     if f.fallbacks:
         shown.append(("no draft", _rates(f.fallbacks)))
     if f.errors:
@@ -76,6 +78,14 @@ def _acceptance(figures: Figures) -> str:
     return f"{figures.acceptance:.0%} {_bar(figures.acceptance)}  {each}" + (
         f" ({origins})" if len(figures.acceptance_by_origin) > 1 else ""
     )
+
+
+def _rollout(figures: Figures) -> str:
+    if not figures.shadow_share:
+        return f"drafts for {figures.speculation_share * 100:.4g} % of the requests"
+    scored = figures.shadow_acceptance
+    found = "none yet" if scored is None else f"{scored:.0%} would be accepted"
+    return f"drafts of {figures.shadow_share * 100:.4g} % of the requests are only scored: {found}"
 
 
 def _lengths(figures: Figures) -> str:

@@ -75,6 +75,13 @@ def test_what_bench_measured_is_filled_in(hub_cache: Path, tmp_path: Path) -> No
     assert (missing.exit_code, "cannot be read" in str(missing.exception)) == (1, True)
 
 
+def test_where_a_roll_out_stands_is_read(hub_cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "rollout.json").write_text('{"version": 1, "mode": "speculate", "share": 0.25}')
+    said = json.loads(plan(H200, "--json", "--output", tmp_path).stdout)
+    (found,) = [one for one in said["advice"]["checklist"] if one["rule"].startswith("rollout")]
+    assert (found["verdict"], found["number"]) == ("yes", "stands at 25 %")
+
+
 @pytest.mark.parametrize(("suffix", "begin"), [(".svg", b"<?xml"), (".png", b"\x89PNG")])
 def test_a_picture(hub_cache: Path, tmp_path: Path, suffix: str, begin: bytes) -> None:
     file, again = tmp_path / f"plan{suffix}", tmp_path / f"again{suffix}"

@@ -44,6 +44,12 @@ def test_what_only_a_run_can_tell_is_not_guessed() -> None:
     assert after.words == "1.9x at 1 stream"
 
 
+def test_a_roll_out_is_told_once_it_has_begun() -> None:
+    before, after = (rule(advise(replace(FACTS, rollout=at), None), "rollout") for at in (None, "25 %"))
+    assert (before.verdict, before.number) == ("unmeasured", "")
+    assert (after.verdict, after.number) == ("yes", "stands at 25 %")
+
+
 @pytest.mark.parametrize(
     ("parameters", "verdict", "number"),
     [(7 * 10**9, "yes", "1/10"), (3 * 10**9, "yes", "1/23"), (8 * 10**9, "no", "1/9"), (10**9, "no", "1/70")],

@@ -88,6 +88,22 @@ def test_a_server_that_does_nothing() -> None:
     assert words["draft"] == "at rest, since it failed"
 
 
+def test_a_roll_out_is_shown_while_not_all_have_drafts() -> None:
+    stats = busy()
+    before = parse(exported(stats, 10), 0)
+    assert "roll-out" not in dict(rows(between(before, before, "pair")))
+    stats.rollout.speculation_share, stats.rollout.shadow_share = 0.0, 0.5
+    now = parse(exported(stats, 14), 4)
+    words = dict(rows(between(before, now, "pair")))
+    assert words["roll-out"] == "drafts of 50 % of the requests are only scored: none yet"
+    stats.rollout.shadow.record(4, 3)
+    words = dict(rows(between(now, parse(exported(stats, 18), 8), "pair")))
+    assert words["roll-out"].endswith("only scored: 75% would be accepted")
+    stats.rollout.speculation_share, stats.rollout.shadow_share = 0.05, 0.0
+    words = dict(rows(between(now, parse(exported(stats, 18), 8), "pair")))
+    assert words["roll-out"] == "drafts for 5 % of the requests"
+
+
 def test_a_server_that_was_started_anew_counts_from_its_start() -> None:
     before, again = parse(exported(busy(), 100), 0), busy()
     again.generation_tokens = 200
