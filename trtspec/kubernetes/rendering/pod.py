@@ -48,6 +48,9 @@ from trtspec.recipe.kubernetes import Claim, HostPath
 
 GPU = "nvidia.com/gpu"
 DIGEST = "trtspec/digest"
+ENGINES = "-engines"
+"""Behind the deployment's name that of the claim of the engines' volume."""
+
 PORTS: dict[str, int] = asdict(facts.PORTS)
 """The ports of a server by their names."""
 
@@ -166,7 +169,7 @@ def _engines(values: Values) -> Volume:
         # Were it made by the kubelet, it would belong to root, and nobody here is.
         return Volume(_ENGINES, host_path=HostPathSource(volume.path, "Directory"))
     if isinstance(volume, Claim):
-        name = volume.name or f"{values.name}-engines"
+        name = volume.name or f"{values.name}{ENGINES}"
         return Volume(_ENGINES, persistent_volume_claim=ClaimSource(name))
     return Volume(_ENGINES, empty_dir=EmptyDirSource())
 

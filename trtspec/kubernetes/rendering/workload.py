@@ -17,7 +17,7 @@ def deployment(values: Values) -> Deployment:
     return Deployment(
         meta(values),
         DeploymentSpec(
-            replicas=values.replicas,
+            replicas=None if values.scaling else values.replicas,
             selector=selector(values),
             strategy=Strategy("RollingUpdate", RollingUpdate(values.max_surge, values.max_unavailable)),
             progress_deadline_seconds=values.times.progress_s,
