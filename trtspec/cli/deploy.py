@@ -6,16 +6,14 @@ import os
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from trtspec.errors import UnavailableError
+from trtspec.terminal.cluster import ContextOption, NamespaceOption
 from trtspec.terminal.options import ApiKeysOption, DryRunOption, OutputOption, RecipeArgument
 from trtspec.terminal.output import out
-
-if TYPE_CHECKING:
-    from trtspec.recipe.loader import LoadedRecipe
 
 _INTERRUPTED = 130
 LogFormat = Literal["text", "json"]
@@ -48,9 +46,11 @@ def deploy(
         str | None,
         typer.Option("--store", metavar="URL", help="With --kubernetes: the store, if not the recipe's."),
     ] = None,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", help="With --kubernetes: the namespace, if not the recipe's.")
-    ] = None,
+    cluster: ContextOption = None,
+    namespace: NamespaceOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --kubernetes: take over fields that others have set.")
+    ] = False,
     dry_run: DryRunOption = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; Triton asks nobody for a password.")
@@ -89,7 +89,8 @@ def deploy(
     Told to stop, it takes in nothing more. The exit status is 0 for a server that was ready and was stopped
     so, 130 for one that was stopped before it was ready, 1 for one that ended by itself. With --restart that
     one is started again, after 1 to 30 seconds, unless five starts in a row lead to nothing; docker does so
-    with what --detach leaves running.
+    with what --detach leaves running. With --kubernetes the status is 0 when all pods are ready; Ctrl-C
+    leaves what was applied.
     """
     from trtspec.deploy import foreground
     from trtspec.deploy.build import Build
@@ -98,9 +99,12 @@ def deploy(
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
     from trtspec.deploy.site import Here, InDocker, Site
+    from trtspec.kubernetes.manifests import manifests, to_yaml
     from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
     from trtspec.serving.rollout.file import ROLLOUT
+    from trtspec.terminal.cluster import deploy_to
+    from trtspec.terminal.kubernetes import find_values
     from trtspec.terminal.served import LogTalk, Talk
 
     if detach and not docker:
@@ -109,11 +113,19 @@ def deploy(
         raise typer.BadParameter("docker has the logs of what is left running", param_hint="--log-to")
     if api_keys and not openai:
         raise typer.BadParameter("there is no OpenAI's API to open: --openai", param_hint="--api-keys")
-    if (store or namespace) and not kubernetes:
-        raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint="--store, --namespace")
+    if (store or cluster or namespace or force) and not kubernetes:
+        hint = "--store, --context, --namespace, --force"
+        raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint=hint)
+    if kubernetes and (docker or output):
+        raise typer.BadParameter("a cluster serves what a store has", param_hint="--docker, --output")
     loaded = load(recipe)
     if kubernetes:
-        _on_kubernetes(loaded, store, namespace)
+        values = find_values(loaded, store, namespace)
+        objects = manifests(values)
+        if dry_run:
+            out.data(to_yaml(objects))
+        else:
+            deploy_to(values, objects, cluster, timeout, force=force)
         return
     build = Build(build_folder(loaded, {"output": output}, os.environ), loaded.recipe)
     if not build.is_there:
@@ -162,13 +174,6 @@ def deploy(
         raise typer.Exit(_INTERRUPTED) from None
     if not site.left:
         out.status("stopped")
-
-
-def _on_kubernetes(loaded: LoadedRecipe, store: str | None, namespace: str | None) -> None:
-    from trtspec.kubernetes.manifests import manifests, to_yaml
-    from trtspec.terminal.kubernetes import find_values
-
-    out.data(to_yaml(manifests(find_values(loaded, store, namespace))))
 
 
 def _tell_rollout(file: Path, recipe: Path) -> None:

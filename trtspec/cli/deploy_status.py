@@ -1,15 +1,57 @@
-"""`trtspec deploy status`: what runs in docker."""
+"""`trtspec deploy status`: what runs in docker, or on a cluster."""
 
 from __future__ import annotations
 
+import typer
+
+from trtspec.terminal.cluster import ContextOption, NamespaceOption, OnKubernetesOption
 from trtspec.terminal.options import JsonOption
 from trtspec.terminal.output import out
 
-EXAMPLES = ("trtspec deploy status", "trtspec deploy status --json")
+EXAMPLES = (
+    "trtspec deploy status",
+    "trtspec deploy status --json",
+    "trtspec deploy status --kubernetes --namespace serving",
+)
 
 
-def deploy_status(json: JsonOption = False) -> None:
-    """Show the servers that deploy --docker has started."""
+def deploy_status(
+    kubernetes: OnKubernetesOption = False,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the servers that deploy has started.
+
+    With --kubernetes the exit status is 1 where one of them is in trouble.
+    """
+    if kubernetes or context or namespace:
+        _on_cluster(context, namespace, json=json)
+    else:
+        _in_docker(json=json)
+
+
+def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> None:
+    from trtspec.kubernetes.connection import connect
+    from trtspec.kubernetes.deployed import find_deployed
+
+    cluster = connect(context, namespace)
+    found = find_deployed(cluster)
+    if json:
+        out.json([each.as_json() for each in found])
+    elif found:
+        rows = [list(each.as_json().values())[:6] for each in found]
+        out.table(rows, header=("name", "what", "state", "ready", "build", "image"))
+    else:
+        out.status(f"nothing of trtspec is in namespace {cluster.namespace} of {cluster.context}")
+    for each in found:
+        if each.trouble:
+            out.warning(each.trouble)
+    if any(each.trouble for each in found):
+        raise typer.Exit(1)
+
+
+def _in_docker(*, json: bool) -> None:
     from trtspec.deploy.deployed import find_deployed
     from trtspec.deploy.openai import serve_line
 

@@ -1,36 +1,83 @@
-"""`trtspec deploy stop`: ends what runs in docker."""
+"""`trtspec deploy stop`: ends what runs in docker, or on a cluster."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
 
 from trtspec.errors import UnavailableError
+from trtspec.terminal.cluster import (
+    INTERRUPTED,
+    ContextOption,
+    NamespaceOption,
+    OnKubernetesOption,
+    tell_left,
+)
 from trtspec.terminal.output import out
 
-EXAMPLES = ("trtspec deploy stop", "trtspec deploy stop trtspec-tiny-0a1b2c3d")
+EXAMPLES = (
+    "trtspec deploy stop",
+    "trtspec deploy stop trtspec-tiny-0a1b2c3d",
+    "trtspec deploy stop llama --kubernetes --namespace serving",
+)
 
 
 def deploy_stop(
     name: Annotated[
         str | None, typer.Argument(help="As trtspec deploy status shows it.", show_default="the only one")
     ] = None,
+    kubernetes: OnKubernetesOption = False,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
 ) -> None:
-    """Stop a server that deploy --docker has started.
+    """Stop a server that deploy has started.
 
-    Requests in flight have the seconds to end that deploy --grace gave them.
+    It is one in docker, or with --kubernetes one on a cluster. Requests in flight have the seconds to end
+    that deploy --grace, or the recipe, gave them. On a cluster all objects of the deployment are deleted but
+    volume claims, which hold engines.
     """
+    if kubernetes or context or namespace:
+        _on_cluster(name, context, namespace)
+    else:
+        _in_docker(name)
+
+
+def _on_cluster(name: str | None, context: str | None, namespace: str | None) -> None:
+    from trtspec.kubernetes.connection import connect
+    from trtspec.kubernetes.deployed import find_names, stop
+
+    cluster = connect(context, namespace)
+    name = _chosen(name, find_names(cluster), f"in namespace {cluster.namespace} of {cluster.context}")
+    try:
+        with out.progress(f"stopping {name}") as progress:
+            pruned = stop(cluster, name, lambda does: progress.advance(0, does))
+    except KeyboardInterrupt:
+        out.status(f"interrupted: {name} is deleted, and its pods end by themselves")
+        raise typer.Exit(INTERRUPTED) from None
+    tell_left(cluster, pruned.left)
+    out.status(f"{name}: stopped")
+
+
+def _in_docker(name: str | None) -> None:
     from trtspec.deploy.deployed import find_deployed, stop
 
     found = {deployed.state.name: deployed for deployed in find_deployed()}
-    if name is None and len(found) == 1:
-        (name,) = found
-    if name not in found:
-        repair = f"deployed are {', '.join(sorted(found))}" if found else None
-        if name is None:
-            problem = "which one?" if found else "nothing is deployed in docker here"
-            raise UnavailableError("deploy stop", problem, repair)
-        raise UnavailableError(name, "is not deployed in docker here", repair)
+    name = _chosen(name, found, "in docker here")
     stop(found[name])
     out.status(f"{name}: stopped")
+
+
+def _chosen(name: str | None, found: Collection[str], where: str) -> str:
+    """Returns the name that is meant, or the only one; raises `UnavailableError`."""
+    if name is None and len(found) == 1:
+        (name,) = found
+    if name in found:
+        assert name
+        return name
+    repair = f"deployed are {', '.join(sorted(found))}" if found else None
+    if name is None:
+        problem = "which one?" if found else f"nothing is deployed {where}"
+        raise UnavailableError("deploy stop", problem, repair)
+    raise UnavailableError(name, f"is not deployed {where}", repair)

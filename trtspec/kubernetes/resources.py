@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,10 @@ INFERENCE_SERVICE = Resource("serving.kserve.io/v1beta1", "InferenceService", "i
 HTTP_ROUTE = Resource("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", "the Gateway API")
 ARGO_ROLLOUT = Resource("argoproj.io/v1alpha1", "Rollout", "rollouts", "Argo Rollouts")
 
+AUTOSCALERS = (
+    Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+    Resource("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", "KEDA"),
+)
 APPLIED = (
     Resource("v1", "ServiceAccount", "serviceaccounts"),
     CONFIG_MAP,
@@ -50,8 +54,7 @@ APPLIED = (
     INFERENCE_SERVICE,
     ARGO_ROLLOUT,
     JOB,
-    Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
-    Resource("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", "KEDA"),
+    *AUTOSCALERS,
     Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", "the Prometheus Operator"),
     Resource("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", "the Prometheus Operator"),
     Resource(
@@ -83,6 +86,6 @@ def ref_of(manifest: Mapping[str, Any]) -> Ref:
     return Ref(_BY_KIND[manifest["apiVersion"], manifest["kind"]], manifest["metadata"]["name"])
 
 
-def in_order(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def in_order(manifests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns objects in the order in which they are to be applied."""
     return sorted(manifests, key=lambda each: APPLIED.index(ref_of(each).resource))

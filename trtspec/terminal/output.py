@@ -89,13 +89,18 @@ class Output:
         """Says what to do next, best with a command that can be pasted."""
         self._label("hint", _CYAN, line)
 
+    @property
+    def draws(self) -> bool:
+        """Whether progress is drawn in place, and not told in lines."""
+        return sys.stderr.isatty() and not os.environ.get("CI")
+
     @contextmanager
     def progress(self, label: str, total: int | None = None, unit: str = "") -> Iterator[Progress]:
         """Shows the progress of the block: a bar on a terminal, plain lines elsewhere and in CI.
 
         `total` is in `unit`s ("B" is shown as kB, MB, GB); without it only the time is shown.
         """
-        kind = BarProgress if sys.stderr.isatty() and not os.environ.get("CI") else PlainProgress
+        kind = BarProgress if self.draws else PlainProgress
         with kind(label, total, unit, self.status, self._clock) as progress:
             yield progress
 

@@ -7,16 +7,24 @@ from collections.abc import Mapping
 from trtspec.kubernetes.kinds.base import Meta, Selector
 from trtspec.kubernetes.values import Values
 
-INSTANCE = "app.kubernetes.io/instance"
+NAME, INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+TRACK, STABLE, CANARY = "trtspec/track", "stable", "canary"
+"""The label of a pod that says whether its build is tried beside another one, and its values."""
 
 
 def chosen_by(values: Values) -> dict[str, str]:
     """Returns the labels by which a deployment's pods are chosen; they never change."""
     return {
-        "app.kubernetes.io/name": "trtspec",
+        NAME: "trtspec",
         INSTANCE: values.name,
         "app.kubernetes.io/component": "server",
     }
+
+
+def ours(values: Values) -> dict[str, str]:
+    """Returns the labels by which the objects of a deployment are found, and those that trtspec applied."""
+    return {NAME: "trtspec", INSTANCE: values.name, MANAGED_BY: values.managed_by}
 
 
 def selector(values: Values) -> Selector:
@@ -26,6 +34,11 @@ def selector(values: Values) -> Selector:
 def service_account(values: Values) -> str:
     """Returns the name of the pods' ServiceAccount."""
     return values.service_account or values.name
+
+
+def on_track(values: Values, track: str) -> dict[str, str]:
+    """Returns the labels by which a workload knows its pods from those of a canary beside it."""
+    return {**chosen_by(values), TRACK: track}
 
 
 def meta(
@@ -44,16 +57,11 @@ def meta(
     )
 
 
-def job(values: Values) -> str:
-    """Returns the name of the deployment among Prometheus's jobs."""
-    return f"trtspec/{values.name}"
-
-
 def all_labels(values: Values) -> dict[str, str]:
     """Returns the labels of every object; a recipe's do not replace those that the others depend on."""
     return {
         **values.labels,
         **chosen_by(values),
         "app.kubernetes.io/version": values.version,
-        "app.kubernetes.io/managed-by": values.managed_by,
+        MANAGED_BY: values.managed_by,
     }

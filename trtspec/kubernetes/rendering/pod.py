@@ -42,15 +42,12 @@ from trtspec.kubernetes.kinds.pods import (
     Volume,
     WeightedPodTerm,
 )
-from trtspec.kubernetes.rendering.labels import all_labels, selector, service_account
+from trtspec.kubernetes.rendering.labels import all_labels, on_track, selector, service_account
 from trtspec.kubernetes.values import Values
+from trtspec.kubernetes.workloads import DIGEST
 from trtspec.recipe.kubernetes import Claim, HostPath
 
 GPU = "nvidia.com/gpu"
-DIGEST = "trtspec/digest"
-ENGINES = "-engines"
-"""Behind the deployment's name that of the claim of the engines' volume."""
-
 PORTS: dict[str, int] = asdict(facts.PORTS)
 """The ports of a server by their names."""
 
@@ -63,11 +60,14 @@ _NOTHING = SecurityContext(
 )
 
 
-def pod(values: Values) -> PodTemplate:
-    """Returns what the pods are made from."""
+def pod(values: Values, track: str) -> PodTemplate:
+    """Returns what the pods of a track are made from."""
     tolerated = [GPU] if values.gpu else []
     return PodTemplate(
-        Meta(labels=all_labels(values), annotations={**values.annotations, DIGEST: values.digest}),
+        Meta(
+            labels={**all_labels(values), **on_track(values, track)},
+            annotations={**values.annotations, DIGEST: values.digest},
+        ),
         PodSpec(
             service_account_name=service_account(values),
             automount_service_account_token=False,
@@ -169,7 +169,7 @@ def _engines(values: Values) -> Volume:
         # Were it made by the kubelet, it would belong to root, and nobody here is.
         return Volume(_ENGINES, host_path=HostPathSource(volume.path, "Directory"))
     if isinstance(volume, Claim):
-        name = volume.name or f"{values.name}{ENGINES}"
+        name = volume.name or f"{values.name}-engines"
         return Volume(_ENGINES, persistent_volume_claim=ClaimSource(name))
     return Volume(_ENGINES, empty_dir=EmptyDirSource())
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trtspec.deploy.pod import RECIPE
+from trtspec.kubernetes.kinds.base import Selector
 from trtspec.kubernetes.kinds.core import ConfigMap, Service, ServicePort, ServiceSpec
 from trtspec.kubernetes.kinds.workloads import Deployment, DeploymentSpec, RollingUpdate, Strategy
-from trtspec.kubernetes.rendering.labels import chosen_by, meta, selector
+from trtspec.kubernetes.rendering.labels import STABLE, chosen_by, meta, on_track
 from trtspec.kubernetes.rendering.pod import PORTS, pod
 from trtspec.kubernetes.values import Values
 
 
-def deployment(values: Values) -> Deployment:
+def deployment(values: Values, track: str = STABLE) -> Deployment:
     """Returns a Deployment of which each pod is a server on one host."""
     return Deployment(
-        meta(values),
+        meta(values, "" if track == STABLE else f"-{track}"),
         DeploymentSpec(
-            replicas=None if values.scaling else values.replicas,
-            selector=selector(values),
+            replicas=values.replicas,
+            selector=Selector(on_track(values, track)),
             strategy=Strategy("RollingUpdate", RollingUpdate(values.max_surge, values.max_unavailable)),
             progress_deadline_seconds=values.times.progress_s,
-            template=pod(values),
+            template=pod(values, track),
         ),
     )
 

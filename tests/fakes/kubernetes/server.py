@@ -1,0 +1,155 @@
+"""The emulator behind HTTP, with the paths, statuses and bodies of an API server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.fakes.kubernetes.controllers import Pod
+from tests.fakes.kubernetes.emulator import Emulator, Refused
+from tests.fakes.kubernetes.objects import Json
+
+_PATH = re.compile(
+    r"^/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))/namespaces/(?P<namespace>[^/]+)"
+    r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<rest>.+))?)?$"
+)
+_VERBS = {"PATCH": "patch", "DELETE": "delete", "GET": "get"}
+
+
+@contextmanager
+def served(emulator: Emulator) -> Iterator[str]:
+    """Yields the URL of an API server of the emulator."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version, disable_nagle_algorithm, wbufsize = "HTTP/1.1", True, -1
+
+        def _answer(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(size).decode()
+            with emulator.lock:
+                try:
+                    status, text, kind = 200, *_answer(emulator, self.command, self.path, body, self.headers)
+                except Refused as refused:
+                    status, text, kind = refused.code, *_status(refused)
+            data = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_PATCH = do_DELETE = _answer
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def _answer(emulator: Emulator, method: str, target: str, body: str, headers: Any) -> tuple[str, str]:
+    parts = urlsplit(target)
+    options, path = dict(parse_qsl(parts.query)), unquote(parts.path)
+    emulator.asked.append((method, path))
+    if headers.get("Authorization") != "Bearer secret":
+        raise Refused(401, "Unauthorized", "Unauthorized")
+    if emulator.is_busy:
+        raise Refused(503, "ServiceUnavailable", "etcdserver: leader changed")
+    found = _PATH.match(path)
+    group = (found["group"] or "") if found else ""
+    if not found or group not in emulator.groups:
+        raise Refused(404, "", "404 page not found")
+    namespace, plural, name, rest = found["namespace"], found["plural"], found["name"] or "", found["rest"]
+    verb = "list" if method == "GET" and not name else _VERBS[method]
+    subresource = f"/{rest.partition('/')[0]}" if rest else ""
+    emulator.check_right(verb, group, plural + subresource, name, namespace)
+    key = (namespace, plural, name)
+    if plural == "pods" and name:
+        pod, _, port = name.partition(":")
+        return _of_pod(emulator, _pod(emulator, pod), port, rest, options)
+    if method == "PATCH":
+        kind = headers.get("Content-Type")
+        if kind == "application/apply-patch+yaml" and not rest:
+            return _json(emulator.apply(key, json.loads(body), options))
+        if kind == "application/merge-patch+json" and rest in (None, "status"):
+            return _json(emulator.merge(key, json.loads(body), options.get("fieldManager", ""), rest or ""))
+        raise Refused(
+            415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {kind}"
+        )
+    if method == "DELETE":
+        return _json(emulator.delete(key))
+    if name:
+        return _json(emulator.get(key).manifest())
+    return _json({"kind": "List", "metadata": {}, "items": _listed(emulator, namespace, plural, options)})
+
+
+def _of_pod(
+    emulator: Emulator, pod: Pod, port: str, rest: str | None, options: dict[str, str]
+) -> tuple[str, str]:
+    moment = pod.moment(emulator.now)
+    if rest is None:
+        return _json(pod.manifest(emulator.now))
+    if rest == "log":
+        name = options["container"]
+        log = moment.logs.get(f"previous:{name}" if options.get("previous") == "true" else name)
+        if log is None:
+            words = f'container "{name}" in pod "{pod.name}" is waiting to start: PodInitializing'
+            raise Refused(400, "BadRequest", words)
+        return "".join(log.splitlines(keepends=True)[-int(options["tailLines"]) :]), "text/plain"
+    if rest == "proxy/metrics" and port == "8002":
+        if not pod.is_ready(emulator.now):
+            words = "error trying to reach service: dial tcp 10.0.0.7:8002: connect: connection refused"
+            raise Refused(503, "ServiceUnavailable", words)
+        return emulator.metrics(pod.manifest(emulator.now)), "text/plain"
+    raise Refused(404, "NotFound", "404 page not found")
+
+
+def _listed(emulator: Emulator, namespace: str, plural: str, options: dict[str, str]) -> list[Json]:
+    if plural == "events":
+        chosen = dict(each.split("=") for each in options.get("fieldSelector", "").split(",") if each)
+        pods = [pod for pod in emulator.controllers.pods if pod.name == chosen.get("involvedObject.name")]
+        return [event for pod in pods for event in pod.moment(emulator.now).events]
+    if plural == "pods":
+        found = [pod.manifest(emulator.now) for pod in emulator.controllers.pods]
+    else:
+        found = [of.manifest() for key, of in emulator.stored.items() if key[:2] == (namespace, plural)]
+    wanted = [each.split("=") for each in options.get("labelSelector", "").split(",") if each]
+    return [
+        each
+        for each in found
+        if all(each["metadata"].get("labels", {}).get(label) == value for label, value in wanted)
+    ]
+
+
+def _pod(emulator: Emulator, name: str) -> Pod:
+    for pod in emulator.controllers.pods:
+        if pod.name == name:
+            return pod
+    raise Refused(404, "NotFound", f'pods "{name}" not found')
+
+
+def _json(value: Json) -> tuple[str, str]:
+    return json.dumps(value), "application/json"
+
+
+def _status(refused: Refused) -> tuple[str, str]:
+    if not refused.reason:
+        return refused.message + "\n", "text/plain"
+    said = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "code": refused.code,
+        "reason": refused.reason,
+        "message": refused.message,
+    }
+    return _json(said)

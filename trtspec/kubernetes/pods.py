@@ -1,0 +1,156 @@
+"""Pods as the API server tells of them, in plain types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container of a pod; `waiting` and `message` say what it waits for, if it does.
+
+    `exit_code`, `ended_by` and `last_words` are those of its last end: of the container before the last
+    restart where it runs or waits again. None and empty where there was none.
+    """
+
+    name: str
+    is_init: bool
+    is_running: bool
+    is_ready: bool
+    restarts: int
+    waiting: str
+    message: str
+    exit_code: int | None
+    ended_by: str
+    last_words: str
+
+    @property
+    def has_failed(self) -> bool:
+        return self.exit_code not in (None, 0)
+
+    @property
+    def ends(self) -> int:
+        """How often it has ended."""
+        return self.restarts + (self.exit_code is not None and not self.is_running)
+
+    @property
+    def is_past(self) -> bool:
+        """Whether its last end is that of a container that another has followed or will."""
+        return self.is_running or bool(self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod; `unscheduled` are the scheduler's words where no node has it, `reason` why the whole has failed.
+
+    `template` tells pods of different templates apart, and `created` is a time in ISO 8601.
+    """
+
+    name: str
+    phase: str
+    created: str
+    template: str
+    node: str
+    is_ready: bool
+    is_ending: bool
+    unscheduled: str
+    reason: str
+    message: str
+    containers: tuple[Container, ...]
+    labels: Mapping[str, str]
+
+    @property
+    def current(self) -> Container | None:
+        """The container that the pod has come to: the first that is not done."""
+        for each in self.containers:
+            if each.is_init and not (each.exit_code == 0 and not each.is_past):
+                return each
+        mains = [each for each in self.containers if not each.is_init]
+        return next((each for each in mains if not each.is_ready), mains[0] if mains else None)
+
+    @property
+    def stage(self) -> str:
+        """What the pod does now, in words that follow a number of pods."""
+        if self.is_ready:
+            return "ready"
+        if self.unscheduled:
+            return "without a node"
+        current = self.current
+        if current is None or (current.waiting and current.waiting in _PREPARED):
+            return "being created"
+        if current.waiting or not current.is_running:
+            return "in trouble" if current.has_failed or current.waiting else "starting"
+        return f"in init container {current.name}" if current.is_init else "loading"
+
+
+_PREPARED = ("ContainerCreating", "PodInitializing")
+_TEMPLATES = (
+    "pod-template-hash",
+    "rollouts-pod-template-hash",
+    "leaderworkerset.sigs.k8s.io/template-revision-hash",
+)
+
+
+def parse(manifest: Mapping[str, Any]) -> Pod:
+    """Returns the pod that the API server tells of."""
+    metadata, status = manifest["metadata"], manifest.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled") or {}
+    labels = metadata.get("labels") or {}
+    return Pod(
+        name=metadata["name"],
+        phase=status.get("phase") or "Pending",
+        created=metadata.get("creationTimestamp") or "",
+        template=next((labels[key] for key in _TEMPLATES if key in labels), ""),
+        node=(manifest.get("spec") or {}).get("nodeName") or "",
+        is_ready=(conditions.get("Ready") or {}).get("status") == "True",
+        is_ending=bool(metadata.get("deletionTimestamp")),
+        unscheduled=scheduled.get("message") or "" if scheduled.get("reason") == "Unschedulable" else "",
+        reason=status.get("reason") or "",
+        message=status.get("message") or "",
+        containers=(
+            *(_container(each, is_init=True) for each in status.get("initContainerStatuses") or ()),
+            *(_container(each, is_init=False) for each in status.get("containerStatuses") or ()),
+        ),
+        labels=labels,
+    )
+
+
+def newest(pods: list[Pod]) -> list[Pod]:
+    """Returns the pods of the template that the youngest pod is of, without those that end.
+
+    An update makes pods of the new template, whatever became of those of the old one.
+    """
+    here = [pod for pod in pods if not pod.is_ending]
+    if not here:
+        return []
+    youngest = max(here, key=lambda pod: (pod.created, pod.name))
+    return [pod for pod in here if pod.template == youngest.template]
+
+
+def summary(pods: list[Pod]) -> str:
+    """Returns how many pods do what, in words."""
+    stages: dict[str, int] = {}
+    for pod in pods:
+        stages[pod.stage] = stages.get(pod.stage, 0) + 1
+    return ", ".join(f"{number} {stage}" for stage, number in sorted(stages.items())) or "no pods yet"
+
+
+def _container(status: Mapping[str, Any], *, is_init: bool) -> Container:
+    state, last = status.get("state") or {}, status.get("lastState") or {}
+    waiting = state.get("waiting") or {}
+    ended = state.get("terminated") or last.get("terminated") or {}
+    return Container(
+        name=status["name"],
+        is_init=is_init,
+        is_running="running" in state,
+        is_ready=bool(status.get("ready")),
+        restarts=int(status.get("restartCount") or 0),
+        waiting=waiting.get("reason") or "",
+        message=waiting.get("message") or "",
+        exit_code=ended.get("exitCode"),
+        ended_by=ended.get("reason") or "",
+        last_words=ended.get("message") or "",
+    )

@@ -1,0 +1,79 @@
+"""Workloads as the API server tells of them: how many pods are wanted, and how many are there; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.kubernetes.resources import (
+    ARGO_ROLLOUT,
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    LEADER_WORKER_SET,
+    Ref,
+    Resource,
+    ref_of,
+)
+
+DIGEST = "trtspec/digest"
+"""The annotation of a template that has the digest of the build that its pods serve."""
+
+WORKLOADS: tuple[Resource, ...] = (DEPLOYMENT, LEADER_WORKER_SET, INFERENCE_SERVICE, ARGO_ROLLOUT)
+"""The kinds that have pods, which are waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`wanted` replicas, of which `updated` are of the newest template and `ready` serve.
+
+    `total` counts those of older templates too. `is_seen` says whether the controller has seen the newest
+    manifest, and `denied` why it cannot make pods. `build` is the digest of what the newest template serves.
+    """
+
+    ref: Ref
+    wanted: int
+    updated: int
+    ready: int
+    total: int
+    is_seen: bool
+    denied: str = ""
+    image: str = ""
+    build: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all replicas are of the newest template and ready, and no other is left."""
+        counts = self.updated, self.ready, self.total
+        return self.is_seen and all(number == self.wanted for number in counts)
+
+
+def parse(manifest: Mapping[str, Any]) -> Workload:
+    """Returns the workload that the API server tells of."""
+    ref, metadata, spec = ref_of(manifest), manifest["metadata"], manifest["spec"]
+    status = manifest.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    if ref.resource == INFERENCE_SERVICE:
+        is_ready = int((conditions.get("Ready") or {}).get("status") == "True")
+        seen = status.get("observedGeneration", metadata.get("generation"))
+        return Workload(ref, 1, is_ready, is_ready, 1, seen == metadata.get("generation"))
+    wanted = spec.get("replicas", 1)
+    failure = conditions.get("ReplicaFailure") or {}
+    return Workload(
+        ref,
+        wanted,
+        status.get("updatedReplicas") or 0,
+        status.get("readyReplicas") or 0,
+        status.get("replicas") or 0,
+        str(status.get("observedGeneration", 0)) == str(metadata.get("generation", 0)),
+        (failure.get("message") or failure.get("reason") or "") if failure.get("status") == "True" else "",
+        **_served(spec),
+    )
+
+
+def _served(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the image and the build of a workload's template."""
+    template = spec.get("template") or (spec.get("leaderWorkerTemplate") or {}).get("workerTemplate") or {}
+    containers = (template.get("spec") or {}).get("containers") or [{}]
+    annotations = (template.get("metadata") or {}).get("annotations") or {}
+    return {"image": containers[0].get("image") or "", "build": annotations.get(DIGEST) or ""}

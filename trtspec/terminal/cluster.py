@@ -1,0 +1,137 @@
+"""What commands say of a cluster, and the options that name one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtspec.errors import ClusterError
+from trtspec.terminal.output import out
+from trtspec.terminal.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trtspec.kubernetes.cluster import Cluster
+    from trtspec.kubernetes.kinds.base import Object
+    from trtspec.kubernetes.troubles import Trouble
+    from trtspec.kubernetes.values import Values
+
+INTERRUPTED = 130
+ContextOption = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="The context of the kubeconfig, if not its current one."),
+]
+OnKubernetesOption = Annotated[
+    bool, typer.Option("--kubernetes", help="Ask the cluster; --context and --namespace do so as well.")
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help="The namespace of the cluster, if not the recipe's or the context's.",
+    ),
+]
+
+
+def deploy_to(
+    values: Values,
+    objects: Iterable[Object],
+    context: str | None,
+    timeout: float | None,
+    *,
+    force: bool,
+) -> None:
+    """Brings a deployment to a cluster and says what becomes of it.
+
+    Raises `ClusterError`, and `typer.Exit` with status 130 for Ctrl-C, which leaves what was applied.
+    """
+    from trtspec.kubernetes.connection import connect
+    from trtspec.kubernetes.deploying import deploy, deployment
+
+    cluster = connect(context, values.namespace)
+    made, talk = deployment(values, objects, timeout), Talk()
+    try:
+        pruned = deploy(cluster, made, talk, force=force)
+    except ClusterError:
+        if talk.has_applied:
+            out.warning(f"what was applied stays; {_stops(cluster, values.name)} takes it away")
+        raise
+    except KeyboardInterrupt:
+        if talk.has_applied:
+            out.status(f"interrupted: what was applied stays, and comes up; {_status(cluster)} shows it")
+        raise typer.Exit(INTERRUPTED) from None
+    for ref in pruned.gone:
+        out.status(f"{ref} is no longer part of it, and was deleted")
+    tell_left(cluster, pruned.left)
+    _tell_ready(cluster, values)
+
+
+class Talk:
+    """Prints how a deployment is applied and comes up; `has_applied` says whether anything was changed."""
+
+    def __init__(self) -> None:
+        self.has_applied = False
+
+    @contextmanager
+    def applying(self, number: int) -> Iterator[Callable[[int, str], None]]:
+        self.has_applied = True
+        with out.progress("applying", number, "objects") as progress:
+            yield progress.advance
+
+    @contextmanager
+    def waiting(self) -> Iterator[PodTalk]:
+        with out.progress("waiting for pods") as progress:
+            yield PodTalk(progress)
+
+
+class PodTalk:
+    """Prints how pods come up: in place on a terminal, elsewhere a line for each change."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._said = progress, ""
+
+    def stands(self, ready: int, wanted: int, words: str) -> None:
+        said = f"{ready} of {wanted} ready ({words})"
+        if said != self._said and not out.draws:
+            out.status(said)
+        self._said = said
+        self._progress.advance(0, said)
+
+    def troubled(self, trouble: Trouble) -> None:
+        out.warning(f"{trouble.subject}: {trouble.problem}; it may pass")
+        if trouble.repair:
+            out.hint(trouble.repair)
+
+
+def tell_left(cluster: Cluster, left: tuple[object, ...]) -> None:
+    """Says what was not deleted since it holds data."""
+    for ref in left:
+        out.status(f"{ref} is left with its engines; kubectl delete {ref} -n {cluster.namespace} deletes it")
+
+
+def _tell_ready(cluster: Cluster, values: Values) -> None:
+    from trtspec.deploy.pod import PORTS
+
+    host, where = f"{values.name}.{cluster.namespace}.svc", f"-n {cluster.namespace} service/{values.name}"
+    out.status(f"{values.model_name} is ready; {_stops(cluster, values.name)} stops it")
+    out.result(f"HTTP     http://{host}:{PORTS.http}/v2/models/{values.model_name}/generate")
+    out.result(f"OpenAI   http://{host}:{PORTS.openai}/v1")
+    out.result(f"gRPC     {host}:{PORTS.grpc}")
+    out.result(f"kubectl port-forward {where} {PORTS.openai}:{PORTS.openai}")
+
+
+def _stops(cluster: Cluster, name: str) -> str:
+    return f"trtspec deploy stop {name} {_where(cluster)}"
+
+
+def _status(cluster: Cluster) -> str:
+    return f"trtspec deploy status {_where(cluster)}"
+
+
+def _where(cluster: Cluster) -> str:
+    return f"--kubernetes --context {cluster.context} --namespace {cluster.namespace}"
