@@ -7,9 +7,13 @@ BIN := .venv/bin
 # Of the tests: one more than 2 cores, since they wait for servers half of the time.
 PROCESSES ?= 3
 RECIPE ?= recipes/tiny/recipe.yaml
+# Of pods: `tensorrt_llm` for GPUs, or `torch`; the base of either is an argument of the Dockerfile.
+DOCKER ?= docker
+TARGET ?= tensorrt_llm
+IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-pythons test-gpu check format bench clean
+.PHONY: help demo test test-sweep test-chaos test-pythons test-gpu check format bench image clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +63,9 @@ format: .venv/.dev ## Let ruff repair what it can
 
 bench: .venv/.dev ## Measure everything and hold it to its bars; about an hour; JSON on stdout
 	$(BIN)/python -m tests.perf.bench
+
+image: ## The image of pods: make image IMAGE=registry/trtspec:0.1.0 [TARGET=torch] [TRITON_IMAGE=...] [DOCKER=podman]
+	$(DOCKER) build --target $(TARGET) $(if $(TRITON_IMAGE),--build-arg TRITON_IMAGE=$(TRITON_IMAGE)) --tag $(IMAGE) .
 
 clean: ## Remove the environment and every build
 	rm -rf .venv build

@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 
 # Triton's: I1122 23:25:47.123456 1 http_server.cc:4692] "Started HTTPService at 0.0.0.0:8000"
 _TRITONS = re.compile(r'([IWEF])\d{4} [\d:.]+ \d+ ([\w.]+:\d+)\] ?"?(.*?)"?$')
-_LLMS = re.compile(r"\[(?:TensorRT-LLM|TRT-LLM|TRT)\].*?\[(V|I|W|E|INFO|WARNING|ERROR|FATAL)\w*\] ?(.*)")
+# [TensorRT-LLM][ERROR] …, or [11/21/2026-07:30:00] [TRT-LLM] [E] …
+_LLMS = re.compile(r"(?:\[[\d/:-]+\] )?\[(?:TensorRT-LLM|TRT-LLM|TRT)\] ?\[([VIWEF])\w*\]")
 _LEVELS = {"V": "debug", "I": "info", "W": "warning", "E": "error", "F": "critical"}
 
 
@@ -26,7 +27,7 @@ def as_json(line: str, logger: str) -> str:
     if found := _TRITONS.fullmatch(line):
         return log_line(_LEVELS[found[1]], logger, found[3], source=found[2])
     if found := _LLMS.match(line):
-        return log_line(_LEVELS[found[1][0]], logger, line)
+        return log_line(_LEVELS[found[1]], logger, line)
     return log_line("info", logger, line)
 
 

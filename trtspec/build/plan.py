@@ -62,17 +62,19 @@ def make_plan(
     container: bool = False,
     store: Store | None = None,
     only: Role | None = None,
+    digests: FileDigests | None = None,
 ) -> Plan:
     """Reads the recipe, this machine and the models, and returns the plan.
 
     `flags` has values by their key in the recipe. The weights of a pair that was never built are read only
     with `to_run` or a `store`, and downloaded only with `to_run`, if a step will read them. With `container`
     the engines are built in a container of NVIDIA's image, and not by what is installed here. With `only`
-    the steps are those of one engine. Raises RecipeError, what `gather` raises, and StoreError.
+    the steps are those of one engine. `digests` are those of an earlier plan. Raises RecipeError, what
+    `gather` raises, and StoreError.
     """
     loaded = load(recipe)
     output = build_folder(loaded, flags, os.environ)
-    digests = FileDigests(output / FOLDER / "digests.json", watch)
+    digests = digests or FileDigests(output / FOLDER / "digests.json", watch)
     host = find_host(release_of(loaded.recipe.engine.release), container=container)
     known = digests if to_run or store or has_records(output) else None
     weights: set[Role] = set()

@@ -18,10 +18,12 @@ from trtspec.terminal.options import (
     StoreOption,
 )
 from trtspec.terminal.output import out
+from trtspec.terminal.signals import ended_by_sigterm
 from trtspec.terminal.steps import print_steps, run_steps, steps_as_json
 
 if TYPE_CHECKING:
     from trtspec.build.plan import Plan
+    from trtspec.run.digests import FileDigests
 
 EXAMPLES = (
     "trtspec build recipe.yaml",
@@ -60,6 +62,7 @@ def build(
     if dry_run and report:
         raise typer.BadParameter("a dry run does nothing that could be reported", param_hint="--report")
     from trtspec.build.keys import check_key
+    from trtspec.build.leases import leased_plan
     from trtspec.build.plan import check_host, make_plan
     from trtspec.build.stored import push_build
     from trtspec.ci.recorder import recorded
@@ -73,9 +76,18 @@ def build(
     if only and only not in load(recipe).recipe.models:
         raise typer.BadParameter(f"{recipe} has no {only}", param_hint="--only")
 
-    def planned(*, to_run: bool) -> Plan:
+    def planned(*, to_run: bool, digests: FileDigests | None = None) -> Plan:
+        if to_run and not engines:
+            check_host(recipe, flags, container=container)
         made = make_plan(
-            recipe, flags, out.watch, to_run=to_run, container=container, store=engines, only=only
+            recipe,
+            flags,
+            out.watch,
+            to_run=to_run,
+            container=container,
+            store=engines,
+            only=only,
+            digests=digests,
         )
         if container and made.resolved.release is None:
             raise typer.BadParameter("the torch backend builds without one", param_hint="--container")
@@ -87,16 +99,18 @@ def build(
         made = planned(to_run=False)
         out.json(steps_as_json(made)) if json else print_steps(made)
         return
-    with recorded(recipe, report or [], warn=out.warning) as record:
-        if not engines:
-            check_host(recipe, flags, container=container)
-        made = planned(to_run=True)
+    pushes = engines if stage is Stage.BUILD else None
+    with (
+        ended_by_sigterm(),
+        recorded(recipe, report or [], warn=out.warning) as record,
+        leased_plan(pushes, planned, out.watch, out.warning) as (made, watch),
+    ):
         record(made)
         if only and only in made.found:
             out.status(f"the store has the {only}: {made.found[only].entry.digest[:12]}")
             if json:
                 out.json({"output": str(made.output), "ran": [], "seconds": 0.0})
             return
-        run_steps(made, up_to(made.steps, stage), json=json)
-        if engines and stage is Stage.BUILD:
-            print_pushed(push_build(engines, made.own_steps, made.resolved, out.watch, only))
+        run_steps(made, up_to(made.steps, stage), watch, json=json)
+        if pushes:
+            print_pushed(push_build(pushes, made.own_steps, made.resolved, watch, only))

@@ -62,14 +62,21 @@ def pull(
     wait for it and verify what they find. A pull that was killed is gone on with.
     """
     from trtspec.machine.runtime import this_runtime
-    from trtspec.store.kept import keep
+    from trtspec.store.kept import keep, remembered
     from trtspec.store.lookup import find_entry
     from trtspec.store.store import Store
 
     store, folder = Store(url), Path(output)
     if folder.exists() and not reuse:
         raise UnavailableError(folder, "is there already", "choose another --output, or --reuse it")
-    entry = find_entry(store, name)
+    try:
+        entry = find_entry(store, name)
+    except StoreError as error:
+        kept = remembered(folder, name) if reuse else None
+        if kept is None:
+            raise
+        out.warning(f"{error}; {folder} was pulled before")
+        entry = kept
     if misfit := entry.platform.misfit(this_runtime()):
         problem = f"{entry.name} {entry.digest[:12]} would not load here: {misfit}"
         raise StoreError(str(store), problem, "trtspec store list URL shows those for other machines")

@@ -8,10 +8,11 @@ import re
 from dataclasses import dataclass
 
 from trtspec.deploy import pod
+from trtspec.errors import RecipeError
 from trtspec.kubernetes.stored import StoredBuild
-from trtspec.kubernetes.values import GpuChoice, HostResources, Times, Values
+from trtspec.kubernetes.values import GpuChoice, HostResources, Scaling, Times, Values
 from trtspec.recipe import gpus
-from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
+from trtspec.recipe.kubernetes import Autoscaling, Claim, EmptyDir, HostPath, Kubernetes
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
 from trtspec.recipe.schema import Recipe
@@ -39,11 +40,18 @@ class Asked:
 
 
 def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, version: str) -> Values:
-    """Returns the values of a deployment; `text` is that of the recipe, and `version` that of trtspec."""
+    """Returns the values of a deployment; `text` is that of the recipe, and `version` that of trtspec.
+
+    Raises RecipeError where KEDA would ask for servers whose namespace is not known.
+    """
     recipe, options, entry = loaded.recipe, loaded.recipe.kubernetes, build.entry
+    namespace = asked.namespace or options.namespace
+    if options.autoscaling and options.autoscaling.by == "keda" and namespace is None:
+        problem = "is missing: keda asks Prometheus for the servers of one namespace"
+        raise RecipeError(loaded.path, [loaded.problem("kubernetes.namespace", problem, "or --namespace")])
     return Values(
         name=options.name or name_of(recipe.name),
-        namespace=asked.namespace or options.namespace,
+        namespace=namespace,
         version=version,
         labels=options.labels,
         annotations=options.annotations,
@@ -55,7 +63,9 @@ def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, ve
         store_secret=options.secrets.store,
         digest=entry.digest,
         platform=entry.platform.folder,
-        replicas=None if options.autoscaling else options.replicas,
+        kserve=options.form == "kserve",
+        replicas=options.replicas,
+        scaling=_scaling(options.autoscaling) if options.autoscaling else None,
         max_surge=options.max_surge,
         max_unavailable=0 if options.max_surge else 1,
         volume=_volume(options, build),
@@ -68,7 +78,9 @@ def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, ve
         priority_class=options.priority_class,
         service_account=options.service_account,
         api_keys_secret=options.secrets.api_keys,
+        egress_ports=tuple(options.egress_ports) if options.network_policy else None,
         monitoring=options.monitoring,
+        gateway=options.gateway,
     )
 
 
@@ -148,6 +160,15 @@ def _volume(options: Kubernetes, build: StoredBuild) -> EmptyDir | HostPath | Cl
     if isinstance(volume, Claim) and volume.name is None and volume.size is None:
         return volume.model_copy(update={"size": _gib(2 * build.entry.size)})
     return volume
+
+
+def _scaling(asked: Autoscaling) -> Scaling:
+    return Scaling(
+        max_replicas=asked.max_replicas,
+        places=f"{asked.places:g}",
+        kv_cache=f"{asked.kv_cache:g}",
+        prometheus=asked.prometheus,
+    )
 
 
 def _gib(size: float) -> str:

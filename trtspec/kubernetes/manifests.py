@@ -2,21 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import yaml
 
 from trtspec.kubernetes.kinds.base import Object, document
+from trtspec.kubernetes.kinds.scaling import Workload
+from trtspec.kubernetes.rendering.access import claim, disruption_budget, network_policy, service_account
+from trtspec.kubernetes.rendering.autoscaler import horizontal, scaled_object
+from trtspec.kubernetes.rendering.kserve import inference_service, predictor_name, serving_runtime
+from trtspec.kubernetes.rendering.monitoring import dashboard, pod_monitor, rules
+from trtspec.kubernetes.rendering.route import http_route, inference_pool
 from trtspec.kubernetes.rendering.workload import deployment, recipe_map, service
 from trtspec.kubernetes.values import Values
+from trtspec.recipe.kubernetes import Claim
 
 _WIDTH = 110
 
 
 def manifests(values: Values) -> list[Object]:
     """Returns the objects; each comes after those that it names."""
-    return [recipe_map(values), service(values), deployment(values)]
+    return [*_needed(values), *_serving(values), *_watched(values)]
+
+
+def _needed(values: Values) -> Iterator[Object]:
+    """Yields what pods need to start, and what bounds them."""
+    if values.service_account is None:
+        yield service_account(values)
+    yield recipe_map(values)
+    volume = values.volume
+    if isinstance(volume, Claim) and volume.name is None and volume.size:
+        yield claim(values, volume.size, volume.storage_class)
+    if values.egress_ports is not None:
+        yield network_policy(values, values.egress_ports)
+    yield disruption_budget(values)
+
+
+def _serving(values: Values) -> Iterator[Object]:
+    """Yields the servers, their number and the ways to them."""
+    if values.kserve:
+        yield serving_runtime(values)
+        yield inference_service(values)
+        name = predictor_name(values)
+    else:
+        yield service(values)
+        yield deployment(values)
+        name = values.name
+    workload = Workload("apps/v1", "Deployment", name)
+    if scaling := values.scaling:
+        if scaling.prometheus:
+            yield scaled_object(values, scaling, workload, scaling.prometheus)
+        else:
+            yield horizontal(values, scaling, workload)
+    if gateway := values.gateway:
+        if gateway.endpoint_picker:
+            yield inference_pool(values, gateway.endpoint_picker)
+        yield http_route(values, gateway, name)
+
+
+def _watched(values: Values) -> Iterator[Object]:
+    """Yields what others need to watch the servers."""
+    if values.monitoring.pod_monitor:
+        yield pod_monitor(values)
+    if values.monitoring.rules:
+        yield rules(values)
+    if values.monitoring.dashboard:
+        yield dashboard(values)
 
 
 def to_yaml(objects: Iterable[Object]) -> str:

@@ -18,6 +18,7 @@ from trtspec.deploy import pod
 from trtspec.recipe.kubernetes import (
     Claim,
     EmptyDir,
+    Gateway,
     HostPath,
     Image,
     LabelKey,
@@ -25,6 +26,7 @@ from trtspec.recipe.kubernetes import (
     LabelValue,
     Monitoring,
     Name,
+    Port,
     Quantity,
     Seconds,
 )
@@ -64,6 +66,17 @@ class Times(Section):
     )
 
 
+class Scaling(Section):
+    """Servers that follow the load, by the averages of two numbers that each of them tells."""
+
+    max_replicas: Positive = Field(description="The most servers.")
+    places: Quantity = Field(description="Completions at work and waiting, for each place of a server.")
+    kv_cache: Quantity = Field(description="The share of the KV cache in use.")
+    prometheus: Text | None = Field(
+        description="The URL that KEDA asks; null for Kubernetes' own autoscaler and prometheus-adapter."
+    )
+
+
 class Values(Section):
     """One deployment: a build of a store, served by pods."""
 
@@ -83,7 +96,9 @@ class Values(Section):
     )
     digest: Text = Field(description="The build's entry in the store.")
     platform: Text = Field(description="What loads the engines, as a folder of the store and of the volume.")
-    replicas: Positive | None = Field(description="Servers; null where an autoscaler has their number.")
+    kserve: bool = Field(description="Whether KServe makes the workload.")
+    replicas: Positive = Field(description="Servers; with scaling the fewest.")
+    scaling: Scaling | None = Field(description="Servers that follow the load.")
     max_surge: Servers = Field(description="Servers beyond replicas during an update.")
     max_unavailable: Servers = Field(
         description="Servers that may be missing during an update: 1 or more where maxSurge is 0."
@@ -110,7 +125,11 @@ class Values(Section):
     api_keys_secret: Name | None = Field(
         description="A Secret with the key `keys`: keys of OpenAI's API, one a line."
     )
+    egress_ports: tuple[Port, ...] | None = Field(
+        description="TCP ports that a pod may connect to; null where no NetworkPolicy bounds it."
+    )
     monitoring: Monitoring = Field(description="Metrics, alerts and the dashboard.")
+    gateway: Gateway | None = Field(description="A route of the Gateway API.")
 
     @property
     def recipe_map(self) -> str:

@@ -42,6 +42,9 @@ class Wire(asyncio.Protocol):
         self._held = 0
 
     def send(self, request: bytes) -> None:
+        """Begins the next request; raises `WireError` where the other side has closed meanwhile."""
+        if self.is_lost or self._transport.is_closing():
+            raise WireError
         self._begin()
         self.uses += 1
         self._transport.write(request)

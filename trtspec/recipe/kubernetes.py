@@ -25,8 +25,10 @@ Name = Annotated[str, Field(pattern=NAME)]
 LabelKey = Annotated[str, Field(pattern=KEY)]
 LabelValue = Annotated[str, Field(pattern=VALUE)]
 Quantity = Annotated[str, Field(pattern=QUANTITY)]
+Form = Literal["deployment", "kserve"]
+Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[int, Field(ge=0, le=86_400)]
-Fraction = Annotated[int | float, Field(gt=0, le=1, allow_inf_nan=False)]
+Fraction = Annotated[int | float, Field(ge=0.01, le=1, allow_inf_nan=False)]
 
 _IMAGE = re.compile(
     r"[^\s:@]+(:\d+/[^\s:@]+)?(:(?P<tag>[\w][\w.-]{0,127}))?(@sha256:(?P<digest>[0-9a-f]{64}))?"
@@ -100,13 +102,15 @@ class Autoscaling(Section):
         default="hpa",
         description="hpa: a HorizontalPodAutoscaler on metrics of prometheus-adapter; keda: a ScaledObject.",
     )
-    max_replicas: Positive = Field(description="The most replicas; kubernetes.replicas are the fewest.")
+    max_replicas: Positive = Field(description="The most servers; kubernetes.replicas are the fewest.")
     places: Fraction = Field(
         default=0.8,
-        description="The share of a server's places that completions at work and waiting should take.",
+        description="The share of the servers' places that completions at work and waiting should take.",
     )
-    kv_cache: Fraction = Field(default=0.85, description="The share of the KV cache that should be held.")
-    prometheus: Text | None = Field(default=None, description="With keda: the URL of Prometheus.")
+    kv_cache: Fraction = Field(default=0.85, description="The share of the KV caches that should be in use.")
+    prometheus: Text | None = Field(
+        default=None, description="The URL of Prometheus, for keda: http://prometheus.monitoring:9090."
+    )
 
 
 class Secrets(Section):
@@ -117,7 +121,7 @@ class Secrets(Section):
         description="A Secret whose keys are variables for reading the store: AWS_ACCESS_KEY_ID and so on.",
     )
     api_keys: Name | None = Field(
-        default=None, description="A Secret with the key api-keys: keys of OpenAI's API, one a line."
+        default=None, description="A Secret with the key `keys`: keys of OpenAI's API, one a line."
     )
     image_pull: list[Name] = Field(default=[], description="Secrets with which images are pulled.")
 
@@ -159,7 +163,7 @@ class Gateway(Section):
 class Kubernetes(Section):
     """How `trtspec deploy --kubernetes` serves a build on a cluster."""
 
-    form: Literal["deployment", "kserve"] = Field(
+    form: Form = Field(
         default="deployment",
         description="deployment: objects of Kubernetes alone; kserve: ServingRuntime and InferenceService.",
     )
@@ -211,7 +215,7 @@ class Kubernetes(Section):
         default=True,
         description="Whether a NetworkPolicy leaves pods their ports alone, and DNS and egress_ports.",
     )
-    egress_ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(
+    egress_ports: list[Port] = Field(
         default=[443], description="TCP ports that a pod may connect to; the store's must be among them."
     )
     monitoring: Monitoring = Field(default=Monitoring(), description="Metrics, alerts and the dashboard.")

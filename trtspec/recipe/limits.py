@@ -27,6 +27,7 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     yield from _times(recipe)
     yield from _overlap(recipe)
     yield from _device(recipe)
+    yield from _kubernetes(recipe)
     for role, model in recipe.models.items():
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
@@ -163,6 +164,21 @@ def _device(recipe: Recipe) -> Iterator[Finding]:
             if name not in SIZES:
                 problem = "trtllm-build does not build this engine: draft.device is cpu"
                 yield Finding(f"draft.build.{name}", problem, "remove this line")
+
+
+def _kubernetes(recipe: Recipe) -> Iterator[Finding]:
+    fewest, scaling = recipe.kubernetes.replicas, recipe.kubernetes.autoscaling
+    if scaling is None:
+        return
+    if scaling.max_replicas < fewest:
+        problem = f"{scaling.max_replicas} is less than kubernetes.replicas, the fewest: {fewest}"
+        yield Finding("kubernetes.autoscaling.max_replicas", problem, f"at least {fewest}")
+    if scaling.by == "keda" and scaling.prometheus is None:
+        problem = "is missing: KEDA asks Prometheus itself"
+        yield Finding("kubernetes.autoscaling.prometheus", problem, "http://prometheus.monitoring:9090")
+    if scaling.by == "hpa" and scaling.prometheus:
+        problem = "is not used: prometheus-adapter knows where Prometheus is"
+        yield Finding("kubernetes.autoscaling.prometheus", problem, "remove this line, or write by: keda")
 
 
 def _parallel(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:

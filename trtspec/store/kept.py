@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
-from trtspec.atomic import PARTIAL, REPLACED, publish, remove, temporary
+from trtspec.atomic import PARTIAL, REPLACED, publish, remove, temporary, write_atomically
 from trtspec.errors import UnavailableError
 from trtspec.locks import locked, try_lock, unlock
 from trtspec.progress import Progress
-from trtspec.store.entry import Entry
+from trtspec.store.entry import Entry, from_bytes, to_bytes
 from trtspec.store.pull import Piece, pieces_of, pull
 from trtspec.store.store import THREADS, Store
 from trtspec.threads import in_threads
@@ -39,6 +40,18 @@ def keep(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callabl
         if problem := find_problem(entry, folder, watch):
             said = f"{problem}, and nothing can be written here: {error.strerror}"
             raise UnavailableError(folder, said, "let whoever pulls first write here") from None
+
+
+def remembered(folder: Path, digest: str) -> Entry | None:
+    """Returns the entry with this digest that `keep` had `folder` hold, None if it did not.
+
+    A server can so start again while its store cannot be reached, or has pruned the entry.
+    """
+    try:
+        content = _document_of(folder).read_bytes()
+        return from_bytes(content) if sha256(content).hexdigest() == digest else None
+    except (OSError, ValueError):
+        return None
 
 
 def find_problem(entry: Entry, folder: Path, watch: Progress) -> str | None:
@@ -76,6 +89,7 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
         with watch(f"pull {entry.name}", entry.size) as advance:
             pull(store, entry, made, advance)
         publish(made, folder)
+        write_atomically(_document_of(folder), to_bytes(entry).decode())
     except OSError as error:
         if error.errno not in _FULL:
             raise
@@ -96,6 +110,10 @@ def _no_room(entry: Entry, folder: Path) -> UnavailableError:
     others = sorted(path.name for path in folder.parent.iterdir() if path.is_dir() and path.name[0] != ".")
     unused = f", or remove what no pod serves any more of {', '.join(others)}" if others else ""
     return UnavailableError(folder.parent, problem, f"give the volume more room{unused}")
+
+
+def _document_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.json")
 
 
 def _lock_of(folder: Path) -> Path:

@@ -11,6 +11,7 @@ from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
     from trtspec.build.plan import Plan
+    from trtspec.progress import Progress
     from trtspec.run.step import Step
 
 
@@ -44,12 +45,12 @@ def steps_as_json(made: Plan) -> dict[str, Any]:
     return {"output": str(made.output), "backend": made.resolved.backend, "steps": steps}
 
 
-def run_steps(made: Plan, steps: Sequence[Step], *, json: bool) -> None:
+def run_steps(made: Plan, steps: Sequence[Step], watch: Progress = out.watch, *, json: bool) -> None:
     """Runs those of these steps that are not done, shows progress, and prints the build directory or JSON."""
     from trtspec.run.runner import run
 
     start = monotonic()
-    ran = run(steps, made.output, made.digests, out.watch)
+    ran = run(steps, made.output, made.digests, watch)
     _print_costs(made, steps)
     if json:
         out.json({"output": str(made.output), "ran": ran, "seconds": round(monotonic() - start, 3)})

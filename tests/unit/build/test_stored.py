@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from typer.testing import CliRunner, Result
 from trtspec.cli.app import app
 from trtspec.errors import StoreError
 
-TRTSPEC = [sys.executable, "-m", "trtspec"]
 PUSHED = {"target", "draft", "pair"}
 
 
@@ -113,20 +110,6 @@ def test_what_is_corrupted_is_not_used_until_it_is_dropped(pair_recipe: Path, st
     build(pair_recipe, "second", store)
     assert files(second / "target/engine") == files(pair_recipe.parent / "first/target/engine")
     assert run("store", "verify", store).exit_code == 0
-
-
-def test_two_builders_that_race(pair_recipe: Path, store: Path) -> None:
-    builds = [pair_recipe.parent / name for name in ("one", "other")]
-    commands: list[list[str | Path]] = [
-        [*TRTSPEC, "build", pair_recipe, "--output", folder, "--store", store] for folder in builds
-    ]
-    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
-    for process in processes:
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 0, said.decode()
-    assert run("store", "verify", store).exit_code == 0
-    assert {entry["role"] for entry in entries(store)} == PUSHED
-    assert "pull target" in build(pair_recipe, "third", store)["ran"]
 
 
 def test_a_finished_build_is_pushed_by_hand(pair_recipe: Path, store: Path) -> None:

@@ -43,6 +43,19 @@ def test_a_roll_out_that_was_left_is_told(pair_recipe: Path, tmp_path: Path, tex
     assert bool(said) == ("roll-out" in told)
 
 
+def test_a_roll_out_of_another_place_is_told(
+    pair_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, file = tmp_path / "out", tmp_path / "mounted" / "rollout.json"
+    run("build", pair_recipe, "--output", built)
+    file.parent.mkdir()
+    file.write_text('{"version": 1, "mode": "speculate", "share": 0}')
+    monkeypatch.setenv("TRTSPEC_ROLLOUT", str(file))
+    said = run("deploy", pair_recipe, "--output", built, "--dry-run")
+    assert "its roll-out stands at off" in said.stderr
+    assert f"TRTSPEC_ROLLOUT={file}" in said.stdout
+
+
 @pytest.mark.parametrize(("gigabytes", "seconds"), [(0, 300), (405, 2325)])
 def test_large_engines_get_longer_to_load(tmp_path: Path, gigabytes: int, seconds: int) -> None:
     for role in ("target", "draft"):

@@ -111,6 +111,22 @@ def test_what_would_not_load_here_is_not_pulled(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_folder_is_used_again_also_while_the_store_cannot_be_reached(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtspec.machine.runtime.this_runtime", lambda: Runtime("1.2.1", "10.14.1.48", (90,)))
+    digest, folder = json.loads(run("list", store, "--json").stdout)[0]["digest"], tmp_path / "cache" / "a"
+    words = ("pull", store, digest, "--output", folder, "--reuse")
+    assert run(*words).exit_code == 0
+    store.rename(tmp_path / "elsewhere")
+    again = run(*words)
+    assert (again.exit_code, again.stdout) == (0, f"{folder}\n")
+    assert f"{folder} was pulled before" in again.stderr
+    (folder / "rank0.engine").unlink()
+    assert isinstance(run(*words).exception, StoreError)
+    assert isinstance(run("pull", store, digest, "--output", tmp_path / "b").exception, StoreError)
+
+
 def test_a_name_that_is_not_there(store: Path) -> None:
     for name in ("other", "abcdef", ""):
         assert "no entry whose digest begins so" in str(run("show", store, name).exception)

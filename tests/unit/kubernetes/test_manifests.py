@@ -5,17 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
+from jsonschema import ValidationError
 from typer.testing import CliRunner, Result
 
-from tests.unit.kubernetes.builds import EVERY, values
+from tests.unit.kubernetes.builds import EVERY, RECIPES, values
+from tests.unit.kubernetes.schemas import check
 from trtspec.cli.app import app
 from trtspec.errors import RecipeError, StoreError
 from trtspec.kubernetes.kinds.base import document
 from trtspec.kubernetes.manifests import manifests, to_yaml
+from trtspec.kubernetes.values import Values
 from trtspec.recipe.gpus import GPUS
+from trtspec.recipe.kubernetes import Kubernetes
+
+LLAMA = RECIPES / "llama-3.1-8b-h100.yaml"
+ELSEWHERE = {"store", "grace_seconds", "egress_ports"}
+"""Keys that change the values of keys of objects, and not which keys there are."""
 
 every_recipe = pytest.mark.parametrize("recipe", EVERY, ids=lambda path: path.stem)
 
@@ -25,21 +32,76 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def kinds(text: str) -> dict[str, Any]:
-    return {each["kind"]: each for each in yaml.safe_load_all(text)}
+def kinds(made: Values) -> dict[str, Any]:
+    """The objects by their kinds; of ConfigMaps the dashboard's."""
+    return {thing.kind: document(thing) for thing in manifests(made)}
+
+
+SECTIONS = {
+    "keda": """\
+  namespace: llm
+  replicas: 2
+  autoscaling: {by: keda, max_replicas: 4, prometheus: "http://prometheus:9090"}
+  cache: claim
+  gateway: {name: public, namespace: gateways, hostnames: [llm.example.org], endpoint_picker: picker}
+  secrets: {store: s3, api_keys: keys, image_pull: [registry]}
+  monitoring: {labels: {release: prometheus}}
+  image: registry.example.org/trtspec:0.1.0-26.06
+""",
+    "kserve": """\
+  form: kserve
+  autoscaling: {max_replicas: 4}
+  cache: {kind: host_path, path: /data/engines}
+  gateway: {name: public}
+  node_selector: {pool: gpus}
+  tolerations: [dedicated]
+  runtime_class: nvidia
+  priority_class: high
+  service_account: reader
+  labels: {team: search}
+  annotations: {example.org/note: any text}
+  resources: {cpu: "16", memory: 512Gi, shared_memory: 8Gi}
+""",
+    "bare": """\
+  name: alone
+  max_surge: 0
+  network_policy: false
+  monitoring: {pod_monitor: false, rules: false, dashboard: false}
+  autoscaling: {max_replicas: 2}
+  cache: {kind: claim, name: there}
+""",
+}
+"""Sections `kubernetes:` that together have every key."""
 
 
 @every_recipe
-def test_kubernetes_takes_every_object(recipe: Path) -> None:
+def test_an_api_server_takes_every_object_of(recipe: Path) -> None:
     made = manifests(values(recipe))
     for thing in made:
-        kubernetes_validate.validate(document(thing), "1.37", strict=True)
+        check(document(thing))
     assert list(yaml.safe_load_all(to_yaml(made))) == [document(thing) for thing in made]
+
+
+@pytest.mark.parametrize("section", list(SECTIONS))
+def test_an_api_server_takes_every_object_with(section: str) -> None:
+    for thing in map(document, manifests(values(LLAMA, SECTIONS[section]))):
+        check(thing)
+        assert thing["metadata"].get("namespace") == ("llm" if section == "keda" else None)
+        part = thing.get("spec", thing)
+        last = list(part)[-1]
+        part[f"{last}x"] = part.pop(last)
+        with pytest.raises(ValidationError):
+            check(thing)
+
+
+def test_the_sections_have_every_key() -> None:
+    written = set().union(*(yaml.safe_load(text) for text in SECTIONS.values()))
+    assert written == set(Kubernetes.model_fields) - ELSEWHERE
 
 
 @every_recipe
 def test_pods_go_where_their_engines_load(recipe: Path) -> None:
-    pod = kinds(to_yaml(manifests(values(recipe))))["Deployment"]["spec"]["template"]["spec"]
+    pod = kinds(values(recipe))["Deployment"]["spec"]["template"]["spec"]
     hardware = yaml.safe_load(recipe.read_text())["hardware"]
     container = pod["containers"][0]["resources"]
     if hardware["gpu"] == "none":
@@ -73,10 +135,11 @@ def built(pair_recipe: Path, tmp_path: Path) -> str:
 def test_the_dry_run_prints_what_a_store_has(pair_recipe: Path, built: str) -> None:
     result = run("deploy", pair_recipe, "--kubernetes", "--store", built, "--namespace", "llm", "--dry-run")
     assert result.exit_code == 0, result.exception
-    found = kinds(result.stdout)
-    assert {each["metadata"]["namespace"] for each in found.values()} == {"llm"}
-    assert found["ConfigMap"]["data"] == {"recipe.yaml": pair_recipe.read_text()}
-    (pull,) = found["Deployment"]["spec"]["template"]["spec"]["initContainers"]
+    printed = list(yaml.safe_load_all(result.stdout))
+    assert {each["metadata"]["namespace"] for each in printed} == {"llm"}
+    assert {"recipe.yaml": pair_recipe.read_text()} in [each.get("data") for each in printed]
+    (deployment,) = (each for each in printed if each["kind"] == "Deployment")
+    (pull,) = deployment["spec"]["template"]["spec"]["initContainers"]
     url, digest = pull["args"][3:5]
     assert run("store", "pull", url, digest, "--output", "pulled").exit_code == 0
     assert run("deploy", pair_recipe, "--output", "pulled", "--dry-run").exit_code == 0

@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
+import uvloop
 
 from trtspec.openai.wire import WireError, Wires
 
@@ -43,7 +44,7 @@ def run(act: Act, use: Callable[[Wires, str], Awaitable[Any]]) -> tuple[Any, int
             wires.close()
             server.close()
 
-    return asyncio.run(whole()), count
+    return uvloop.run(whole()), count
 
 
 async def body_of(wires: Wires, url: str, body: bytes = b"{}") -> tuple[int, bytes]:
@@ -92,6 +93,13 @@ def test_one_that_was_closed_while_nobody_used_it_is_replaced() -> None:
         return [await body_of(wires, url) for _ in range(3)]
 
     assert run(once, use) == ([(200, b"ok")] * 3, 3)
+
+    async def after_its_end(wires: Wires, url: str) -> list[tuple[int, bytes]]:
+        first = await body_of(wires, url)
+        await asyncio.sleep(0.1)  # the end of the connection is heard
+        return [first, await body_of(wires, url)]
+
+    assert run(once, after_its_end) == ([(200, b"ok")] * 2, 2)
 
 
 def test_one_that_was_left_early_is_not_used_again() -> None:

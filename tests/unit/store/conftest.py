@@ -2,64 +2,34 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import s3
 from trtspec.store.entry import Content, Entry
 from trtspec.store.platform import Platform
 from trtspec.store.push import describe
 from trtspec.store.store import Store
 
 H200 = Platform("tensorrt_llm", 90, "10.14.1.48", "1.2.1")
-_SERVER = """
-import sys
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-server.start()
-print(*server.get_host_and_port(), flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """The URL of an S3 server."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SERVER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout
-        host, port = process.stdout.readline().split()
-        yield f"http://{host}:{port}"
-    finally:
-        process.kill()
-        process.wait()
+    with s3.serve() as url:
+        yield url
 
 
 @pytest.fixture
 def s3_url(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A bucket of its own, for this process and those that it starts."""
-    import s3fs
-
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3_server,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
+    for name, value in s3.credentials(s3_server).items():
         monkeypatch.setenv(name, value)
-    bucket = f"engines-{uuid.uuid4().hex}"
-    s3fs.S3FileSystem(skip_instance_cache=True).mkdir(bucket)
-    return f"s3://{bucket}/store"
+    return s3.new_bucket(s3_server)
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ from trtspec.locks import try_lock
 from trtspec.progress import no_progress
 from trtspec.store import kept
 from trtspec.store.entry import Entry
-from trtspec.store.kept import find_problem, keep
+from trtspec.store.kept import find_problem, keep, remembered
 from trtspec.store.push import push
 from trtspec.store.store import Store
 
@@ -97,6 +98,11 @@ def pullers() -> Iterator[list[Puller]]:
         puller.end()
 
 
+def beside(folder: Path) -> list[str]:
+    """What is there but for the document of the entry."""
+    return [name for name in os.listdir(folder.parent) if name != f".{folder.name}.json"]
+
+
 def kept_by(store: Store, entry: Entry, folder: Path) -> tuple[int, list[str]]:
     """How many chunks were read of the store, and what was said."""
     read, said = list[str](), list[str]()
@@ -113,7 +119,7 @@ def test_it_is_pulled_once(store: Store, entry: Entry, engine: Path, folder: Pat
     assert kept_by(store, entry, folder)[0] > 10
     assert tree(folder) == tree(engine)
     assert kept_by(store, entry, folder) == (0, [])
-    assert os.listdir(folder.parent) == [folder.name]
+    assert beside(folder) == [folder.name]
 
 
 @pytest.mark.parametrize("harm", ["flipped", "longer", "gone", "added", "linked", "empty"])
@@ -181,7 +187,7 @@ def test_a_pull_that_was_killed_is_gone_on_with(
 
     assert 0 < chunks < sum(len(file.chunks) for file in entry.files.values())
     assert tree(folder) == tree(engine)
-    assert os.listdir(folder.parent) == [folder.name]
+    assert beside(folder) == [folder.name]
 
 
 def test_what_a_killed_pull_of_another_entry_left_is_removed_and_one_that_runs_is_left_alone(
@@ -206,7 +212,33 @@ def test_no_room_names_what_could_go(
     with pytest.raises(UnavailableError, match=r"llama needs 0\.0 MB, and 0\.0 MB are free") as found:
         keep(store, entry, folder, no_progress, lambda _: None)
     assert found.value.repair == "give the volume more room, or remove what no pod serves any more of older"
-    assert os.listdir(folder.parent) == ["older"]
+    assert beside(folder) == ["older"]
+
+
+def test_what_can_only_be_read_is_verified(
+    store: Store, entry: Entry, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume that was filled before, and is mounted to be read."""
+    keep(store, entry, folder, no_progress, lambda _: None)
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("trtspec.store.kept.locked", read_only)
+    assert kept_by(store, entry, folder) == (0, [])
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(UnavailableError, match=r"has another config\.json, and nothing can be written here"):
+        keep(store, entry, folder, no_progress, lambda _: None)
+
+
+def test_the_entry_of_a_folder_is_remembered(store: Store, entry: Entry, folder: Path) -> None:
+    assert remembered(folder, entry.digest) is None
+    keep(store, entry, folder, no_progress, lambda _: None)
+    assert remembered(folder, entry.digest) == entry
+    assert remembered(folder, "1" * 64) is None
+    document = folder.with_name(f".{folder.name}.json")
+    document.write_bytes(document.read_bytes().replace(b'"llama"', b'"other"'))
+    assert remembered(folder, entry.digest) is None
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is always full")
@@ -219,4 +251,4 @@ def test_a_disk_that_gets_full_meanwhile_is_left_as_it_was(
     monkeypatch.setattr(kept, "pull", full)
     with pytest.raises(UnavailableError, match="llama needs"):
         keep(store, entry, folder, no_progress, lambda _: None)
-    assert os.listdir(folder.parent) == []
+    assert beside(folder) == []

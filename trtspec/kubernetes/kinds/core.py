@@ -47,3 +47,39 @@ class ConfigMap(Object):
 
     data: Mapping[str, str]
     immutable: bool | None = None
+
+
+@dataclass(frozen=True)
+class ServiceAccount(Object):
+    """Who a pod is to the cluster."""
+
+    api_version: ClassVar[str] = "v1"
+    kind: ClassVar[str] = "ServiceAccount"
+
+    automount_service_account_token: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedResources:
+    """How much is claimed, in quantities."""
+
+    requests: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """A volume that is asked for; without a class it is of the cluster's default."""
+
+    access_modes: Sequence[str]
+    resources: ClaimedResources
+    storage_class_name: str | None = None
+
+
+@dataclass(frozen=True)
+class PersistentVolumeClaim(Object):
+    """A volume that outlives pods."""
+
+    api_version: ClassVar[str] = "v1"
+    kind: ClassVar[str] = "PersistentVolumeClaim"
+
+    spec: ClaimSpec

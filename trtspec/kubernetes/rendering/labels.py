@@ -57,6 +57,11 @@ def meta(
     )
 
 
+def job(values: Values) -> str:
+    """Returns the name of the deployment among Prometheus's jobs."""
+    return f"trtspec/{values.name}"
+
+
 def all_labels(values: Values) -> dict[str, str]:
     """Returns the labels of every object; a recipe's do not replace those that the others depend on."""
     return {

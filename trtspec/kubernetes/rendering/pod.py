@@ -42,12 +42,15 @@ from trtspec.kubernetes.kinds.pods import (
     Volume,
     WeightedPodTerm,
 )
-from trtspec.kubernetes.rendering.labels import all_labels, on_track, selector, service_account
+from trtspec.kubernetes.rendering.labels import STABLE, all_labels, on_track, selector, service_account
 from trtspec.kubernetes.values import Values
 from trtspec.kubernetes.workloads import DIGEST
 from trtspec.recipe.kubernetes import Claim, HostPath
 
 GPU = "nvidia.com/gpu"
+ENGINES = "-engines"
+"""Behind the deployment's name that of the claim of the engines' volume."""
+
 PORTS: dict[str, int] = asdict(facts.PORTS)
 """The ports of a server by their names."""
 
@@ -60,7 +63,7 @@ _NOTHING = SecurityContext(
 )
 
 
-def pod(values: Values, track: str) -> PodTemplate:
+def pod(values: Values, track: str = STABLE) -> PodTemplate:
     """Returns what the pods of a track are made from."""
     tolerated = [GPU] if values.gpu else []
     return PodTemplate(
@@ -169,7 +172,7 @@ def _engines(values: Values) -> Volume:
         # Were it made by the kubelet, it would belong to root, and nobody here is.
         return Volume(_ENGINES, host_path=HostPathSource(volume.path, "Directory"))
     if isinstance(volume, Claim):
-        name = volume.name or f"{values.name}-engines"
+        name = volume.name or f"{values.name}{ENGINES}"
         return Volume(_ENGINES, persistent_volume_claim=ClaimSource(name))
     return Volume(_ENGINES, empty_dir=EmptyDirSource())
 

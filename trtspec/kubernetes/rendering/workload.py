@@ -18,7 +18,7 @@ def deployment(values: Values, track: str = STABLE) -> Deployment:
     return Deployment(
         meta(values, "" if track == STABLE else f"-{track}"),
         DeploymentSpec(
-            replicas=values.replicas,
+            replicas=None if values.scaling else values.replicas,
             selector=Selector(on_track(values, track)),
             strategy=Strategy("RollingUpdate", RollingUpdate(values.max_surge, values.max_unavailable)),
             progress_deadline_seconds=values.times.progress_s,

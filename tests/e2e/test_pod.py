@@ -1,0 +1,239 @@
+"""A pod's life as the rendered manifest says: pulled from S3, verified, served, probed, killed, drained."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import s3
+from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports, wait_until
+from tests.fakes.kubelet import Pod, needs_sandbox
+from tests.processes import command_line, command_lines
+from tests.prometheus import Prometheus
+from trtspec.monitoring.files import scaling
+from trtspec.monitoring.scrape import parse
+
+NODE = "/var/lib/trtspec"
+SECTION = f"""
+kubernetes:
+  image: registry.example/trtspec:0.1.0-torch
+  cache: {{kind: host_path, path: {NODE}}}
+  secrets: {{store: engines}}
+"""
+STREAMS = 64
+PATH = "/v2/models/speculative_llm/generate_stream"
+
+
+@dataclass
+class Cluster:
+    """What `trtspec deploy --kubernetes --dry-run` prints for a build in S3, and a node for its pods."""
+
+    documents: list[dict[str, Any]]
+    secrets: dict[str, dict[str, str]]
+    node: Path
+    folder: Path
+    pods: list[Pod] = field(default_factory=list)
+
+    def pod(self) -> Pod:
+        number = len(self.pods) + 1
+        folder = self.folder / f"pod-{number}"
+        folder.mkdir()
+        high, low = divmod(os.getpid() % 50_000, 200)
+        pod = Pod(self.documents, self.secrets, self.node, f"127.{high}.{low}.{number}", folder)
+        self.pods.append(pod)
+        return pod
+
+
+@dataclass
+class End:
+    """How a streamed request ended; `status` is 0 where nobody answered.
+
+    What breaks off, or ends in an error, has no reason to finish.
+    """
+
+    status: int = 0
+    retry_after: str | None = None
+    finish_reason: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.finish_reason == "length"
+
+
+def _stream(pod: Pod, number: int, tokens: int) -> End:
+    end = End()
+    body = {"text_input": f"def f{number}(", "max_tokens": tokens, "end_id": -1, "stream": True}
+    line = HTTPConnection(pod.address, pod.ports["http"], timeout=120)
+    with closing(line), suppress(OSError, HTTPException):
+        line.request("POST", PATH, json.dumps(body))
+        answer = line.getresponse()
+        end.status, end.retry_after = answer.status, answer.headers["Retry-After"]
+        events = answer.read().decode().split("\n\n")
+        if end.status == 200:
+            said = [json.loads(event.removeprefix("data: ")) for event in events if event]
+            end.finish_reason = said[-1].get("finish_reason")
+    return end
+
+
+def _gauge(pod: Pod, name: str) -> float:
+    with closing(HTTPConnection(pod.address, pod.ports["metrics"], timeout=10)) as line:
+        line.request("GET", "/metrics")
+        return parse(line.getresponse().read().decode(), 0).total(f"trtspec:{name}")
+
+
+def _engines(pod: Pod) -> int:
+    """The process of the model, which has the engines in it."""
+    server = f"--grpc-address={pod.address}"
+    (triton,) = [pid for pid, line in command_lines() if server in line and "tritonserver" in line[0]]
+    children = map(int, Path(f"/proc/{triton}/task/{triton}/children").read_text().split())
+    (found,) = [pid for pid in children if "triton_python_backend_stub" in command_line(pid)[0]]
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    needs_sandbox()
+    folder = tmp_path_factory.mktemp("cluster")
+    recipe, node = folder / "recipe.yaml", folder / "node"
+    text = RECIPE.read_text()
+    for role in ("target", "draft"):
+        text = text.replace(f"./{role}", str(TINY / role))
+    recipe.write_text(text + SECTION)
+    (node / NODE.lstrip("/")).mkdir(parents=True)
+    with s3.serve() as server:
+        secret, url = s3.credentials(server), s3.new_bucket(server)
+        environment = {**os.environ, **secret, "OMP_NUM_THREADS": "1"}
+
+        def run(*words: str) -> str:
+            line = [str(TRTSPEC), *words]
+            return subprocess.run(line, env=environment, check=True, capture_output=True, text=True).stdout
+
+        run("build", str(recipe), "--output", str(folder / "build"), "--store", url)
+        said = run("deploy", str(recipe), "--kubernetes", "--store", url, "--dry-run")
+        cluster = Cluster(list(yaml.safe_load_all(said)), {"engines": secret}, node, folder)
+        try:
+            yield cluster
+        finally:
+            for pod in cluster.pods:
+                pod.close()
+
+
+@pytest.fixture(scope="module")
+def pod(cluster: Cluster) -> Pod:
+    pod = cluster.pod()
+    pod.start()
+    _wait_until_ready(pod)
+    return pod
+
+
+def _wait_until_ready(pod: Pod) -> None:
+    def ready() -> bool:
+        assert pod.failed is None, pod.failed
+        assert pod.restarts < 3, pod.log.read_text()
+        return pod.is_ready
+
+    wait_until(ready, "the pod ready")
+
+
+def test_two_pods_of_a_node_pull_once(cluster: Cluster, pod: Pod) -> None:
+    other = cluster.pod()
+    (pull,) = other.spec["initContainers"]
+    folder = Path(cluster.node, NODE.lstrip("/"), *Path(pull["args"][-2]).parts[2:])
+    made = folder.stat().st_ino
+    assert other.run_to_its_end(pull) == 0
+    said = (other.folder / "pull.log").read_text()
+    assert "verify /engines/" in said
+    assert "pull tiny" not in said
+    assert folder.stat().st_ino == made
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name, f".{folder.name}.json"}
+
+
+def test_probes_tell_of_a_ready_server_and_its_logs_are_json(pod: Pod) -> None:
+    assert [pod.probe(name).status() for name in ("startup", "readiness", "liveness")] == [200] * 3
+    lines = [json.loads(line) for line in pod.log.read_text().splitlines()]
+    assert {"trtspec", "tritonserver"} <= {line["logger"] for line in lines}
+    assert all(line.keys() >= {"time", "level", "logger", "message"} for line in lines)
+    assert "speculative_llm is ready" in [line["message"] for line in lines]
+
+
+def test_the_metric_of_autoscaling_moves_with_the_load(pod: Pod, tmp_path: Path, until: Until) -> None:
+    """As the rules are shipped; the labels are those that a PodMonitor gives."""
+    target = f"{pod.address}:{pod.ports['metrics']}"
+    prometheus = Prometheus(tmp_path, target, free_ports()[0], scaling())
+    requests, kv = "trtspec:requests_per_place:ratio", "trtspec:kv_cache_usage:ratio"
+    try:
+        until(lambda: prometheus.value(requests) == 0, "an idle server seen")
+        with ThreadPoolExecutor(STREAMS) as pool:
+            asked = [pool.submit(_stream, pod, number, 60) for number in range(STREAMS)]
+            # 16 places.
+            until(lambda: (prometheus.value(requests) or 0) > 2, "more wanted than there are places")
+            until(lambda: (prometheus.value(kv) or 0) > 0, "texts in the KV cache")
+            ends = [each.result() for each in asked]
+        assert [end.status for end in ends] == [200] * STREAMS
+        until(lambda: prometheus.value(requests) == 0, "an idle server again")
+    finally:
+        prometheus.end()
+
+
+def test_an_engine_that_is_killed_is_noticed_and_the_container_started_again(pod: Pod, until: Until) -> None:
+    assert pod.server
+    restarts, server = pod.restarts, pod.server
+    liveness = pod.probe("liveness")
+    os.kill(_engines(pod), signal.SIGKILL)
+
+    until(lambda: liveness.status() != 200, "no word of life")
+    assert pod.probe("readiness").status() != 200
+    until(lambda: pod.restarts > restarts, "another container")
+    assert server.process.returncode == 1
+    assert "was killed by SIGKILL" in pod.log.read_text()
+    _wait_until_ready(pod)
+    assert _stream(pod, 0, 20).is_whole
+    # What the first container left in memory is gone: of each PID there was one server.
+    shared = [path.name for path in pod.volumes["shared-memory"].iterdir() if path.name.endswith("_lock")]
+    assert len(shared) == 1
+
+
+def test_no_request_is_lost_when_the_pod_ends(pod: Pod, until: Until) -> None:
+    is_over, ends = threading.Event(), list[End]()
+
+    def ask(number: int) -> None:
+        while not is_over.is_set():
+            end = _stream(pod, number, 40)
+            ends.append(end)
+            if end.status != 200:
+                is_over.wait(0.1)
+
+    with ThreadPoolExecutor(STREAMS) as pool:
+        asked = [pool.submit(ask, number) for number in range(STREAMS)]
+        until(lambda: _gauge(pod, "num_requests_running") == 16, "all places taken")
+        status, seconds = pod.terminate()
+        is_over.set()
+        for each in asked:
+            each.result()
+
+    said = pod.log.read_text()
+    assert status == 0, said
+    assert seconds < pod.spec["terminationGracePeriodSeconds"]
+    assert json.loads(said.splitlines()[-1])["message"] == "stopped"
+    served = [end for end in ends if end.status == 200]
+    refused = [end for end in ends if end.status == 503]
+    assert len(served) >= STREAMS
+    assert all(end.is_whole for end in served), [end for end in served if not end.is_whole][:3]
+    assert refused
+    assert all(end.retry_after == "1" for end in refused)
+    # By the time that nobody listens, nobody is served.
+    assert len(served) + len(refused) + sum(end.status == 0 for end in ends) == len(ends)
+    assert list(pod.volumes["shared-memory"].iterdir()) == []

@@ -1,0 +1,56 @@
+"""Who a server is, what it may reach and who may reach it, and how many may be missing at once."""
+
+from __future__ import annotations
+
+from trtspec.kubernetes.kinds.core import ClaimedResources, ClaimSpec, PersistentVolumeClaim, ServiceAccount
+from trtspec.kubernetes.kinds.policies import (
+    AnyNamespace,
+    BudgetSpec,
+    Egress,
+    Ingress,
+    NetworkPolicy,
+    NetworkPolicySpec,
+    PodDisruptionBudget,
+    PolicyPort,
+)
+from trtspec.kubernetes.rendering.labels import meta, selector
+from trtspec.kubernetes.rendering.pod import ENGINES, PORTS
+from trtspec.kubernetes.values import Values
+
+_DNS = [PolicyPort(53, "UDP"), PolicyPort(53)]
+
+
+def service_account(values: Values) -> ServiceAccount:
+    """Returns an account without a token: a server asks nothing of the cluster."""
+    return ServiceAccount(meta(values), automount_service_account_token=False)
+
+
+def claim(values: Values, size: str, storage_class: str | None) -> PersistentVolumeClaim:
+    """Returns the claim of the engines' volume, which pods of every node read and one at a time writes."""
+    spec = ClaimSpec(["ReadWriteMany"], ClaimedResources({"storage": size}), storage_class)
+    return PersistentVolumeClaim(meta(values, ENGINES), spec)
+
+
+def disruption_budget(values: Values) -> PodDisruptionBudget:
+    """Returns a budget: nodes are emptied one server at a time, and one that is not ready may always go."""
+    return PodDisruptionBudget(meta(values), BudgetSpec(1, "AlwaysAllow", selector(values)))
+
+
+def network_policy(values: Values, egress_ports: tuple[int, ...]) -> NetworkPolicy:
+    """Returns a policy by which pods of the cluster reach the ports of the servers, and no others.
+
+    The servers reach names and the store.
+    """
+    ports = [PolicyPort(name) for name in PORTS]
+    egress = [Egress(_DNS)]
+    if egress_ports:
+        egress.append(Egress([PolicyPort(port) for port in egress_ports]))
+    return NetworkPolicy(
+        meta(values),
+        NetworkPolicySpec(
+            pod_selector=selector(values),
+            policy_types=["Ingress", "Egress"],
+            ingress=[Ingress([AnyNamespace({})], ports)],
+            egress=egress,
+        ),
+    )
