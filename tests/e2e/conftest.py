@@ -275,6 +275,6 @@ def docker(tmp_path: Path) -> Iterator[Docker]:
 def deploy(docker: Docker, deployer: Deployer, build_copy: Path, tiny_recipe: Path) -> Deploying:
     def start(*options: str, with_api: bool = False) -> Deploy:
         places: Any = {"recipe": tiny_recipe, "environment": docker.environment}
-        return deployer(build_copy, "--docker", *options, with_api=with_api, **places)
+        return deployer(build_copy, "--container", *options, with_api=with_api, **places)
 
     return start

@@ -1,4 +1,4 @@
-"""`trtspec deploy --docker`'s world: a stand-in for docker that runs a real Triton."""
+"""`trtspec deploy --container`'s world: a stand-in for docker that runs a real Triton."""
 
 from __future__ import annotations
 

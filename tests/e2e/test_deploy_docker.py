@@ -1,4 +1,4 @@
-"""`trtspec deploy --docker`, with a stand-in for docker that runs a real Triton."""
+"""`trtspec deploy --container`, with a stand-in for docker that runs a real Triton."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.e2e.test_tensorrt_llm import write_recipe
 from tests.fakes.bindings import BINDINGS
 from tests.fakes.docker_daemon import INFO
 from tests.fakes.gpu_machine import H200
-from trtspec.docker.container import name_for
+from trtspec.containers.container import name_for
 
 
 @BLS
@@ -289,7 +289,7 @@ def test_engines_of_tensorrt_llm_are_built_and_served_in_containers(
     # Triton's Python looks for packages in the working folder.
     (build / "tensorrt_llm").symlink_to(BINDINGS / "tensorrt_llm")
 
-    deployed = deployer(build, "--docker", recipe=recipe, environment=docker.environment)
+    deployed = deployer(build, "--container", recipe=recipe, environment=docker.environment)
     until(lambda: deployed.is_ready, "the server ready")
 
     assert deployed.generate("import ", max_tokens=8)
@@ -305,7 +305,7 @@ def test_engines_of_another_gpu_are_refused(docker: Docker, deployer: Deployer, 
     docker.trtspec("build", str(recipe), "--container", "--output", str(build))
     docker.machine.gpus("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000")
 
-    deployed = deployer(build, "--docker", recipe=recipe, environment=docker.environment)
+    deployed = deployer(build, "--container", recipe=recipe, environment=docker.environment)
 
     assert deployed.process.wait(30) == 1
     assert "was built for SM 90, and this GPU has SM 89" in deployed.said.read_text()
@@ -328,7 +328,7 @@ def test_a_gpu_that_would_let_the_server_wait_for_ever(
     docker.trtspec("build", str(recipe), "--container", "--output", str(build))
     docker.machine.gpus(f"NVIDIA H200, 9.0, 590.44.01, {settings}, 143771, 143000")
 
-    deployed = deployer(build, "--docker", recipe=recipe, environment=docker.environment)
+    deployed = deployer(build, "--container", recipe=recipe, environment=docker.environment)
 
     assert deployed.process.wait(30) == 1
     said = deployed.said.read_text()

@@ -1,4 +1,4 @@
-"""What a test says to the stand-in for docker, and asks it."""
+"""What a test says to the stand-ins for docker and podman, and asks them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 FAKES = Path(__file__).parent
-CLIENT = f'PYTHONPATH={FAKES.parents[1]} exec {sys.executable} -m tests.fakes.docker "$@"'
+_CLIENT = f'PYTHONPATH={FAKES.parents[1]} exec {sys.executable} -m tests.fakes.{{}} "$@"'
+CLIENT, PODMAN = _CLIENT.format("docker"), _CLIENT.format("podman")
 TRTLLM_BUILD = FAKES / "trtllm_build.py"
 INFO = '{"ServerVersion": "29.0.1", "Runtimes": {"nvidia": {}, "runc": {}}}'
 
 
 class DockerDaemon:
-    """`folder` is the daemon, `client` the command, `gpus` the table of nvidia-smi."""
+    """`folder` is the daemon, or what podman has on disk, `client` the command, `gpus` nvidia-smi's table."""
 
     def __init__(self, folder: Path, client: Path, gpus: Path) -> None:
         self.folder, self.client = folder, client
@@ -22,6 +23,7 @@ class DockerDaemon:
         (folder / "gpus.csv").symlink_to(gpus)
         (folder / "images").touch()
         (folder / "calls").touch()
+        (folder / "cdi").touch()
         (folder / "image_environment.json").write_text("{}")
         self.info(INFO)
         self.in_image(FAKE_RELEASE="1.2.1")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 from pathlib import Path
 
-from tests.fakes.docker_daemon import CLIENT, TRTLLM_BUILD, DockerDaemon
+from tests.fakes.docker_daemon import CLIENT, PODMAN, TRTLLM_BUILD, DockerDaemon
+from tests.fakes.infos import PODMAN_OF_USER
 
 H200 = "NVIDIA H200, 9.0, 590.44.01, Default, Disabled, 143771, 143000"
 H100 = "NVIDIA H100 80GB HBM3, 9.0, 590.44.01, Default, Disabled, 81559, 81000"
@@ -31,7 +33,8 @@ class GpuMachine:
             "PYTHONPATH": os.pathsep.join(filter(None, search)),
             "TRTSPEC_CACHE": str(folder / "cache"),
         }
-        self.environment.pop("CUDA_VISIBLE_DEVICES", None)
+        for name in ("CUDA_VISIBLE_DEVICES", "TRTSPEC_CONTAINERS"):
+            self.environment.pop(name, None)
 
     def command(self, name: str, script: str) -> None:
         file = self._bin / name
@@ -71,8 +74,19 @@ class GpuMachine:
 
     def containers(self, *images: str) -> DockerDaemon:
         """A docker that runs containers, with these images."""
-        self.command("docker", CLIENT)
-        daemon = DockerDaemon(self.folder / "docker", self._bin / "docker", self._bin / "gpus.csv")
+        return self._containers("docker", CLIENT, images)
+
+    def podman(self, *images: str, name: str = "podman") -> DockerDaemon:
+        """A podman of a user, without docker; `name` is that of its command."""
+        daemon = self._containers(name, PODMAN, images)
+        daemon.info(json.dumps(PODMAN_OF_USER))
+        if shutil.which("docker", path="/usr/bin:/bin"):
+            self.environment["TRTSPEC_CONTAINERS"] = "podman"
+        return daemon
+
+    def _containers(self, name: str, script: str, images: tuple[str, ...]) -> DockerDaemon:
+        self.command(name, script)
+        daemon = DockerDaemon(self.folder / "docker", self._bin / name, self._bin / "gpus.csv")
         daemon.images(*images)
         self.environment["FAKE_DOCKER"] = str(daemon.folder)
         return daemon

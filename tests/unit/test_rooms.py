@@ -13,7 +13,7 @@ import trtspec
 
 HOUSE = Path(trtspec.__path__[0])
 FLOORS = (
-    {"serving", "docker", "recipe", "forecast", "workloads"},
+    {"serving", "containers", "recipe", "forecast", "workloads"},
     {"models", "repository", "openai", "endpoints"},
     {"checkpoint"},
     {"engine"},

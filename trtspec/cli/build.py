@@ -38,7 +38,7 @@ def build(
     output: OutputOption = None,
     backend: BackendOption = None,
     container: Annotated[
-        bool, typer.Option("--container", help="Build the engines in NVIDIA's image, with docker.")
+        bool, typer.Option("--container", help="Build the engines in NVIDIA's image, with docker or podman.")
     ] = False,
     only: Annotated[
         Role | None, typer.Option("--only", help="Make this engine alone, and no model repository.")

@@ -22,7 +22,7 @@ LogPlace = Literal["build", "stdout"]
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
     "trtspec deploy recipe.yaml --http-port 9000 --grpc-port 9001",
-    "trtspec deploy recipe.yaml --docker --detach",
+    "trtspec deploy recipe.yaml --container --detach",
     "trtspec deploy recipe.yaml --kubernetes --store s3://engines/llama",
     "trtspec deploy status",
     "trtspec deploy stop",
@@ -33,11 +33,13 @@ def deploy(
     context: typer.Context,
     recipe: RecipeArgument,
     output: OutputOption = None,
-    docker: Annotated[
-        bool, typer.Option("--docker", help="Serve in a container of the release's image from NVIDIA.")
+    container: Annotated[
+        bool,
+        typer.Option("--container", help="Serve in NVIDIA's image of the release, with docker or podman."),
     ] = False,
+    docker: Annotated[bool, typer.Option("--docker", hidden=True)] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="With --docker: leave it running when it is ready.")
+        bool, typer.Option("--detach", help="With --container: leave it running when it is ready.")
     ] = False,
     kubernetes: Annotated[
         bool, typer.Option("--kubernetes", help="Serve on a cluster what a store has of the recipe's build.")
@@ -85,12 +87,12 @@ def deploy(
 ) -> None:
     """Serve a built recipe under Triton until Ctrl-C or SIGTERM.
 
-    Without --docker that is the Triton of NVIDIA's image, if this is one, or the one that is installed here.
-    Told to stop, it takes in nothing more. The exit status is 0 for a server that was ready and was stopped
+    Without --container that is the Triton of NVIDIA's image, if this is one, or what is installed here. Told
+    to stop, it takes in nothing more. The exit status is 0 for a server that was ready and was stopped
     so, 130 for one that was stopped before it was ready, 1 for one that ended by itself. With --restart that
-    one is started again, after 1 to 30 seconds, unless five starts in a row lead to nothing; docker does so
-    with what --detach leaves running. With --kubernetes the status is 0 when all pods are ready; Ctrl-C
-    leaves what was applied.
+    one is started again, after 1 to 30 seconds, unless five starts in a row lead to nothing; docker or podman
+    does so with what --detach leaves running. With --kubernetes the status is 0 when all pods are ready;
+    Ctrl-C leaves what was applied.
     """
     from trtspec.deploy import foreground
     from trtspec.deploy.build import Build
@@ -98,7 +100,7 @@ def deploy(
     from trtspec.deploy.following import Follower
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
-    from trtspec.deploy.site import Here, InDocker, Site
+    from trtspec.deploy.site import Here, InContainer, Site
     from trtspec.kubernetes.manifests import manifests, to_yaml
     from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
@@ -107,17 +109,22 @@ def deploy(
     from trtspec.terminal.kubernetes import find_values
     from trtspec.terminal.served import LogTalk, Talk
 
-    if detach and not docker:
-        raise typer.BadParameter("only a container can be left running: --docker", param_hint="--detach")
+    if docker:
+        _check_docker()
+    in_container = container or docker
+    if detach and not in_container:
+        raise typer.BadParameter("only a container can be left running: --container", param_hint="--detach")
     if detach and log_to == "stdout":
-        raise typer.BadParameter("docker has the logs of what is left running", param_hint="--log-to")
+        raise typer.BadParameter(
+            "docker or podman has the logs of what is left running", param_hint="--log-to"
+        )
     if api_keys and not openai:
         raise typer.BadParameter("there is no OpenAI's API to open: --openai", param_hint="--api-keys")
     if (store or cluster or namespace or force) and not kubernetes:
         hint = "--store, --context, --namespace, --force"
         raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint=hint)
-    if kubernetes and (docker or output):
-        raise typer.BadParameter("a cluster serves what a store has", param_hint="--docker, --output")
+    if kubernetes and (in_container or output):
+        raise typer.BadParameter("a cluster serves what a store has", param_hint="--container, --output")
     loaded = load(recipe)
     if kubernetes:
         values = find_values(loaded, store, namespace)
@@ -131,7 +138,7 @@ def deploy(
     if not build.is_there:
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(build.folder, "there is no build here", repair)
-    rollout = None if docker else os.environ.get(ROLLOUT)
+    rollout = None if in_container else os.environ.get(ROLLOUT)
     logs = context.with_resource(TemporaryDirectory(prefix="trtspec-")) if log_to == "stdout" else None
     deployment = Deployment(
         name=build.recipe.name,
@@ -154,7 +161,7 @@ def deploy(
     if not build.is_current:
         out.warning(f"{recipe} has changed since {build.folder} was built from it, which is served as it is")
     _tell_rollout(deployment.rollout or rollout_file(deployment.build), recipe)
-    site: Site = InDocker(deployment, build, detach=detach) if docker else Here(deployment, build)
+    site: Site = InContainer(deployment, build, detach=detach) if in_container else Here(deployment, build)
     if dry_run:
         out.result(site.command_line())
         return
@@ -174,6 +181,15 @@ def deploy(
         raise typer.Exit(_INTERRUPTED) from None
     if not site.left:
         out.status("stopped")
+
+
+def _check_docker() -> None:
+    """Refuses --docker, the older word for --container, where that would be podman."""
+    from trtspec.containers.dialect import DOCKER
+    from trtspec.containers.program import find_program
+
+    if find_program().dialect is not DOCKER:
+        raise typer.BadParameter("it is podman that runs containers here: --container", param_hint="--docker")
 
 
 def _tell_rollout(file: Path, recipe: Path) -> None:

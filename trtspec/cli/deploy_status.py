@@ -1,4 +1,4 @@
-"""`trtspec deploy status`: what runs in docker, or on a cluster."""
+"""`trtspec deploy status`: what runs in containers, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def deploy_status(
     if kubernetes or context or namespace:
         _on_cluster(context, namespace, json=json)
     else:
-        _in_docker(json=json)
+        _in_containers(json=json)
 
 
 def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> None:
@@ -51,11 +51,13 @@ def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> No
         raise typer.Exit(1)
 
 
-def _in_docker(*, json: bool) -> None:
+def _in_containers(*, json: bool) -> None:
+    from trtspec.containers.program import find_program
     from trtspec.deploy.deployed import find_deployed
     from trtspec.deploy.openai import serve_line
 
-    found = [(deployed, deployed.lacks_api) for deployed in find_deployed()]
+    program = find_program()
+    found = [(deployed, deployed.lacks_api) for deployed in find_deployed(program)]
     rows = [
         {
             "name": deployed.state.name,
@@ -75,7 +77,7 @@ def _in_docker(*, json: bool) -> None:
     elif rows:
         out.table([list(row.values()) for row in rows], header=list(rows[0]))
     else:
-        out.status("nothing is deployed in docker here")
+        out.status(f"nothing is deployed in {program.name} here")
     for deployed, lacks_api in found:
         if lacks_api:
             name, line = deployed.state.name, serve_line(deployed.deployment)

@@ -1,4 +1,4 @@
-"""`trtspec deploy stop`: ends what runs in docker, or on a cluster."""
+"""`trtspec deploy stop`: ends what runs in containers, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def deploy_stop(
 ) -> None:
     """Stop a server that deploy has started.
 
-    It is one in docker, or with --kubernetes one on a cluster. Requests in flight have the seconds to end
-    that deploy --grace, or the recipe, gave them. On a cluster all objects of the deployment are deleted but
-    volume claims, which hold engines.
+    It is one in a container here, or with --kubernetes one on a cluster. Requests in flight have the seconds
+    to end that deploy --grace, or the recipe, gave them. On a cluster all objects of the deployment are
+    deleted but volume claims, which hold engines.
     """
     if kubernetes or context or namespace:
         _on_cluster(name, context, namespace)
     else:
-        _in_docker(name)
+        _in_containers(name)
 
 
 def _on_cluster(name: str | None, context: str | None, namespace: str | None) -> None:
@@ -60,12 +60,14 @@ def _on_cluster(name: str | None, context: str | None, namespace: str | None) ->
     out.status(f"{name}: stopped")
 
 
-def _in_docker(name: str | None) -> None:
+def _in_containers(name: str | None) -> None:
+    from trtspec.containers.program import find_program
     from trtspec.deploy.deployed import find_deployed, stop
 
-    found = {deployed.state.name: deployed for deployed in find_deployed()}
-    name = _chosen(name, found, "in docker here")
-    stop(found[name])
+    program = find_program()
+    found = {deployed.state.name: deployed for deployed in find_deployed(program)}
+    name = _chosen(name, found, f"in {program.name} here")
+    stop(program, found[name])
     out.status(f"{name}: stopped")
 
 

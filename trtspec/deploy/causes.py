@@ -16,7 +16,7 @@ CAUSES = (
     Cause(
         r"Version tag does not match|[Ss]erialization [Vv]ersion|plan file .* different version of TensorRT",
         "an engine was built by another TensorRT",
-        "build and serve in the same image: trtspec build --container, trtspec deploy --docker",
+        "build and serve in the same image: trtspec build --container, trtspec deploy --container",
     ),
     gpu_memory("end what else uses it (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len"),
     DRIVER,
@@ -24,6 +24,6 @@ CAUSES = (
     Cause(
         r"unable to find backend library for backend 'tensorrtllm'|libtriton_tensorrtllm.so",
         "this Triton has no backend of TensorRT-LLM",
-        "serve it in NVIDIA's image: trtspec deploy --docker",
+        "serve it in NVIDIA's image: trtspec deploy --container",
     ),
 )

@@ -1,4 +1,4 @@
-"""Servers that `trtspec deploy --docker` has started and that are still there."""
+"""Servers that `trtspec deploy --container` has started and that are still there."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.containers.program import Program
+from trtspec.containers.state import State, find_states, remove
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_docker import LABEL, ContainerProcess
+from trtspec.deploy.in_container import LABEL, ContainerProcess
 from trtspec.deploy.ports import Ports
 from trtspec.deploy.server import Server
-from trtspec.docker.state import State, find_states, remove
 
 _END_S = 10.0
 
@@ -40,23 +41,23 @@ class Deployed:
     def lacks_api(self) -> bool:
         """Whether nobody listens where OpenAI's API should be.
 
-        It is a process of this machine, which docker does not start again when the machine was.
+        It is a process of this machine, which nobody starts again when the machine was.
         """
         port = self.deployment.ports.openai
         return port is not None and self.state.is_running and not _listens(self.deployment.client_host, port)
 
 
-def find_deployed() -> list[Deployed]:
-    """Returns the servers, ended ones too; raises `UnavailableError` where docker cannot be asked."""
-    return [Deployed(_deployment(state), state) for state in find_states(LABEL)]
+def find_deployed(program: Program) -> list[Deployed]:
+    """Returns the servers, ended ones too; raises `UnavailableError` where the program cannot be asked."""
+    return [Deployed(_deployment(state), state) for state in find_states(program, LABEL)]
 
 
-def stop(deployed: Deployed) -> None:
+def stop(program: Program, deployed: Deployed) -> None:
     """Ends a server when its requests have ended or their grace is over, and removes its container."""
     state, deployment = deployed.state, deployed.deployment
     if state.is_running and not state.is_restarting:
-        Server(deployment, ContainerProcess(state.id, state.name, deployment.grace_s)).stop()
-    remove(state.id)
+        Server(deployment, ContainerProcess(program, state.id, state.name, deployment.grace_s)).stop()
+    remove(program, state.id)
     if deployment.ports.openai:
         _wait_for_end(deployment.client_host, deployment.ports.openai)
 

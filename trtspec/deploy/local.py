@@ -71,7 +71,7 @@ def serve(deployment: Deployment, triton: TritonInstall, gpus: int) -> Iterator[
     command = line(deployment, triton, gpus).argv[0]
     if shutil.which(command, path=triton.environment().get("PATH")) is None:
         problem = "is not on PATH, and starts engines of several ranks"
-        raise UnavailableError(command, problem, "NVIDIA's image has it: trtspec deploy --docker")
+        raise UnavailableError(command, problem, "NVIDIA's image has it: trtspec deploy --container")
     remove_abandoned()
     deployment.begin_log()
     with ExitStack() as stack:

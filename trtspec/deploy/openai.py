@@ -22,7 +22,8 @@ from trtspec.openai.settings import Settings
 
 _END_S = 10.0
 _AGAIN_S = 1.0
-# The variables that tell docker's command line where the daemon is, which the process asks.
+# The variables that tell docker's command line, which the process asks, where the daemon is. Podman's are no
+# secrets by their names, and reach it as they are.
 _DOCKERS = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY")
 
 

@@ -32,7 +32,7 @@ def check_free(host: str, ports: Ports) -> None:
 
 
 def address_of(host: str) -> str:
-    """Returns the numeric address of a host, which docker wants; an unknown name is returned as it is.
+    """Returns the numeric address of a host, which containers want; an unknown name is returned as it is.
 
     `check_free` refuses that.
     """

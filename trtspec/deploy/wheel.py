@@ -20,7 +20,7 @@ _INSTALL = "pip install 'trtspec[triton]' (Linux on x86-64, Python 3.10 to 3.12)
 _AGE = (
     "nvidia-pytriton has Triton 2.51 of October 2024, to which clients can do harm: NVIDIA has fixed "
     "CVE-2025-23310, -23311, -23319, -23320 and -23334 in 25.07; serve a network from NVIDIA's image, with "
-    "trtspec deploy --docker"
+    "trtspec deploy --container"
 )
 
 

@@ -11,7 +11,6 @@ import signal
 from pathlib import Path
 
 from trtspec.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory
-from trtspec.docker.command import CAUSES as DOCKER_CAUSES
 from trtspec.errors import StepError
 
 _SHOWN = 8
@@ -85,15 +84,18 @@ CAUSES = (
 )
 
 
-def diagnose(command: str, status: int, log: Path) -> StepError:
-    """The error of a command that failed; a negative `status` is the signal that ended it."""
+def diagnose(command: str, status: int, log: Path, causes: tuple[Cause, ...] = ()) -> StepError:
+    """The error of a command that failed; a negative `status` is the signal that ended it.
+
+    `causes` are those of what the command ran in.
+    """
     text = _read_end(log)
     lines = tuple(line for line in text.splitlines() if line.strip())[-_SHOWN:]
     how = f"failed with status {status}"
     repair = None
     if status < 0:
         how = f"was killed by {signal.Signals(-status).name}"
-    if known := find_cause((*CAUSES, *DOCKER_CAUSES), text):
+    if known := find_cause((*CAUSES, *causes), text):
         problem, repair = known
     else:
         problem = _complaint(text)

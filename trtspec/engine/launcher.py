@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from trtspec.causes import Cause
+
 
 class Running(Protocol):
     """A command that was started."""
@@ -28,6 +30,11 @@ class Running(Protocol):
 
 class Launcher(Protocol):
     """What can start a command of TensorRT-LLM; `argv[0]` is the command's plain name."""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The known causes why it fails that are of the launcher and not of the command."""
+        ...
 
     def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
         """The command line with which a shell on this machine would do the same."""
@@ -47,6 +54,7 @@ class LocalLauncher:
 
     executable: str
     gpus: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
 
     def command(self, argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
         return argv

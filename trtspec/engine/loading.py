@@ -86,7 +86,7 @@ def _check_versions(folder: Path, config: EngineConfig, built: BuiltWith, runtim
     serve = f"serve it with {release.image}" if release else "serve it with the image that built it"
     if found is None:
         problem = f"needs TensorRT-LLM {config.version}, and there is none here"
-        raise EngineError(folder, problem, f"{serve}: trtspec deploy --docker" if release else serve)
+        raise EngineError(folder, problem, f"{serve}: trtspec deploy --container" if release else serve)
     if found != config.version:
         problem = f"was built by TensorRT-LLM {config.version}, and this is {found}"
         again = f", or build it again with release: {found}" if found in RELEASES else ""

@@ -53,7 +53,7 @@ def build(argv: tuple[str, ...], launcher: Launcher, cache: TimingCache, log: Pa
         finally:
             process.kill()
         if status:
-            raise diagnose(argv[0], status, log)
+            raise diagnose(argv[0], status, log, launcher.causes)
 
 
 def _note(lines: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 _FIELDS = (
@@ -83,9 +83,12 @@ def visible(gpus: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
     return tuple(chosen)
 
 
-def container_gpus(gpus: Sequence[Gpu], count: int) -> tuple[str, ...]:
-    """The GPUs of a container that serves on `count` of them: UUIDs, or numbers if none is seen here."""
-    return tuple(gpu.uuid for gpu in gpus[:count]) or tuple(map(str, range(count)))
+def container_gpus(gpus: Sequence[Gpu], count: int, known: Container[str] = ()) -> tuple[str, ...]:
+    """The GPUs of a container that serves on `count` of them: UUIDs, or numbers if none is seen here.
+
+    `known` are the names that CDI has of them, if GPUs come by it; a UUID may not be among them.
+    """
+    return tuple(_cdi_name(gpu, known) for gpu in gpus[:count]) or tuple(map(str, range(count)))
 
 
 def apart(gpus: Sequence[Gpu], ranks: Sequence[int]) -> list[tuple[str, ...]]:
@@ -94,6 +97,12 @@ def apart(gpus: Sequence[Gpu], ranks: Sequence[int]) -> list[tuple[str, ...]]:
         return [()] * len(ranks)
     uuids = iter(gpu.uuid for gpu in gpus)
     return [tuple(next(uuids) for _ in range(count)) for count in ranks]
+
+
+def _cdi_name(gpu: Gpu, known: Container[str]) -> str:
+    # nvidia-ctk has written numbers and UUIDs since 1.15, and before that one of them, or `gpu` and a number.
+    others = (name for name in (str(gpu.index), f"gpu{gpu.index}") if name in known)
+    return gpu.uuid if gpu.uuid in known else next(others, gpu.uuid)
 
 
 def _parse_line(line: str) -> Gpu | None:

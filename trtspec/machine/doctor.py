@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtspec.containers.cdi import KIND
+from trtspec.containers.engine import ContainerEngine
+from trtspec.containers.oddities import describe, oddities
 from trtspec.engine.compatibility import fits_sm
 from trtspec.errors import UnavailableError
 from trtspec.findings import Finding, Severity, note, ok
@@ -35,7 +38,7 @@ def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
     if on_gpu:
         findings += _gpus(machine, recipe, release)
         findings += _engines(machine, release)
-        findings.append(_docker(machine))
+        findings += _containers(machine.container_engine)
     findings += _torch(machine, recipe)
     findings += _triton(machine, recipe)
     return findings
@@ -156,8 +159,8 @@ def _engines(machine: Machine, release: releases.Release | None) -> Iterator[Fin
     elif release is None and machine.trtllm_build is None:
         yield note("TensorRT-LLM", found)
     elif release and (machine.trtllm_build is None or (llm is not None and llm != release.version)):
-        has_containers = machine.docker is not None and machine.docker.gpus
-        repair = _IN_CONTAINERS if has_containers else _inside(release)
+        has_containers = machine.container_engine.obstacle_to(gpus=True) is None
+        repair = _IN_CONTAINERS if has_containers else _inside(release, machine.container_engine)
         if llm in releases.RELEASES:
             repair += f", or write release: {llm}"
         found += f"; the recipe builds with {release.version}"
@@ -174,26 +177,31 @@ def _engines(machine: Machine, release: releases.Release | None) -> Iterator[Fin
         yield ok("TensorRT", tensorrt)
 
 
-_IN_CONTAINERS = "trtspec build --container and trtspec deploy --docker run NVIDIA's image"
+_IN_CONTAINERS = "trtspec build --container and trtspec deploy --container run NVIDIA's image"
 
 
-def _inside(release: releases.Release) -> str:
-    run = "docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 --ulimit stack=67108864"
+def _inside(release: releases.Release, engine: ContainerEngine) -> str:
+    name, by_cdi = engine.program.name, engine.program.dialect.takes_cdi
+    gpus = f"--device {KIND}=all --security-opt label=disable" if by_cdi else "--gpus all"
+    locked = "" if engine.rootless else " --ulimit memlock=-1"
     # With the cache mounted, downloaded models and TensorRT's timings outlive the container.
     mounts = "-v $HOME/.cache:/root/.cache -v $PWD:$PWD -w $PWD"
-    return f"{run} {mounts} {release.image}, and trtspec in there"
+    run = f"{name} run --rm -it {gpus} --ipc=host{locked} --ulimit stack=67108864 {mounts}"
+    return f"{run} {release.image}, and trtspec in there"
 
 
-def _docker(machine: Machine) -> Finding:
-    docker = machine.docker
-    if docker is None:
-        return note("docker", "none; it is needed only to run NVIDIA's image from here")
-    if docker.version is None:
-        return note("docker", "its daemon does not answer", "docker info says why")
-    if not docker.gpus:
-        repair = "install nvidia-container-toolkit, then: nvidia-ctk runtime configure --runtime=docker"
-        return note("docker", f"{docker.version}, without GPUs for containers", repair)
-    return ok("docker", f"{docker.version}, with GPUs for containers")
+def _containers(engine: ContainerEngine) -> Iterator[Finding]:
+    name = engine.program.name
+    if not engine.is_installed:
+        yield note(name, "none; it, or podman, is needed only to run NVIDIA's image from here")
+        return
+    if problem := engine.obstacle_to(gpus=True):
+        found = f"{engine.version}, and {problem.problem}" if engine.version else problem.problem
+        yield note(name, found, problem.repair or f"{name} info says why")
+    else:
+        yield ok(name, describe(engine))
+    if engine.version:
+        yield from oddities(engine)
 
 
 def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:

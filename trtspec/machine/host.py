@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGES
-from trtspec.docker.daemon import Daemon, find_daemon
+from trtspec.containers.engine import ContainerEngine, find_engine
 from trtspec.engine.trtllm import COMMAND
 from trtspec.machine.devices import Gpu, find_gpus
 from trtspec.machine.installed import engine_versions, installed
@@ -21,15 +21,14 @@ class Host:
     """What builds engines: this machine, or a container on it.
 
     `versions` has the packages that are installed here, and those beside trtllm-build or in the image.
-    `trtllm_build` is the path of the command, None if it is not installed. `container` says whether engines
-    are built in one; `daemon` is then docker's, None if there is none.
+    `trtllm_build` is the path of the command, None if it is not installed. `container_engine` runs
+    the container that engines are built in, None if they are built by what is installed here.
     """
 
     versions: Mapping[str, str]
     trtllm_build: str | None = None
     gpus: tuple[Gpu, ...] = ()
-    container: bool = False
-    daemon: Daemon | None = None
+    container_engine: ContainerEngine | None = None
 
 
 def find_host(release: Release, *, container: bool) -> Host:
@@ -40,6 +39,5 @@ def find_host(release: Release, *, container: bool) -> Host:
         versions=installed(PACKAGES) | (image if container else engine_versions()),
         trtllm_build=trtllm_build,
         gpus=find_gpus() if container or trtllm_build else (),
-        container=container,
-        daemon=find_daemon() if container else None,
+        container_engine=find_engine() if container else None,
     )

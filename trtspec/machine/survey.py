@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from trtspec.docker.daemon import Daemon, find_daemon
+from trtspec.containers.engine import ContainerEngine, find_engine
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError
 from trtspec.machine.devices import Gpu, find_gpus
@@ -63,7 +63,7 @@ class Machine:
     trtllm_build: str | None
     triton: TritonImage | None
     wheel: TrtspecError | None
-    docker: Daemon | None
+    container_engine: ContainerEngine
     hub: TrtspecError | None
     folder: Path
     free: int
@@ -80,9 +80,9 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
     folder = next(parent for parent in (output.absolute(), *output.absolute().parents) if parent.is_dir())
     with ThreadPoolExecutor(8) as pool:
         models = {role: pool.submit(_model, loaded, model) for role, model in roles.items() if loaded}
-        gpus, docker, versions = (
+        gpus, containers, versions = (
             pool.submit(find_gpus),
-            pool.submit(find_daemon),
+            pool.submit(find_engine),
             pool.submit(engine_versions),
         )
         hub = pool.submit(_hub) if loaded is None else None
@@ -93,7 +93,7 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
             trtllm_build=shutil.which(COMMAND),
             triton=_triton(_TRITON),
             wheel=wheel,
-            docker=docker.result(),
+            container_engine=containers.result(),
             hub=hub.result() if hub else None,
             folder=folder,
             free=shutil.disk_usage(folder).free,

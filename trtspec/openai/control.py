@@ -7,7 +7,8 @@ import json
 import sys
 from collections.abc import Callable
 
-from trtspec.docker.state import find_state
+from trtspec.containers.program import find_program
+from trtspec.containers.state import find_state
 from trtspec.errors import UnavailableError
 from trtspec.openai.upstream import Upstream
 
@@ -51,7 +52,7 @@ async def follow(upstream: Upstream, end: Callable[[], None]) -> None:
 
 def _is_there(container: str) -> bool:
     try:
-        return find_state(container) is not None
+        return find_state(find_program(), container) is not None
     except UnavailableError:
         # A daemon that does not answer leaves its containers running.
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from trtspec.checkpoint.calibrate import calibrate
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
-from trtspec.docker import daemon
 from trtspec.engine.compatibility import fits_sm
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError, UnavailableError
@@ -27,8 +26,8 @@ def calibrate_obstacle(host: Host) -> TrtspecError | None:
 
 def build_obstacle(host: Host, release: Release, gpu: str, ranks: int) -> TrtspecError | None:
     """Returns what keeps `trtllm-build` from making an engine of so many ranks for this GPU here, or None."""
-    if host.container:
-        return daemon.obstacle(host.daemon, needs_gpus=True) or _gpu_obstacle(host, gpus.GPUS[gpu], ranks)
+    if host.container_engine:
+        return host.container_engine.obstacle_to(gpus=True) or _gpu_obstacle(host, gpus.GPUS[gpu], ranks)
     inside = f"run inside {release.image}, with trtspec installed there"
     if host.trtllm_build is None:
         repair = f"build in a container: --container; or {inside}; or build for this machine: --backend torch"

@@ -6,15 +6,15 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+from trtspec.containers.container import name_for
+from trtspec.containers.images import ensure_image
 from trtspec.digest import digest_of
-from trtspec.docker.container import name_for
-from trtspec.docker.daemon import container_user
-from trtspec.docker.image import ensure_image
 from trtspec.engine import directory, torch_builder, trtllm
 from trtspec.engine.container_launcher import ContainerLauncher
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.launcher import Launcher, LocalLauncher
 from trtspec.engine.timing_cache import TimingCache
+from trtspec.machine.devices import container_gpus
 from trtspec.machine.host import Host
 from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import build_obstacle
@@ -71,7 +71,7 @@ def portable_argv(role: Role, plan: EnginePlan) -> tuple[str, ...]:
 def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role, release: Release) -> Step:
     plan, host, gpu = resolved.engines[role], facts.host, resolved.loaded.recipe.hardware.gpu
     # A container does not know the folder that trtspec runs in, so its paths must be absolute.
-    build = resolved.output.absolute() if host.container else resolved.output
+    build = resolved.output.absolute() if host.container_engine else resolved.output
     log, cache = build / LOGS / f"build-{role}.log", TimingCache(release.version, gpu, _shape(plan))
     folders = (resolved.output.absolute(), cache.file.parent, *_adapters(plan.options))
     launcher, checkpoint = (
@@ -85,7 +85,9 @@ def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role,
         digest=digest_of([release.version, gpu, portable_argv(role, plan)]),
         action=partial(run_tensorrt_llm, checkpoint, plan.options, launcher, cache, log),
         obstacle=build_obstacle(host, release, gpu, plan.checkpoint.mapping.world_size),
-        prepare=partial(ensure_image, release.image) if host.container else None,
+        prepare=partial(ensure_image, host.container_engine.program, release.image)
+        if host.container_engine
+        else None,
     )
 
 
@@ -93,14 +95,15 @@ def _launcher(
     release: Release, host: Host, role: Role, folders: tuple[Path, ...], gpus: tuple[str, ...]
 ) -> Launcher:
     """Returns what starts the builder; `folders` are all that it uses, the build directory first."""
-    if not host.container:
+    if not host.container_engine:
         return LocalLauncher(host.trtllm_build or trtllm.COMMAND, gpus)
+    own = [gpu for gpu in host.gpus if not gpus or gpu.uuid in gpus]
     return ContainerLauncher(
         image=release.image,
         name=name_for(f"build-{role}", folders[0]),
         folders=folders,
-        gpus=gpus or tuple(gpu.uuid for gpu in host.gpus),
-        user=container_user(host.daemon),
+        gpus=container_gpus(own, len(own), host.container_engine.devices),
+        engine=host.container_engine,
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 from trtspec.checkpoint.calibration import read_calibration
+from trtspec.containers.images import image_digest
+from trtspec.containers.program import Program
 from trtspec.digest import digest_of
-from trtspec.docker.image import image_digest
 from trtspec.engine import manifest
 from trtspec.machine.installed import all_packages
 from trtspec.plan.facts import Facts
@@ -54,7 +55,9 @@ def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping
         quality=recorded(found, "quality"),
         pulled=provenance(found),
     )
-    image = resolved.release.image if resolved.release and host.container else None
+    image: Callable[[], str] | None = None
+    if resolved.release and host.container_engine:
+        image = partial(_image, host.container_engine.program, resolved.release.image)
     return Step(
         kind=KIND,
         summary="what everything was made of, and with what",
@@ -84,14 +87,14 @@ def run(
     folder: Path,
     steps: Sequence[str],
     calibrations: Mapping[Role, Path],
-    image: str | None,
+    image: Callable[[], str] | None,
     output: Path,
     advance: Advance,
 ) -> None:
     """Completes the manifest, which is known only after the other steps, and writes it.
 
     It adds what the records say of these steps, how the FP8 scales were found and what they cost, what is
-    installed, and the digest of the image that built the engines.
+    installed, and the name of the image that built the engines, which `image` returns.
     """
     found = read_records(folder)
     records = {name: found[name] for name in steps if name in found}
@@ -106,8 +109,13 @@ def run(
             **{role: scale.quality and asdict(scale.quality) for role, scale in read.items()},
         },
         packages=all_packages(),
-        image=(image_digest(image) or image) if image else None,
+        image=image() if image else None,
         outputs=dict(sorted(outputs.items())),
         times=times,
     )
     output.write_text(complete.to_json(), encoding="utf-8")
+
+
+def _image(program: Program, image: str) -> str:
+    """Returns the digest of an image, or its name where no registry knows it."""
+    return image_digest(program, image) or image

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from trtspec.containers.program import find_program
 from trtspec.deploy.deployment import UNREADY
 from trtspec.log_line import as_json
 from trtspec.terminal.output import out
@@ -34,7 +35,7 @@ class Talk:
         how = f"trtspec deploy stop {self._left} stops it" if self._left else "Ctrl-C stops it"
         out.status(f"{self._deployment.model_name} is ready; {how}")
         if self._left:
-            out.status(f"its log: docker logs --follow {self._left}")
+            out.status(f"its log: {find_program().name} logs --follow {self._left}")
         out.result(f"HTTP     {url}/generate  {url}/generate_stream")
         if self._deployment.api_url:
             out.result(f"OpenAI   {self._deployment.api_url}")

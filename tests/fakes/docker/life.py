@@ -42,6 +42,11 @@ def status_of(name: str) -> int | None:
     return int(file.read_text()) if file.exists() else None
 
 
+def restarts_of(name: str) -> int:
+    file = folder_of(name) / "restarts"
+    return int(file.read_text()) if file.exists() else 0
+
+
 def shim(words: list[str]) -> None:
     """Runs a container to its end, and again where its policy says so."""
     (name,) = words
@@ -78,10 +83,8 @@ def run_once(name: str) -> bool:
         status = process.wait()
     # The other processes of a container end with its first.
     kill_group(process.pid, signal.SIGKILL)
-    policy = (
-        (folder / "policy").read_text().partition(":") if (folder / "policy").exists() else ("no", "", "0")
-    )
-    restarts = int((folder / "restarts").read_text()) if folder.exists() else 0
+    policy = (folder / "policy").read_text().partition(":") if folder.exists() else ("no", "", "0")
+    restarts = restarts_of(name)
     is_failure = status != 0 and not (folder / "stopped").exists()
     if folder.exists() and policy[0] == "on-failure" and is_failure and restarts < int(policy[2]):
         return True

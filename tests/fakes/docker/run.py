@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.fakes.docker.images import image_environment, images
 from tests.fakes.docker.life import exists, folder_of, follow, status_of
@@ -18,7 +19,8 @@ from tests.fakes.docker.words import ROOT, daemon_error, fail, parse
 
 # Of `docker run`: options with a value, those that may be repeated, and switches.
 VALUES = {
-    *("--name", "--gpus", "--shm-size", "--user", "--workdir", "--pull", "--log-driver", "--cap-drop"),
+    *("--name", "--gpus", "--shm-size", "--user", "--userns", "--workdir", "--pull", "--log-driver"),
+    "--cap-drop",
     *("--health-cmd", "--health-interval", "--health-timeout", "--health-retries", "--health-start-period"),
 }
 LISTS = {"--label", "--ulimit", "--env", "--mount", "--publish", "--security-opt", "--log-opt"}
@@ -32,7 +34,6 @@ def run(words: list[str]) -> None:
         fail("the stand-in pulls with `docker pull` alone", 99)
     if image_name not in images():
         daemon_error(f"No such image: {image_name}")
-    folder = folder_of(name)
     if exists(name):
         daemon_error(f'Conflict. The container name "/{name}" is already in use by container "0123".')
     mounts = [mount(text) for text in options["--mount"]]
@@ -40,15 +41,23 @@ def run(words: list[str]) -> None:
     ports = [published(text) for text in options["--publish"]]
     for kind in options["--ulimit"]:
         assert kind.partition("=")[0] in ("memlock", "stack"), kind
+        if kind.startswith("memlock") and "name=rootless" in security_options():
+            daemon_error("error setting rlimit type 8: operation not permitted: unknown", 126)
     assert options["--shm-size"][-1] in "kmg", options["--shm-size"]
-    user = options.get("--user")
-    assert user in (None, f"{os.getuid()}:{os.getgid()}"), user
-    assert options["--security-opt"] == ["no-new-privileges"], options["--security-opt"]
-    assert options["--cap-drop"] == "ALL"
+    check_security(options)
     for option in options["--log-opt"]:
         assert options["--log-driver"] == "json-file", "other drivers do not know max-size"
         assert option.partition("=")[0] in ("max-size", "max-file"), option
     check_paths([*command, options["--workdir"]], mounts)
+    launch(options, mounts, gpus, ports)
+
+
+def launch(
+    options: dict[str, Any], mounts: list[str], gpus: list[str], ports: list[int], policy: str = "no"
+) -> None:
+    """Starts a container whose options were found to be right, and does what `--detach` says then."""
+    name, (image_name, *command) = options["--name"], options["words"]
+    user, folder = options.get("--user"), folder_of(name)
     variables = dict(item.split("=", 1) for item in options["--env"])
     environment = image_environment() | {"NVIDIA_VISIBLE_DEVICES": ",".join(gpus)} | variables
     shutil.rmtree(folder, ignore_errors=True)
@@ -67,6 +76,7 @@ def run(words: list[str]) -> None:
         "environment": environment,
     }
     (folder / "state.json").write_text(json.dumps(content))
+    (folder / "policy").write_text(policy)
     # What runs the container, as containerd does, in a session of its own.
     subprocess.Popen(
         [sys.executable, "-m", "tests.fakes.docker", "shim", name],
@@ -82,6 +92,22 @@ def run(words: list[str]) -> None:
         return
     follow(name)
     sys.exit(status_of(name))
+
+
+def security_options() -> set[str]:
+    options = json.loads((ROOT / "info.json").read_text()).get("SecurityOptions", [])
+    return {option.partition(",")[0] for option in options}
+
+
+def check_security(options: dict[str, Any]) -> None:
+    """What is mounted is read by who owns it, and where SELinux is heeded by what has no label."""
+    kinds = security_options()
+    owner = "0:0" if "name=rootless" in kinds else f"{os.getuid()}:{os.getgid()}"
+    assert options["--user"] == owner, options["--user"]
+    assert options.get("--userns") == ("host" if "name=userns" in kinds else None)
+    label = ["label=disable"] if "name=selinux" in kinds else []
+    assert options["--security-opt"] == ["no-new-privileges", *label], options["--security-opt"]
+    assert options["--cap-drop"] == "ALL"
 
 
 def mount(text: str) -> str:

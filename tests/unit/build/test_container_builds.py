@@ -151,6 +151,7 @@ class TestRefusedBeforeAnythingIsConverted:
 
     def test_no_docker(self, build: Builds, machine: GpuMachine) -> None:
         (machine.folder / "bin/docker").unlink()
+        machine.environment["TRTSPEC_CONTAINERS"] = "docker"
         assert "error: docker: is not on PATH" in self.refused(build)
 
     @pytest.mark.parametrize(
@@ -228,6 +229,63 @@ class TestFailures:
         assert (
             "RuntimeError: Failed to set weight" in (build.out / ".trtspec/logs/build-target.log").read_text()
         )
+
+
+class TestWithPodman:
+    """Of a user, where docker is not."""
+
+    @pytest.fixture
+    def docker(self, machine: GpuMachine, monkeypatch: pytest.MonkeyPatch) -> DockerDaemon:
+        podman = machine.podman(IMAGE)
+        self.knows(podman, monkeypatch, "0", "GPU-00", "all")
+        return podman
+
+    def knows(self, podman: DockerDaemon, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        """The devices of the machine's CDI specification."""
+        (podman.folder / "cdi").write_text("".join(f"{name}\n" for name in names))
+        monkeypatch.setattr("trtspec.containers.surroundings.find_devices", lambda: frozenset(names))
+
+    def test_both_engines_are_built(self, build: Builds, docker: DockerDaemon) -> None:
+        docker.images()
+        said = build.in_container()
+        assert f"pull {IMAGE}: done" in said
+        manifest = json.loads((build.out / "manifest.json").read_text())
+        assert manifest["image"] == f"{IMAGE.rpartition(':')[0]}@sha256:{'4567' * 16}"
+        words = docker.calls("run")[0]
+        assert value(words, "--device") == "nvidia.com/gpu=GPU-00"
+        assert (value(words, "--user"), value(words, "--userns")) == ("0:0", "host")
+        assert "nothing to do" in build.in_container()
+        assert docker.running() == []
+
+    def test_a_specification_that_has_no_uuids(
+        self, build: Builds, docker: DockerDaemon, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.knows(docker, monkeypatch, "gpu0", "all")
+        build.in_container()
+        assert value(docker.calls("run")[0], "--device") == "nvidia.com/gpu=gpu0"
+
+    def test_one_that_lacks_the_gpu(
+        self, build: Builds, docker: DockerDaemon, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.knows(docker, monkeypatch, "GPU-99")
+        result = build("--container")
+        assert result.returncode == 1
+        assert "containers get no GPUs here" in result.stderr
+        assert "nvidia-ctk cdi generate" in result.stderr
+
+    def test_none(self, build: Builds, docker: DockerDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.knows(docker, monkeypatch)
+        result = build("--container")
+        assert result.returncode == 1
+        assert "error: podman: containers get no GPUs here" in result.stderr
+        assert not (build.out / "target").exists()
+
+    def test_one_that_fails_is_removed_at_once(self, build: Builds, docker: DockerDaemon) -> None:
+        docker.in_image(FAKE_FAILURE="gpu memory")
+        result = build("--container")
+        assert "failed with status 1: the GPU has too little free memory" in result.stderr
+        # Otherwise podman gives it ten seconds.
+        assert ["rm", "--force", "--time", "0"] in [words[:4] for words in docker.calls("rm")]
 
 
 def hanging(build: Builds, docker: DockerDaemon) -> subprocess.Popen[str]:

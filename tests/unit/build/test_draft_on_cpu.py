@@ -181,4 +181,4 @@ def test_a_container_builds_the_target_alone_and_serves_both(bench: Bench) -> No
     bench.run("build", "recipe.yaml", "--output", "out", "--container")
     (words,) = docker.calls("run")
     assert "draft_tokens_external" in words
-    assert bench.run("deploy", "recipe.yaml", "--output", "out", "--docker", "--dry-run").count(image) == 1
+    assert bench.run("deploy", "recipe.yaml", "--output", "out", "--container", "--dry-run").count(image) == 1

@@ -201,7 +201,7 @@ def test_one_container_builds_and_one_serves(bench: Bench) -> None:
     bench.run("build", "recipe.yaml", "--output", "out", "--container")
     (words,) = docker.calls("run")
     assert "draft_tokens_external" in words
-    assert bench.run("deploy", "recipe.yaml", "--output", "out", "--docker", "--dry-run").count(image) == 1
+    assert bench.run("deploy", "recipe.yaml", "--output", "out", "--container", "--dry-run").count(image) == 1
 
 
 def test_the_draft_alone_cannot_be_converted(bench: Bench) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.fakes import infos
 from tests.fakes.gpu_machine import H100, H200, GpuMachine
 from trtspec.cli.app import app
 
@@ -26,7 +27,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuMachine:
     machine.docker(DOCKER)
     for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("CUDA_VISIBLE_DEVICES", "TRTSPEC_CONTAINERS"):
+        monkeypatch.delenv(name, raising=False)
     # Nothing listens there, which is answered at once.
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     return machine
@@ -221,9 +223,9 @@ def test_no_tensorrt_llm(
 @pytest.mark.parametrize(
     ("info", "found"),
     [
-        ("Cannot connect to the Docker daemon", "its daemon does not answer"),
-        ('{"ServerVersion": "", "Runtimes": null}', "its daemon does not answer"),
-        ('{"ServerVersion": "29.0.1", "Runtimes": {"runc": {}}}', "29.0.1, without GPUs for containers"),
+        ("Cannot connect to the Docker daemon", "docker info does not say what is there"),
+        ('{"ServerVersion": "", "Runtimes": null}', "failed without a word"),
+        ('{"ServerVersion": "29.0.1", "Runtimes": {"runc": {}}}', "29.0.1, and containers get no GPUs here"),
     ],
 )
 def test_a_docker_that_will_not_do(
@@ -232,6 +234,35 @@ def test_a_docker_that_will_not_do(
     machine.docker(info)
     finding = doctor()["docker"]
     assert (finding["severity"], finding["problem"]) == ("note", found)
+
+
+def test_podman_where_docker_is_not(
+    machine: GpuMachine, doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("docker", "trtllm-build"):
+        (machine.folder / "bin" / name).unlink()
+    machine.podman().info(json.dumps(infos.PODMAN_ON_FEDORA))
+    monkeypatch.setenv("FAKE_DOCKER", machine.environment["FAKE_DOCKER"])
+    monkeypatch.setenv("TRTSPEC_CONTAINERS", "podman")
+    found = doctor()
+    podman, inside = found["podman"], found["TensorRT-LLM"]
+    assert (podman["severity"], podman["problem"]) == ("note", "5.4.0, and containers get no GPUs here")
+    assert "nvidia-ctk cdi generate" in podman["repair"]
+    assert "label=disable" in found["SELinux"]["problem"]
+    assert inside["severity"] == "error"
+    assert inside["repair"].startswith("podman run --rm -it --device nvidia.com/gpu=all")
+
+    monkeypatch.setattr("trtspec.containers.surroundings.find_devices", lambda: frozenset({"all"}))
+    found = doctor()
+    assert (found["podman"]["severity"], found["TensorRT-LLM"]["severity"]) == ("ok", "note")
+
+
+def test_neither_docker_nor_podman(
+    machine: GpuMachine, doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (machine.folder / "bin/docker").unlink()
+    monkeypatch.setenv("TRTSPEC_CONTAINERS", "docker")
+    assert doctor()["docker"]["problem"].startswith("none; it, or podman, is needed only to run")
 
 
 def test_a_laptop_needs_no_gpu(machine: GpuMachine, doctor: Callable[..., Any]) -> None:

@@ -56,7 +56,7 @@ def test_a_machine_without_mpirun_is_told(tmp_path: Path, monkeypatch: pytest.Mo
         serve(deployment, TRITON, gpus=2),
     ):
         pass
-    assert "--docker" in str(caught.value.repair)
+    assert "--container" in str(caught.value.repair)
 
 
 @pytest.mark.parametrize(("gpus", "given"), [(0, True), (1, False)])

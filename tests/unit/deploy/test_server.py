@@ -45,7 +45,7 @@ class Ended:
             1,
             LOADING.format("unable to find backend library for backend 'tensorrtllm', try specifying"),
             "unable to find backend library",
-            "trtspec deploy --docker",
+            "trtspec deploy --container",
         ),
         (
             1,

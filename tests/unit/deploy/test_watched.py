@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_docker import container
+from trtspec.deploy.in_container import container
 from trtspec.deploy.local import line
 from trtspec.deploy.triton import TritonInstall
 
@@ -18,7 +18,7 @@ TRACING = ("level=TIMESTAMPS", "triton,file=trace.json")
 def test_the_models_log_as_they_are_told(tmp_path: Path, json_logs: bool) -> None:
     deployment = Deployment("pair", tmp_path, "pair", json_logs=json_logs)
     here = line(deployment, TritonInstall(Path("/tritonserver")), 0).environment
-    there = container(deployment, "image", (), None).environment
+    there = container(deployment, "image", ()).environment
     asked = {"TRTSPEC_LOG_FORMAT": "json"} if json_logs else {}
     for environment in (here, there):
         assert {name: value for name, value in environment.items() if "LOG_FORMAT" in name} == asked
@@ -27,7 +27,7 @@ def test_the_models_log_as_they_are_told(tmp_path: Path, json_logs: bool) -> Non
 def test_triton_traces_as_it_is_told(tmp_path: Path) -> None:
     deployment = Deployment("pair", tmp_path, "pair", trace_config=TRACING)
     here = line(deployment, TritonInstall(Path("/tritonserver")), 0).argv
-    there = container(deployment, "image", (), None).command
+    there = container(deployment, "image", ()).command
     for argv in (here, there):
         options = [word.partition("=")[2] for word in argv if "trace-config" in word]
         assert options == list(TRACING)

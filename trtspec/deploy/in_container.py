@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from trtspec.client_bounds import MAX_BODY
+from trtspec.containers.container import Container, Health, Mount, name_for
+from trtspec.containers.engine import ContainerEngine
+from trtspec.containers.program import Program
+from trtspec.containers.state import find_state, remove
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.launch import SERVER, launch
 from trtspec.deploy.openai import OpenAi
@@ -16,9 +21,6 @@ from trtspec.deploy.ports import address_of, check_free
 from trtspec.deploy.server import Server, check_path
 from trtspec.deploy.shared_memory import PREFIX
 from trtspec.deploy.tritonserver_options import server_options
-from trtspec.docker import command
-from trtspec.docker.container import Container, Health, Mount, name_for
-from trtspec.docker.state import find_state, remove
 from trtspec.errors import UnavailableError
 from trtspec.serving.triton.stopping import STOPPING
 
@@ -30,14 +32,16 @@ _READY = (
     "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{}/v2/health/ready\", timeout=4)'"
 )
 _RESTART = "on-failure:5"
+_LOOK_S = 5.0
+_LAST_WORDS_S = 2.0
 
 
-def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: str | None) -> Container:
+def container(deployment: Deployment, image: str, gpus: tuple[str, ...]) -> Container:
     """Returns the container of a deployment, in which the build directory can only be read; pure.
 
-    `gpus` and `user` are those of `Container`.
+    `gpus` are those of `Container`.
     """
-    # The server listens on every address of the container's own network; what is published is up to docker.
+    # The server listens on every address of the container's own network; `publish` says what is seen outside.
     options = server_options(deployment, _ANY, _ANY, PREFIX, has_gpus=bool(gpus))
     started = launch([SERVER, *options, f"--http-max-input-size={MAX_BODY}"], deployment.ranks, len(gpus))
     host, ports = address_of(deployment.host), deployment.ports
@@ -50,7 +54,6 @@ def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: s
         folder=deployment.build,
         mounts=(Mount(deployment.build, read_only=True),),
         gpus=gpus,
-        user=user,
         environment={
             "PYTHONDONTWRITEBYTECODE": "1",
             STOPPING: _stopping(name),
@@ -66,7 +69,7 @@ def container(deployment: Deployment, image: str, gpus: tuple[str, ...], user: s
             f"{LABEL}.grace": f"{deployment.grace_s:g}",
             **({f"{LABEL}.openai": str(ports.openai)} if ports.openai else {}),
             **({f"{LABEL}.api_keys": str(deployment.api_keys.resolve())} if deployment.api_keys else {}),
-            # The key is among the server's options too, and whoever may ask docker may do anything.
+            # The key is among the server's options too, and whoever may ask for it may do anything.
             f"{LABEL}.key": deployment.key,
         },
         publish=tuple(f"{host}:{port}:{port}" for port in (ports.http, ports.grpc, ports.metrics)),
@@ -79,26 +82,40 @@ def _stopping(name: str) -> str:
     return f"/tmp/{name}-stopping"  # noqa: S108
 
 
+def words(made: Container, engine: ContainerEngine, *, detach: bool) -> tuple[str, ...]:
+    """Returns the words of the line that starts the container; pure.
+
+    One that will be left is started again when it fails, of which podman must know from the start.
+    """
+    restart = detach and not engine.program.dialect.restarts_later
+    return made.run(engine, "--detach", *(("--restart", _RESTART) if restart else ()))
+
+
 @contextmanager
-def serve(deployment: Deployment, made: Container, *, detach: bool) -> Iterator[Callable[[], Server]]:
+def serve(
+    deployment: Deployment, made: Container, engine: ContainerEngine, *, detach: bool
+) -> Iterator[Callable[[], Server]]:
     """Yields a function that starts the container, which may not be ready yet, after removing the last.
 
     The last container is removed at the end. With `detach` it is left running instead, unless an exception
-    ends the block, and docker starts it again when it fails. Raises `UnavailableError` before anything starts
+    ends the block, and is started again when it fails. Raises `UnavailableError` before anything starts
     when a port is taken, a path cannot be served from, the same build is served already, or a container that
     is not ours has the name. OpenAI's API is a process of this machine, which ends with the container.
     """
     check_path(deployment.repository)
-    if state := find_state(made.name):
+    program = engine.program
+    if state := find_state(program, made.name):
         if state.is_running:
             raise UnavailableError(made.name, "is running already", f"trtspec deploy stop {made.name}")
         if state.labels.get(f"{LABEL}.build") != str(deployment.build):
-            raise UnavailableError(made.name, "a container of this name is not ours", "docker rename it")
-        remove(state.id)
+            raise UnavailableError(
+                made.name, "a container of this name is not ours", f"{program.name} rename it"
+            )
+        remove(program, state.id)
     check_free(deployment.host, deployment.ports)
     deployment.begin_log()
     api = OpenAi(deployment, deployment.url_host) if deployment.ports.openai else None
-    there = _There(deployment, made, api)
+    there = _There(deployment, program, words(made, engine, detach=detach)[1:], made.name, api)
     with ExitStack() as stack:
         stack.callback(there.end)
         if api:
@@ -107,7 +124,8 @@ def serve(deployment: Deployment, made: Container, *, detach: bool) -> Iterator[
         yield there.start
         if detach:
             container = there.left()
-            command.run("update", "--restart", _RESTART, container)
+            if program.dialect.restarts_later:
+                program.run("update", "--restart", _RESTART, container)
             if api:
                 api.leave(container)
             stack.pop_all()
@@ -118,17 +136,21 @@ class _There:
     """Runs at most one container at a time, whose output goes to the log while this process runs."""
 
     deployment: Deployment
-    made: Container
+    program: Program
+    words: tuple[str, ...]
+    name: str
     api: OpenAi | None
     container_id: str | None = None
     follower: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Server:
         self.end()
-        self.container_id = command.run(*self.made.run("--detach")[1:]).strip()
+        self.container_id = self.program.run(*self.words).strip()
         with self.deployment.log.open("ab") as log:
-            self.follower = command.start(("logs", "--follow", self.container_id), log)
-        process = ContainerProcess(self.container_id, self.made.name, self.deployment.grace_s, self.follower)
+            self.follower = self.program.start(("logs", "--follow", self.container_id), log)
+        process = ContainerProcess(
+            self.program, self.container_id, self.name, self.deployment.grace_s, self.follower
+        )
         return Server(self.deployment, process, self.api)
 
     def left(self) -> str:
@@ -141,40 +163,51 @@ class _There:
 
     def end(self) -> None:
         if self.container_id:
-            remove(self.left())
+            remove(self.program, self.left())
             self.container_id = None
 
 
 class ContainerProcess:
-    """The first process of a container; `follower` is a `docker logs --follow`, which ends with it."""
+    """The first process of a container; `follower` passes its log on, and ends with it."""
 
     def __init__(
         self,
+        program: Program,
         container_id: str,
         name: str,
         grace_s: float,
         follower: subprocess.Popen[bytes] | None = None,
     ) -> None:
-        self._id, self._stopping = container_id, _stopping(name)
+        self._program, self._id, self._stopping = program, container_id, _stopping(name)
         self._grace_s, self._follower = grace_s, follower
+        self._next_look = 0.0
 
     def poll(self) -> int | None:
-        if self._follower and self._follower.poll() is None:
+        if self._follower and self._follower.poll() is None and time.monotonic() < self._next_look:
             return None
+        # A follower that came too late for the end of the container (podman's, to 4.3) waits for ever.
+        self._next_look = time.monotonic() + _LOOK_S
         try:
-            state = find_state(self._id)
+            state = find_state(self._program, self._id)
         except UnavailableError:
             # A daemon that does not answer leaves its containers running.
             return None
+        # Podman may have started it again before it was left; how the run before ended is forgotten then.
+        is_another = bool(self._follower and state and state.restarts)
+        if state and state.is_running and not is_another:
+            return None
+        if self._follower:
+            with suppress(subprocess.TimeoutExpired):
+                self._follower.wait(_LAST_WORDS_S)
         if state is None:
             return -signal.SIGKILL
-        return None if state.is_running else state.status
+        return 1 if state.is_running else state.status
 
     def is_stuck(self) -> bool:
         return False
 
     def drain(self) -> None:
-        command.run_if_there("exec", self._id, "sh", "-c", f"echo {self._grace_s} > {self._stopping}")
+        self._program.run_if_there("exec", self._id, "sh", "-c", f"echo {self._grace_s} > {self._stopping}")
 
     def stop(self, seconds: float) -> None:
-        command.run_if_there("stop", "-t", f"{seconds:.0f}", self._id)
+        self._program.run_if_there("stop", "-t", f"{seconds:.0f}", self._id)

@@ -1,7 +1,7 @@
-"""The lines of docker that build and serve, for each release, to the letter.
+"""The lines of docker and podman that build and serve, to the letter: docker's for each release.
 
-UPDATE_GOLDEN=1 writes them anew. Where this machine has docker's command line, that tells what it would ask
-the daemon for.
+`kinds.txt` has what the machines of `tests/fakes/infos.py` change in them. UPDATE_GOLDEN=1 writes all anew.
+Where this machine has docker's command line, that tells what it would ask the daemon for.
 """
 
 from __future__ import annotations
@@ -21,21 +21,58 @@ from typing import Any
 
 import pytest
 
+from tests.fakes import infos
 from trtspec.build.plan import make_plan
+from trtspec.containers.dialect import DOCKER as DOCKERS
+from trtspec.containers.dialect import PODMAN, Dialect
+from trtspec.containers.engine import ContainerEngine, read_info
+from trtspec.containers.program import Program
+from trtspec.containers.surroundings import Surroundings
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_docker import container
-from trtspec.docker.daemon import Daemon, container_user
+from trtspec.deploy.in_container import container, words
 from trtspec.machine.devices import Gpu, container_gpus
 from trtspec.progress import no_progress
-from trtspec.recipe.releases import RELEASES
+from trtspec.recipe.releases import DEFAULT, RELEASES
 from trtspec.steps.steps import make_steps
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-GOLDEN = Path(__file__).with_name("docker")
+GOLDEN = Path(__file__).with_name("containers")
+# Somebody with two GPUs on a machine with systemd, which is left running when they have logged out.
+SOMEBODY = Surroundings(
+    uid=1000,
+    gid=1001,
+    memlock=8 << 20,
+    has_toolkit=True,
+    devices=frozenset({"0", "1", "all", "GPU-0", "GPU-1"}),
+    has_systemd=True,
+    has_session=True,
+    lingers=True,
+)
+KINDS = {
+    "docker, rootless": (DOCKERS, infos.DOCKER_OF_USER, SOMEBODY),
+    "docker, userns-remap": (DOCKERS, infos.DOCKER_REMAPS, SOMEBODY),
+    "docker, SELinux": (DOCKERS, infos.DOCKER_LABELS, SOMEBODY),
+    "podman, root's": (PODMAN, infos.PODMAN_OF_ROOT, replace(SOMEBODY, uid=0, gid=0)),
+    "podman, rootless": (PODMAN, infos.PODMAN_OF_USER, SOMEBODY),
+    "podman, rootless, SELinux, no session of systemd": (
+        PODMAN,
+        infos.PODMAN_ON_FEDORA,
+        replace(SOMEBODY, has_session=False, lingers=False),
+    ),
+    "podman, rootless, a specification by nvidia-ctk 1.12": (
+        PODMAN,
+        infos.PODMAN_OF_USER,
+        replace(SOMEBODY, devices=frozenset({"gpu0", "gpu1"})),
+    ),
+}
 DOCKER = shutil.which("docker")
 
 
-def lines(name: str, release: str, folder: Path) -> dict[str, tuple[str, ...]]:
+def engine(dialect: Dialect, info: dict[str, Any], here: Surroundings) -> ContainerEngine:
+    return read_info(Program(dialect.name, dialect), info, here)
+
+
+def lines(name: str, release: str, folder: Path, by: ContainerEngine) -> dict[str, tuple[str, ...]]:
     """Of both builds and of the server, on a machine with enough GPUs for the target."""
     text = (RECIPES / f"{name}.yaml").read_text()
     recipe = folder / f"{name}.yaml"
@@ -46,8 +83,7 @@ def lines(name: str, release: str, folder: Path) -> dict[str, tuple[str, ...]]:
         Gpu(index, f"GPU-{index}", "NVIDIA H100", 90, "590", "Default", False, 80 << 30, 80 << 30)
         for index in range(loaded.hardware.count)
     )
-    daemon = Daemon("29.0.1", gpus=True)
-    host = replace(plan.facts.host, gpus=gpus, daemon=daemon)
+    host = replace(plan.facts.host, gpus=gpus, container_engine=by)
     steps = make_steps(plan.resolved, replace(plan.facts, host=host))
     built = {step.name: step.command for step in steps if step.name.startswith("build")}
     ranks = max(engine.checkpoint.mapping.world_size for engine in plan.resolved.engines.values())
@@ -55,27 +91,53 @@ def lines(name: str, release: str, folder: Path) -> dict[str, tuple[str, ...]]:
         loaded.name, plan.output, loaded.serving.model_name, ranks, loads_one_by_one=ranks > 1, key="KEY"
     )
     assert plan.resolved.release
-    devices = container_gpus(gpus, loaded.hardware.count)
-    served = container(deployment, plan.resolved.release.image, devices, container_user(daemon))
-    return {**built, "deploy": served.run("--detach")}
+    devices = container_gpus(gpus, loaded.hardware.count, by.devices)
+    served = container(deployment, plan.resolved.release.image, devices)
+    return {**built, "deploy": words(served, by, detach=True)}
+
+
+DOCKER_OF_ROOT = engine(DOCKERS, infos.DOCKER, SOMEBODY)
 
 
 @pytest.fixture
 def somebody(monkeypatch: pytest.MonkeyPatch, hub_cache: Path) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
-    monkeypatch.setattr(os, "getgid", lambda: 1001)
     monkeypatch.setenv("TRTSPEC_CACHE", "/home/somebody/.cache/trtspec")
 
 
 @pytest.mark.usefixtures("somebody")
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("by", "release"),
+    [*((DOCKER_OF_ROOT, release) for release in RELEASES), (engine(*KINDS["podman, rootless"]), DEFAULT)],
+    ids=lambda value: value.program.name if isinstance(value, ContainerEngine) else value,
+)
 @pytest.mark.parametrize("name", ["llama-3.1-8b-h100", "llama-3.3-70b-2xh100"])
-def test_lines(name: str, release: str, tmp_path: Path) -> None:
+def test_lines(name: str, by: ContainerEngine, release: str, tmp_path: Path) -> None:
     shown = ""
-    for what, argv in lines(name, release, tmp_path).items():
-        words = " ".join(argv).split(" --")
-        shown += f"{what}:\n{words[0]}\n" + "".join(f"    --{word}\n" for word in words[1:])
-    golden = GOLDEN / f"{name}_{release}.txt"
+    for what, argv in lines(name, release, tmp_path, by).items():
+        first, *options = options_of(argv)
+        shown += f"{what}:\n{first}\n" + "".join(f"    --{option}\n" for option in options)
+    check(GOLDEN / by.program.name / f"{name}_{release}.txt", shown)
+
+
+@pytest.mark.usefixtures("somebody")
+def test_what_a_machine_changes(tmp_path: Path) -> None:
+    """Against docker's line for the server, as it is where root runs docker."""
+    name = "llama-3.3-70b-2xh100"
+    usual = options_of(lines(name, DEFAULT, tmp_path, DOCKER_OF_ROOT)["deploy"])
+    shown = ""
+    for kind, found in KINDS.items():
+        options = options_of(lines(name, DEFAULT, tmp_path, engine(*found))["deploy"])
+        shown += f"{kind}:\n"
+        shown += "".join(f"    without --{option}\n" for option in usual[1:] if option not in options)
+        shown += "".join(f"    with --{option}\n" for option in options[1:] if option not in usual)
+    check(GOLDEN / "kinds.txt", shown)
+
+
+def options_of(argv: tuple[str, ...]) -> list[str]:
+    return " ".join(argv).split(" --")
+
+
+def check(golden: Path, shown: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(shown)
     assert shown == golden.read_text()
@@ -120,7 +182,7 @@ def daemon(socket: Path) -> Iterator[list[Any]]:
 @pytest.mark.usefixtures("somebody")
 def test_docker_understands_them(tmp_path: Path) -> None:
     environment = {"DOCKER_HOST": f"unix://{tmp_path}/docker.sock", "HOME": str(tmp_path)}
-    found = lines("llama-3.3-70b-2xh100", "1.2.1", tmp_path)
+    found = lines("llama-3.3-70b-2xh100", "1.2.1", tmp_path, DOCKER_OF_ROOT)
     with daemon(tmp_path / "docker.sock") as asked:
         for argv in found.values():
             command = [str(DOCKER), *argv[1:]]

@@ -1,4 +1,4 @@
-"""A container, as the words of `docker run`; pure."""
+"""A container, as the words of `docker run` or `podman run`; pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.docker.command import DOCKER
+from trtspec.containers.cdi import KIND
+from trtspec.containers.engine import ContainerEngine
 
 SHARED_MEMORY = "8g"
-"""The size of /dev/shm, which NCCL and Triton's Python backend use; docker's 64 MB are too little."""
+"""The size of /dev/shm, which NCCL and Triton's Python backend use; the usual 64 MB are too little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A command that docker runs in the container every ten seconds.
+    """A command that is run in the container every ten seconds.
 
     Failures in the first `start_s` seconds do not count.
     """
@@ -40,10 +41,10 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container that runs `command` in `image`, with `folder` as working directory.
+    """A container that runs `command` in `image`, with `folder` as working directory, as this user.
 
-    `gpus` are UUIDs or numbers of GPUs; it is empty for no GPU. `user` is "uid:gid", None for the image's
-    own, which is root. `publish` has the values of docker's option of this name, "host:port:port".
+    `gpus` are the names by which the engine knows them; it is empty for no GPU. `publish` has the values of
+    the option of this name, "host:port:port".
     """
 
     image: str
@@ -52,40 +53,52 @@ class Container:
     folder: Path
     mounts: tuple[Mount, ...]
     gpus: tuple[str, ...] = ()
-    user: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     publish: tuple[str, ...] = ()
     health: Health | None = None
 
-    def run(self, *how: str) -> tuple[str, ...]:
-        """Returns the words of the line that runs it; `how` are further options of `docker run`."""
-        words: list[str] = [DOCKER, "run", *how, "--init", "--pull", "never", "--name", self.name]
+    def run(self, engine: ContainerEngine, *how: str) -> tuple[str, ...]:
+        """Returns the words of the line that runs it, the program first; `how` are further options."""
+        words: list[str] = [engine.program.name, "run", *how]
+        words += ["--init", "--pull", "never", "--name", self.name]
         for key, value in self.labels.items():
             words += ["--label", f"{key}={value}"]
-        if self.gpus:
-            words += ["--gpus", _csv([f"device={','.join(self.gpus)}"])]
+        words += self._devices(engine)
         # Triton needs no capabilities, nor do MPI and NCCL between processes of one user. Logs are bounded so
         # that they do not fill the disk.
         words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
-        words += ["--log-driver", "json-file", "--log-opt", "max-size=50m", "--log-opt", "max-file=3"]
+        if engine.labels:
+            # NVIDIA's way too: a label that lets containers in would have to be written on every file of a
+            # build that may be in a home, and the devices of GPUs have another all the same.
+            words += ["--security-opt", "label=disable"]
+        words += engine.program.dialect.log
         # NVIDIA starts its images of TensorRT-LLM with these limits.
-        words += ["--shm-size", SHARED_MEMORY, "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
-        environment = dict(self.environment)
-        if self.user:
-            words += ["--user", self.user]
-            # The image does not know this user, and Python asks for the name and the home of whoever runs it.
-            environment |= {"HOME": "/tmp", "USER": "trtspec"}  # noqa: S108
-        for key, value in environment.items():
+        words += ["--shm-size", SHARED_MEMORY]
+        if engine.memlock is not None:
+            words += ["--ulimit", f"memlock={engine.memlock}"]
+        words += ["--ulimit", "stack=67108864"]
+        if engine.may_remap:
+            words += ["--userns", "host"]
+        words += ["--user", engine.user]
+        # The image need not know this user, and Python asks for the name and the home of whoever runs it.
+        for key, value in {**self.environment, "HOME": "/tmp", "USER": "trtspec"}.items():  # noqa: S108
             words += ["--env", f"{key}={value}"]
         for mount in self.mounts:
             fields = ["type=bind", f"src={mount.folder}", f"dst={mount.folder}"]
             words += ["--mount", _csv([*fields, "readonly"] if mount.read_only else fields)]
-        if self.health:
+        if self.health and engine.checks_health:
             words += self.health.words()
         for address in self.publish:
             words += ["--publish", address]
         return (*words, "--workdir", str(self.folder), self.image, *self.command)
+
+    def _devices(self, engine: ContainerEngine) -> list[str]:
+        if not self.gpus:
+            return []
+        if not engine.program.dialect.takes_cdi:
+            return ["--gpus", _csv([f"device={','.join(self.gpus)}"])]
+        return [word for gpu in self.gpus for word in ("--device", f"{KIND}={gpu}")]
 
 
 def name_for(what: str, folder: Path) -> str:
@@ -94,7 +107,7 @@ def name_for(what: str, folder: Path) -> str:
 
 
 def _csv(fields: Sequence[str]) -> str:
-    """Returns the fields as one line of CSV, which is how docker reads devices and mounts."""
+    """Returns the fields as one line of CSV, which is how both programs read devices and mounts."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(fields)
     return line.getvalue()

@@ -1,4 +1,4 @@
-"""The states of docker's containers."""
+"""The states of containers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.docker.command import run, run_if_there, signalled
+from trtspec.containers.program import Program, signalled
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """One container; `status` is its exit status, negative for a signal, `created` a time in ISO 8601.
 
-    `health` is "starting", "healthy" or "unhealthy", "" without a check. `restarts` is how often docker has
-    started the container again, and `is_restarting` whether docker is about to.
+    `health` is "starting", "healthy" or "unhealthy", "" without a check. `restarts` is how often it has been
+    started again, and `is_restarting` whether it is about to be.
     """
 
     id: str
@@ -30,24 +30,24 @@ class State:
     labels: Mapping[str, str]
 
 
-def find_state(name: str) -> State | None:
+def find_state(program: Program, name: str) -> State | None:
     """Returns the state of the container with this name or id; None where there is none."""
-    found = run_if_there("container", "inspect", name)
+    found = program.run_if_there("container", "inspect", name)
     return _state(json.loads(found)[0]) if found else None
 
 
-def find_states(label: str) -> list[State]:
+def find_states(program: Program, label: str) -> list[State]:
     """Returns the state of every container with this label, ended or not."""
-    ids = run("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}").split()
-    return [state for name in ids if (state := find_state(name))]
+    ids = program.run("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}").split()
+    return [state for name in ids if (state := find_state(program, name))]
 
 
-def remove(container_id: str) -> None:
+def remove(program: Program, container_id: str) -> None:
     """Ends and removes the container, if there is one.
 
     It takes no name, since that may be another container's by now.
     """
-    run_if_there("rm", "--force", container_id)
+    program.run_if_there(*program.dialect.remove, container_id)
 
 
 def _state(content: Mapping[str, Any]) -> State:
@@ -59,7 +59,7 @@ def _state(content: Mapping[str, Any]) -> State:
         is_running=state["Running"],
         status=signalled(state["ExitCode"]),
         created=content["Created"],
-        health=state.get("Health", {}).get("Status", ""),
+        health=(state.get("Health") or {}).get("Status", ""),
         restarts=content["RestartCount"],
         is_restarting=state["Restarting"],
         labels=config["Labels"] or {},
