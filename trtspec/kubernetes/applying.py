@@ -34,20 +34,26 @@ class Pruned:
     left: tuple[Ref, ...]
 
 
-def check(cluster: Cluster, manifests: Sequence[Manifest], labels: Mapping[str, str], *, force: bool) -> None:
+def check(
+    cluster: Cluster, manifests: Sequence[Manifest], labels: Mapping[str, str], *, force: bool
+) -> list[RefusedByCluster]:
     """Asks the cluster whether it would take every object; changes nothing.
 
-    Raises `ClusterError` for an object that is there and has not these labels, and else the first
+    Returns a refusal for each object of a kind that the cluster lacks and that nothing else needs. Raises
+    `ClusterError` for an object that is there and has not these labels, and else the first
     `RefusedByCluster`, whose `lines` tell of the others. A webhook that cannot be asked without consequences
     is left for when it counts.
     """
     refused: list[RefusedByCluster] = []
+    lacking: list[RefusedByCluster] = []
     for manifest in in_order(manifests):
         try:
             _check_ours(cluster, ref_of(manifest), labels)
             _apply(cluster, manifest, force=force, dry_run=True)
         except RefusedByCluster as error:
-            if not error.answer.has_no_dry_run:
+            if error.answer.lacks_kind and ref_of(manifest).resource.only_seen_by_others:
+                lacking.append(error)
+            elif not error.answer.has_no_dry_run:
                 refused.append(error)
     if refused:
         first, *others = refused
@@ -55,6 +61,7 @@ def check(cluster: Cluster, manifests: Sequence[Manifest], labels: Mapping[str, 
         told = {each.problem: each for each in reversed(others) if each.problem != first.problem}
         first.lines = tuple(f"{each.subject}: {each.problem}" for each in reversed(told.values()))
         raise first
+    return lacking
 
 
 def apply(

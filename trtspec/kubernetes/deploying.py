@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from trtspec.errors import ClusterError
 from trtspec.kubernetes import applying, waiting
 from trtspec.kubernetes.applying import Pruned
 from trtspec.kubernetes.cluster import Cluster, Manifest
@@ -20,6 +21,10 @@ from trtspec.kubernetes.workloads import WORKLOADS
 
 class Talk(Protocol):
     """Is told what becomes of a deployment."""
+
+    def left_out(self, error: ClusterError) -> None:
+        """Called for an object that the cluster does not know, and that nothing else needs."""
+        ...
 
     def applying(self, number: int) -> AbstractContextManager[Callable[[int, str], None]]:
         """Returns a context to apply so many objects in; it yields what to call for each."""
@@ -53,10 +58,14 @@ def deploy(cluster: Cluster, made: Deployment, talk: Talk, *, force: bool) -> Pr
 
     What pods of before an update need is taken away only when none of these is left.
     """
-    applying.check(cluster, made.manifests, made.labels, force=force)
-    with talk.applying(len(made.manifests)) as advance:
-        applying.apply(cluster, made.manifests, made.labels, force=force, advance=advance)
-    workloads = [ref for each in made.manifests if (ref := ref_of(each)).resource in WORKLOADS]
+    lacking = applying.check(cluster, made.manifests, made.labels, force=force)
+    for error in lacking:
+        talk.left_out(error)
+    subjects = {error.subject for error in lacking}
+    wanted = [each for each in made.manifests if str(ref_of(each)) not in subjects]
+    with talk.applying(len(wanted)) as advance:
+        applying.apply(cluster, wanted, made.labels, force=force, advance=advance)
+    workloads = [ref for each in wanted if (ref := ref_of(each)).resource in WORKLOADS]
     with talk.waiting() as listener:
         waiting.wait(cluster, workloads, made.labels, made.patience_s, listener)
-    return applying.prune(cluster, made.manifests, made.labels)
+    return applying.prune(cluster, wanted, made.labels)

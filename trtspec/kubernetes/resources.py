@@ -9,12 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object; `owner` is the project that brings it to a cluster, None for Kubernetes itself."""
+    """A kind of object; `owner` is the project that brings it to a cluster, None for Kubernetes itself.
+
+    One that is `only_seen_by_others` can be left out where a cluster lacks it: nothing else needs it.
+    """
 
     api_version: str
     kind: str
     plural: str
     owner: str | None = None
+    only_seen_by_others: bool = False
 
     def path(self, namespace: str, name: str = "") -> str:
         """Returns the path of one object at the API server, or of all in the namespace."""
@@ -23,6 +27,7 @@ class Resource:
         return f"{root}/{self.api_version}/namespaces/{namespace}/{self.plural}{tail}"
 
 
+_OPERATOR = "the Prometheus Operator"
 POD = Resource("v1", "Pod", "pods")
 EVENT = Resource("v1", "Event", "events")
 CONFIG_MAP = Resource("v1", "ConfigMap", "configmaps")
@@ -55,8 +60,8 @@ APPLIED = (
     ARGO_ROLLOUT,
     JOB,
     *AUTOSCALERS,
-    Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", "the Prometheus Operator"),
-    Resource("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", "the Prometheus Operator"),
+    Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", _OPERATOR, True),
+    Resource("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", _OPERATOR, True),
     Resource(
         "inference.networking.k8s.io/v1",
         "InferencePool",

@@ -77,6 +77,9 @@ class Talk:
     def __init__(self) -> None:
         self.has_applied = False
 
+    def left_out(self, error: ClusterError) -> None:
+        out.warning(f"{error.subject} is left out: {error.problem}")
+
     @contextmanager
     def applying(self, number: int) -> Iterator[Callable[[int, str], None]]:
         self.has_applied = True

@@ -22,14 +22,17 @@ TEXT = (RECIPES / "llama-3.1-8b-h100.yaml").read_text()
 SECTION = "kubernetes: {{name: llama, image: 'reg/trtspec:1', replicas: {replicas}, store: '{store}'}}\n"
 
 
+BLOCK = "kubernetes:\n  name: llama\n  image: reg/trtspec:1\n  replicas: {replicas}\n  store: '{store}'\n"
+
+
 class Cli:
     """Calls `trtspec` in a folder with a recipe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def recipe(self, replicas: int = 2, more: str = "") -> None:
-        text = TEXT + SECTION.format(replicas=replicas, store=STORE) + more
+    def recipe(self, replicas: int = 2, more: str = "", section: str = SECTION) -> None:
+        text = TEXT + section.format(replicas=replicas, store=STORE) + more
         (self._folder / "recipe.yaml").write_text(text)
 
     def __call__(self, *words: str, status: int = 0) -> CompletedProcess[str]:
@@ -80,7 +83,7 @@ def test_a_deployment_from_first_to_last(cli: Cli, emulator: Emulator) -> None:
 
 def test_what_is_no_longer_rendered_goes_when_no_pod_needs_it(cli: Cli, emulator: Emulator) -> None:
     cli.deploy()
-    (old,) = emulator.names("configmaps")
+    (old,) = recipes(emulator)
     seen: list[set[str]] = []
     emulator.at_time = lambda now: seen.append(set(emulator.names("configmaps")))
     cli.recipe(more="# another text\n")
@@ -88,8 +91,40 @@ def test_what_is_no_longer_rendered_goes_when_no_pod_needs_it(cli: Cli, emulator
     assert f"configmap/{old} is no longer part of it, and was deleted" in said
     # Pods of before the update have it until the last of them is gone.
     assert all(old in each for each in seen)
-    assert old not in emulator.names("configmaps")
-    assert len(emulator.names("configmaps")) == 1
+    assert old not in recipes(emulator)
+    assert len(recipes(emulator)) == 1
+
+
+def recipes(emulator: Emulator) -> list[str]:
+    return [name for name in emulator.names("configmaps") if name.startswith("llama-recipe-")]
+
+
+def test_what_only_others_see_may_lack_and_the_rest_may_not(cli: Cli, emulator: Emulator) -> None:
+    assert "podmonitor/llama is left out: this cluster does not have the Prometheus Operator" in cli.deploy()
+    assert "podmonitors" not in {key[1] for key in emulator.stored}
+    emulator.groups.add("monitoring.coreos.com")
+    assert "is left out" not in cli.deploy()
+    assert emulator.names("podmonitors") == ["llama"]
+    scaling = "{max_replicas: 4, by: keda, prometheus: 'http://prometheus:9090'}"
+    cli.recipe(more=f"  autoscaling: {scaling}\n", section=BLOCK)
+    said = cli.deploy("--namespace", NAMESPACE, status=1)
+    assert "scaledobject/llama: this cluster does not have KEDA" in said
+    assert "leave it out of the recipe's kubernetes" in said
+
+
+def test_an_autoscaler_that_is_gone_sets_no_replicas(cli: Cli, emulator: Emulator) -> None:
+    cli.recipe(more="  autoscaling: {max_replicas: 4}\n", section=BLOCK)
+    cli.deploy()
+    assert emulator.names("horizontalpodautoscalers") == ["llama"]
+    assert "replicas" not in emulator.manifest("deployments", "llama")["spec"]
+    cli.recipe()
+    gone: list[bool] = []
+    emulator.at_apply = lambda manifest: gone.append(
+        "llama" not in emulator.names("horizontalpodautoscalers")
+    )
+    cli.deploy()
+    # It is deleted behind the checks, and before anything is applied.
+    assert gone == [False] * (len(gone) // 2) + [True] * (len(gone) // 2)
 
 
 def test_volume_claims_are_left_with_their_engines(cli: Cli, emulator: Emulator) -> None:
