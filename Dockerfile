@@ -22,17 +22,16 @@ RUN python3 -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 FROM ${PYTHON_IMAGE} AS torch
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-SHELL ["/bin/sh", "-euc"]
 # hadolint ignore=DL3008
-RUN apt-get update; \
-    apt-get install --yes --no-install-recommends tini; \
-    rm -rf /var/lib/apt/lists/*
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends tini \
+    && rm -rf /var/lib/apt/lists/*
 # Of the pytriton wheel only its tritonserver is used, so what its Python API needs is not installed.
 # hadolint ignore=DL3013
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=constraints.txt,target=/constraints.txt \
-    python3 -m pip install --no-cache-dir --constraint /constraints.txt "$(echo /wheels/*.whl)[torch,s3,gcs]"; \
-    python3 -m pip install --no-cache-dir --constraint /constraints.txt --no-deps nvidia-pytriton
+    python3 -m pip install --no-cache-dir --constraint /constraints.txt "$(echo /wheels/*.whl)[torch,s3,gcs]" \
+    && python3 -m pip install --no-cache-dir --constraint /constraints.txt --no-deps nvidia-pytriton
 ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 WORKDIR /tmp
 USER 1000:1000
@@ -42,20 +41,19 @@ CMD ["trtspec", "--help"]
 FROM ${TRITON_IMAGE} AS tensorrt_llm
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-SHELL ["/bin/sh", "-euc"]
 USER 0
 # hadolint ignore=DL3008
-RUN apt-get update; \
-    apt-get install --yes --no-install-recommends tini; \
-    rm -rf /var/lib/apt/lists/*
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends tini \
+    && rm -rf /var/lib/apt/lists/*
 # An environment of its own, which sees NVIDIA's packages and changes none of them, and is not on PATH: the
 # interpreter in Triton's Python backend takes the packages of the python3 that it finds there.
 # hadolint ignore=DL3013
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    python3 -m venv --without-pip --system-site-packages /opt/trtspec; \
-    PIP_CONSTRAINT='' python3 -m pip --python /opt/trtspec/bin/python install --no-cache-dir \
-      "$(echo /wheels/*.whl)[s3,gcs]"; \
-    ln -s /opt/trtspec/bin/trtspec /usr/local/bin/trtspec
+    python3 -m venv --without-pip --system-site-packages /opt/trtspec \
+    && PIP_CONSTRAINT='' python3 -m pip --python /opt/trtspec/bin/python install --no-cache-dir \
+      "$(echo /wheels/*.whl)[s3,gcs]" \
+    && ln -s /opt/trtspec/bin/trtspec /usr/local/bin/trtspec
 ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 WORKDIR /tmp
 USER 1000:1000

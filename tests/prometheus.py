@@ -8,6 +8,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,22 @@ def tool(name: str) -> str:
 
 
 class Prometheus:
-    """A Prometheus that scrapes one server every half second, with rules of these texts."""
+    """A Prometheus that scrapes one server every half second, with rules of these texts.
 
-    def __init__(self, folder: Path, target: str, port: int, rules: str) -> None:
+    The values that it scrapes have these `labels`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        target: str,
+        port: int,
+        rules: str,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         (folder / "rules.yaml").write_text(rules)
-        scrape = {"job_name": "trtspec", "static_configs": [{"targets": [target]}]}
+        targets = {"targets": [target], "labels": labels or {}}
+        scrape = {"job_name": "trtspec", "static_configs": [targets]}
         config = {
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [str(folder / "rules.yaml")],

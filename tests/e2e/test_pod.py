@@ -23,15 +23,16 @@ from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports, wait_un
 from tests.fakes.kubelet import Pod, needs_sandbox
 from tests.processes import command_line, command_lines
 from tests.prometheus import Prometheus
-from trtspec.monitoring.files import scaling
 from trtspec.monitoring.scrape import parse
 
 NODE = "/var/lib/trtspec"
 SECTION = f"""
 kubernetes:
   image: registry.example/trtspec:0.1.0-torch
+  namespace: llm
   cache: {{kind: host_path, path: {NODE}}}
   secrets: {{store: engines}}
+  autoscaling: {{by: keda, max_replicas: 4, prometheus: "http://prometheus:9090"}}
 """
 STREAMS = 64
 PATH = "/v2/models/speculative_llm/generate_stream"
@@ -46,6 +47,9 @@ class Cluster:
     node: Path
     folder: Path
     pods: list[Pod] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [document for document in self.documents if document["kind"] == kind]
 
     def pod(self) -> Pod:
         number = len(self.pods) + 1
@@ -169,21 +173,32 @@ def test_probes_tell_of_a_ready_server_and_its_logs_are_json(pod: Pod) -> None:
     assert "speculative_llm is ready" in [line["message"] for line in lines]
 
 
-def test_the_metric_of_autoscaling_moves_with_the_load(pod: Pod, tmp_path: Path, until: Until) -> None:
-    """As the rules are shipped; the labels are those that a PodMonitor gives."""
-    target = f"{pod.address}:{pod.ports['metrics']}"
-    prometheus = Prometheus(tmp_path, target, free_ports()[0], scaling())
-    requests, kv = "trtspec:requests_per_place:ratio", "trtspec:kv_cache_usage:ratio"
+def test_what_the_autoscaler_asks_moves_with_the_load(
+    cluster: Cluster, pod: Pod, tmp_path: Path, until: Until
+) -> None:
+    """The manifests' rules and queries; the labels are those that the PodMonitor's operator gives."""
+    (rules,) = cluster.of("PrometheusRule")
+    (monitor,) = cluster.of("PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (job,) = endpoint["relabelings"]
+    target = f"{pod.address}:{pod.ports[endpoint['port']]}"
+    labels = {"namespace": "llm", "pod": "tiny-1", job["targetLabel"]: job["replacement"]}
+    prometheus = Prometheus(tmp_path, target, free_ports()[0], json.dumps(rules["spec"]), labels)
+    (scaler,) = cluster.of("ScaledObject")
+    asked = [trigger["metadata"] for trigger in scaler["spec"]["triggers"]]
+    requests, kv = (each["query"] for each in asked)
+    bound = float(asked[0]["threshold"])
     try:
         until(lambda: prometheus.value(requests) == 0, "an idle server seen")
         with ThreadPoolExecutor(STREAMS) as pool:
-            asked = [pool.submit(_stream, pod, number, 60) for number in range(STREAMS)]
-            # 16 places.
-            until(lambda: (prometheus.value(requests) or 0) > 2, "more wanted than there are places")
+            answers = [pool.submit(_stream, pod, number, 60) for number in range(STREAMS)]
+            until(lambda: (prometheus.value(requests) or 0) > 2 * bound, "more than two servers wanted")
             until(lambda: (prometheus.value(kv) or 0) > 0, "texts in the KV cache")
-            ends = [each.result() for each in asked]
+            ends = [each.result() for each in answers]
         assert [end.status for end in ends] == [200] * STREAMS
         until(lambda: prometheus.value(requests) == 0, "an idle server again")
+        groups = prometheus.get("rules")["groups"]
+        assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
     finally:
         prometheus.end()
 
@@ -216,7 +231,19 @@ def test_no_request_is_lost_when_the_pod_ends(pod: Pod, until: Until) -> None:
             if end.status != 200:
                 is_over.wait(0.1)
 
-    with ThreadPoolExecutor(STREAMS) as pool:
+    def ask_openai() -> tuple[int, str | None]:
+        """How OpenAI's API refuses who should connect again, and so come to another pod."""
+        while not is_over.is_set():
+            with closing(HTTPConnection(pod.address, pod.ports["openai"], timeout=120)) as line:
+                body = json.dumps({"model": "speculative_llm", "prompt": "a", "max_tokens": 1})
+                line.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+                answer = line.getresponse()
+                if answer.headers["Connection"] == "close":
+                    return answer.status, answer.headers["Retry-After"]
+        raise AssertionError("never refused so")
+
+    with ThreadPoolExecutor(STREAMS + 1) as pool:
+        refusal = pool.submit(ask_openai)
         asked = [pool.submit(ask, number) for number in range(STREAMS)]
         until(lambda: _gauge(pod, "num_requests_running") == 16, "all places taken")
         status, seconds = pod.terminate()
@@ -233,6 +260,7 @@ def test_no_request_is_lost_when_the_pod_ends(pod: Pod, until: Until) -> None:
     assert len(served) >= STREAMS
     assert all(end.is_whole for end in served), [end for end in served if not end.is_whole][:3]
     assert refused
+    assert refusal.result() == (503, "1")
     assert all(end.retry_after == "1" for end in refused)
     # By the time that nobody listens, nobody is served.
     assert len(served) + len(refused) + sum(end.status == 0 for end in ends) == len(ends)
