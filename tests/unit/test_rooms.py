@@ -23,7 +23,7 @@ FLOORS = (
     {"steps"},
     {"build"},
     {"rollout", "bench", "jobs"},
-    {"kubernetes"},
+    {"kubernetes", "slurm"},
     {"ci", "report", "verify"},
     {"tune"},
     {"distill"},

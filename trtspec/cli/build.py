@@ -1,7 +1,8 @@
-"""`trtspec build`: from a recipe to a build directory."""
+"""`trtspec build`: from a recipe to a build directory, here or in the jobs of a cluster."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -13,7 +14,6 @@ from trtspec.terminal.options import (
     DryRunOption,
     JsonOption,
     OutputOption,
-    RecipeArgument,
     ReportOption,
     StoreOption,
 )
@@ -30,11 +30,17 @@ EXAMPLES = (
     "trtspec build recipe.yaml --container",
     "trtspec build recipe.yaml --store s3://engines/llama",
     "trtspec build recipe.yaml --dry-run",
+    "trtspec build recipes/*.yaml --on slurm --store s3://engines",
 )
 
 
 def build(
-    recipe: RecipeArgument,
+    recipes: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RECIPE...", help="The recipe, a YAML file; several with --on.", show_default=False
+        ),
+    ],
     output: OutputOption = None,
     backend: BackendOption = None,
     container: Annotated[
@@ -52,11 +58,35 @@ def build(
         str | None,
         typer.Option("--key", metavar="KEY", help="Make only what stores know by this key, or fail."),
     ] = None,
+    on: Annotated[
+        Literal["slurm"] | None,
+        typer.Option("--on", help="Build what the store lacks in jobs of this cluster."),
+    ] = None,
+    on_interrupt: Annotated[
+        Literal["leave", "cancel"],
+        typer.Option("--on-interrupt", help="With --on: what becomes of the jobs on Ctrl-C."),
+    ] = "leave",
     dry_run: DryRunOption = False,
     report: ReportOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Convert, build the engines, write the repository."""
+    """Convert, build the engines, write the repository.
+
+    With --on there is a job for each engine that the store lacks, and one for each recipe that puts the whole
+    into the store. A second call finds the jobs that wait or run.
+    """
+    if on:
+        _refuse({"--container": container, "--only": only, "--key": key, "--report": report})
+        if not store:
+            raise typer.BadParameter("jobs leave what they make in a store: --store URL", param_hint="--on")
+        from trtspec.terminal.build_on import build_on
+
+        flags = {"output": output, "engine.backend": backend}
+        cancels = on_interrupt == "cancel"
+        build_on(on, recipes, flags, store, cancels=cancels, dry_run=dry_run, json=json)
+        return
+    if len(recipes) > 1:
+        raise typer.BadParameter("one here; several are for the jobs of a cluster: --on")
     if until != "build" and not only:
         raise typer.BadParameter("it is for one engine: --only", param_hint="--until")
     if dry_run and report:
@@ -70,7 +100,7 @@ def build(
     from trtspec.steps.stages import Stage, up_to
     from trtspec.store.store import Store
 
-    stage = Stage(until)
+    (recipe,), stage = recipes, Stage(until)
     engines = Store(store) if store else None
     flags = {"output": output, "engine.backend": backend}
     if only and only not in load(recipe).recipe.models:
@@ -114,3 +144,9 @@ def build(
         run_steps(made, up_to(made.steps, stage), watch, json=json)
         if pushes:
             print_pushed(push_build(pushes, made.own_steps, made.resolved, watch, only))
+
+
+def _refuse(options: dict[str, object]) -> None:
+    for name, value in options.items():
+        if value:
+            raise typer.BadParameter("it is for a build on this machine", param_hint=name)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic, sleep
 from typing import Protocol
 
+from trtspec.errors import UnavailableError
 from trtspec.jobs.job import Job
 from trtspec.jobs.scheduler import Scheduler
 from trtspec.jobs.standing import Standing
@@ -14,6 +15,7 @@ from trtspec.jobs.state import JobState, Phase
 from trtspec.store.store import Store
 
 _SHORTEST_S, _LONGEST_S = 1.0, 10.0
+_PATIENCE_S = 600.0  # a controller is restarted within it
 
 
 class Listener(Protocol):
@@ -31,20 +33,19 @@ class Listener(Protocol):
         """Called each time that the scheduler has been asked."""
         ...
 
+    def unanswered(self, error: UnavailableError) -> None:
+        """Called when the scheduler could not be asked, and will be asked again."""
+        ...
 
-def follow(
-    standing: Standing,
-    scheduler: Scheduler,
-    store: Store,
-    listener: Listener,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
+
+def follow(standing: Standing, scheduler: Scheduler, store: Store, listener: Listener) -> None:
     """Submits what is not there yet and returns when every job is over, well or not.
 
     The scheduler is asked once a second at first and every ten seconds later. Ctrl-C leaves the jobs as they
-    are. Raises what the scheduler raises, and StoreError.
+    are. A scheduler that has once answered may be silent for ten minutes. Raises what the scheduler raises,
+    and StoreError.
     """
-    begin = time.monotonic()
+    begin = answered = monotonic()
     for name, job_id in scheduler.find(standing.jobs).items():
         standing.has(name, job_id, was_there=True)
         listener.found(standing.jobs[name], job_id)
@@ -53,16 +54,21 @@ def follow(
             standing.has(job.name, scheduler.submit(job, standing.ids_before(job)))
             listener.submitted(job, standing.ids[job.name])
         running = standing.running
-        states = {
-            job_id: _settled(running[job_id], state, store)
-            for job_id, state in scheduler.states(running).items()
-        }
+        try:
+            said = scheduler.states(running)
+            answered = monotonic()
+        except UnavailableError as error:
+            if monotonic() - answered > _PATIENCE_S:
+                raise
+            listener.unanswered(error)
+            said = {}
+        states = {job_id: _settled(running[job_id], state, store) for job_id, state in said.items()}
         for job in standing.learn(states):
             listener.changed(job, standing.state(job.name))
         listener.looked()
         if standing.is_over:
             return
-        sleep(min(max((time.monotonic() - begin) / 20, _SHORTEST_S), _LONGEST_S))
+        sleep(min(max((monotonic() - begin) / 20, _SHORTEST_S), _LONGEST_S))
 
 
 def _settled(job: Job, state: JobState, store: Store) -> JobState:

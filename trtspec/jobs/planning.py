@@ -108,11 +108,12 @@ class _Planner:
         )
 
     def _folders(self) -> tuple[Path, ...]:
-        """Returns the folders of the recipe, the builds, the models and the texts, none below another."""
+        """Returns the folders of recipe, builds, models, texts and store, none below another."""
         models = self._wanted.made.facts.models.values()
         texts = [model.dataset.dataset.file.parent for model in models if model.dataset]
         sources = [model.source.folder for model in models]
-        used = {self._loaded.path.absolute().parent, self._output.parent, *sources, *texts}
+        store = [Path(self._store)] if "://" not in self._store else []
+        used = {self._loaded.path.absolute().parent, self._output.parent, *sources, *texts, *store}
         absolute = sorted({path.absolute() for path in used})
         return tuple(path for path in absolute if not any(other in path.parents for other in absolute))
 

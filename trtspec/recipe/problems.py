@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from trtspec.findings import Finding
-from trtspec.recipe import kubernetes
+from trtspec.recipe import kubernetes, slurm
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.yaml_reader import Document, line_of
 
@@ -26,6 +26,15 @@ _PATTERNS = {
     kubernetes.VALUE: "letters, digits and, between these, dots, dashes and underscores",
     kubernetes.QUANTITY: "a quantity: 500m, 2, 64Gi",
     kubernetes.FOLDER: "a folder from the root, with plain names",
+    slurm.TIME: "a time as sbatch has it, in quotes: '4:00:00', '1-12:00:00'",
+    slurm.MOUNT: "two folders from the root, /from:/to, without commas",
+    slurm.WORD: "text without blanks",
+}
+# Keys whose sections have the options of a command.
+_OPTIONS = {
+    "build": "trtllm-build, for example disable,",
+    "options": "sbatch",
+    "gpu_options": "sbatch",
 }
 _WANTED = {
     "string_type": "text",
@@ -44,13 +53,14 @@ def problems_of(error: ValidationError, document: Document) -> list[Finding]:
     for entry in error.errors(include_url=False):
         place = list(map(str, entry["loc"]))
         path = _path(place)
-        if "build" in path[:-1]:
-            path = path[: path.index("build") + 2]
+        options = next((name for name in _OPTIONS if name in path[:-1]), None)
+        if options:
+            path = path[: path.index(options) + 2]
         key = ".".join(path)
         if key in found:
             continue
-        if "build" in path[:-1]:
-            problem, repair = _build_option(entry["input"])
+        if options and entry["type"] != "value_error":
+            problem, repair = _option(entry["input"], _OPTIONS[options])
         else:
             problem, repair = _explain(entry, key, place, document)
         found[key] = Finding(key, problem, repair, line=line_of(key, document.lines))
@@ -58,8 +68,11 @@ def problems_of(error: ValidationError, document: Document) -> list[Finding]:
 
 
 def _path(place: list[str]) -> list[str]:
-    """The keys alone: behind a key of several kinds pydantic names the kind that it took."""
-    return [part for number, part in enumerate(place) if not _kinds(place[:number])]
+    """The keys alone: behind a key of several kinds pydantic names the kind that it took.
+
+    Behind a key that is itself not allowed it says so.
+    """
+    return [part for number, part in enumerate(place) if not _kinds(place[:number]) and part != "[key]"]
 
 
 def _explain(
@@ -110,9 +123,9 @@ def _did_you_mean(value: Any, allowed: list[str]) -> str | None:
     return f"did you mean {near[0]}?" if near else None
 
 
-def _build_option(value: Any) -> tuple[str, str | None]:
+def _option(value: Any, command: str) -> tuple[str, str | None]:
     if value is None:
-        return "has no value", "write what trtllm-build takes, for example disable"
+        return "has no value", f"write what {command} takes"
     return f"found {_found(value)}, but one text, number, true or false is wanted", None
 
 

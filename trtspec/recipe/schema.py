@@ -18,6 +18,7 @@ from trtspec.recipe.fleet import Fleet
 from trtspec.recipe.kubernetes import Kubernetes
 from trtspec.recipe.methods import METHODS, DraftModel, Method
 from trtspec.recipe.section import GpuName, Positive, Section, Share, Text
+from trtspec.recipe.slurm import Slurm
 from trtspec.roles import Role
 
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
@@ -171,7 +172,7 @@ class Hardware(Section):
     count: Positive = Field(default=1, description="GPUs of one server; ignored for gpu: none.")
 
 
-_NOT_BUILT = {"fleet", "kubernetes"}
+_NOT_BUILT = {"fleet", "kubernetes", "slurm"}
 """The sections of a recipe that say nothing of what is built."""
 
 BLS_MODELS = {Role.TARGET: "tensorrt_llm", Role.DRAFT: "tensorrt_llm_draft"}
@@ -232,6 +233,7 @@ class Recipe(Section):
     kubernetes: Kubernetes = Field(
         default=Kubernetes(), description="How trtspec deploy --kubernetes serves it on a cluster."
     )
+    slurm: Slurm = Field(default=Slurm(), description="What trtspec build --on slurm asks Slurm for.")
     fleet: Fleet = Field(default=Fleet(), description="What trtspec plan --fleet reckons for.")
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.command_line import trtspec
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.jobs.conftest import Look
+from trtspec.errors import UnavailableError
 from trtspec.jobs.following import cancel, follow
 from trtspec.jobs.job import Job
 from trtspec.jobs.planning import plan_jobs
@@ -39,6 +41,9 @@ class Heard:
     def looked(self) -> None:
         self.events.append("looked")
 
+    def unanswered(self, error: UnavailableError) -> None:
+        self.events.append(str(error))
+
     def _hear(self, what: str, job: Job) -> None:
         self.events.append(f"{job.title.partition(' ')[2]} {what}")
 
@@ -48,9 +53,14 @@ def standing(h200_recipe: Path, wanted: Look) -> Standing:
     return Standing(plan_jobs([wanted(h200_recipe)], "s3://engines", shares_files=True))
 
 
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtspec.jobs.following.sleep", lambda _: None)
+
+
 def followed(standing: Standing, scheduler: FakeScheduler, store: Store) -> list[str]:
     heard = Heard()
-    follow(standing, scheduler, store, heard, sleep=lambda _: None)
+    follow(standing, scheduler, store, heard)
     return heard.events
 
 
@@ -127,14 +137,17 @@ def test_a_job_that_only_prepares_may_be_forgotten(standing: Standing, store: St
     assert standing.failed == []
 
 
-def test_ctrl_c_leaves_the_jobs_and_they_can_be_cancelled(standing: Standing, store: Store) -> None:
+def test_ctrl_c_leaves_the_jobs_and_they_can_be_cancelled(
+    standing: Standing, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scheduler = FakeScheduler(lambda job: JobState(Phase.RUNS, node="n1"))
 
     def pressed(_: float) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("trtspec.jobs.following.sleep", pressed)
     with pytest.raises(KeyboardInterrupt):
-        follow(standing, scheduler, store, Heard(), sleep=pressed)
+        follow(standing, scheduler, store, Heard())
     assert scheduler.cancelled == []
     ids = [f"id-{number}" for number in range(5)]
     assert cancel(standing, scheduler) == ids
@@ -145,13 +158,54 @@ def test_it_is_asked_less_and_less_often(
     standing: Standing, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, waits = [0.0], list[float]()
-    monkeypatch.setattr("trtspec.jobs.following.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("trtspec.jobs.following.monotonic", lambda: now[0])
 
     def sleep(seconds: float) -> None:
         waits.append(seconds)
         now[0] += seconds
 
     scheduler = FakeScheduler(lambda job: DONE if now[0] > 1000 else JobState(Phase.RUNS))
-    follow(standing, scheduler, store, Heard(), sleep)
+    monkeypatch.setattr("trtspec.jobs.following.sleep", sleep)
+    follow(standing, scheduler, store, Heard())
     assert waits[:2] == [1.0, 1.0]
     assert max(waits) == waits[-1] == 10.0
+
+
+def silent(scheduler: FakeScheduler, now: list[float], until: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the scheduler silent from its second answer on, until so many seconds have gone."""
+    answers, states = [0], scheduler.states
+
+    def asked(jobs: Mapping[str, Job]) -> Mapping[str, JobState]:
+        answers[0] += 1
+        if answers[0] > 1 and now[0] < until:
+            raise UnavailableError("Slurm", "its controller does not answer")
+        return states(jobs)
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(scheduler, "states", asked)
+    monkeypatch.setattr("trtspec.jobs.following.sleep", sleep)
+    monkeypatch.setattr("trtspec.jobs.following.monotonic", lambda: now[0])
+
+
+def test_a_controller_may_be_restarted_meanwhile(
+    standing: Standing, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, heard = [0.0], Heard()
+    scheduler = FakeScheduler(lambda job: DONE if now[0] > 500 else JobState(Phase.RUNS))
+    silent(scheduler, now, 500, monkeypatch)
+    follow(standing, scheduler, store, heard)
+    assert "Slurm: its controller does not answer" in heard.events
+    assert standing.failed == []
+
+
+def test_one_that_never_answers_again_ends_it(
+    standing: Standing, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    scheduler = FakeScheduler(lambda job: JobState(Phase.RUNS))
+    silent(scheduler, now, 1e9, monkeypatch)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        follow(standing, scheduler, store, Heard())
+    assert 600 < now[0] < 700

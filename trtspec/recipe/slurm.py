@@ -1,0 +1,73 @@
+"""The recipe's section on Slurm: how `trtspec build --on slurm` asks for nodes. Names are those of sbatch.
+
+The section changes nothing in what is built.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from trtspec.recipe.section import Section, Text
+
+WORD = r"^[^\s\x00-\x1f\x7f]+$"
+Word = Annotated[str, Field(max_length=256, pattern=WORD)]
+# What sbatch takes, but for the bare number of minutes: YAML 1.1 has 4:00:00 for a number too.
+TIME = r"^([0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}|[0-9]+:[0-9]{2}(:[0-9]{2})?)$"
+MOUNT = r"^/[^,:\x00-\x1f\x7f]*:/[^,:\x00-\x1f\x7f]*(:[a-z]+)?$"
+ANY = "any"
+
+OWN = frozenset(
+    {
+        *("account", "array", "chdir", "clusters", "comment", "dependency", "error", "export", "gpus"),
+        *("gpus-per-node", "help", "hold", "input", "job-name", "kill-on-invalid-dep", "nodes", "ntasks"),
+        *("open-mode", "output", "parsable", "partition", "requeue", "test-only", "time", "usage"),
+        *("version", "wait", "wrap"),
+    }
+)
+"""The options of sbatch that trtspec sets itself, or whose effect it would not know of."""
+
+
+def check_option(name: str) -> str:
+    """Returns the long name of an option of sbatch; raises ValueError(problem, repair)."""
+    if name.startswith("-") or not name.replace("-", "").isalnum() or name != name.lower():
+        raise ValueError(f"found {name!r:.80}, which is no long option", "write its name without the dashes")
+    if name in OWN:
+        raise ValueError(f"trtspec sets --{name} itself", "remove this line")
+    return name
+
+
+Option = Annotated[str, AfterValidator(check_option), WithJsonSchema({"type": "string"})]
+Options = dict[Option, bool | int | Text]
+
+
+class Slurm(Section):
+    """What jobs of Slurm ask for; what is left out is the cluster's own default."""
+
+    partition: Word | None = Field(default=None, description="Of jobs with GPUs, and of all others too.")
+    cpu_partition: Word | None = Field(
+        default=None, description="Of jobs without a GPU, which need not wait in the other."
+    )
+    account: Word | None = Field(default=None, description="Whom the time is charged to.")
+    time: Annotated[str, Field(pattern=TIME)] | None = Field(
+        default=None, description="The limit of each job, in quotes: '4:00:00', '1-12:00:00'."
+    )
+    gpu_type: Word | None = Field(
+        default=None,
+        description="What the cluster calls the recipe's GPU; hardware.gpu if left out, and any where it "
+        "has no names for GPUs.",
+    )
+    container_image: Word | None = Field(
+        default=None,
+        description="An image with the recipe's release and trtspec, in which pyxis runs each job: "
+        "registry#name:tag, or the path of a squashfs file.",
+    )
+    container_mounts: list[Annotated[str, Field(pattern=MOUNT)]] = Field(
+        default=[],
+        description="Further folders of the container, /from:/to, beside those of recipe, builds and store.",
+    )
+    options: Options = Field(
+        default={}, description="Further options of sbatch by their long names: {mem: 64G, exclusive: true}."
+    )
+    gpu_options: Options = Field(default={}, description="The same, of jobs with GPUs alone.")
