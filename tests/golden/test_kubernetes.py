@@ -13,7 +13,7 @@ from trtspec.kubernetes.manifests import manifests, to_yaml
 
 LARGE = """\
   namespace: llm
-  image: registry.example.org/trtspec:0.1.0-26.06
+  image: registry.example.org/trtspec:0.1.0-1.2.1
   replicas: 2
   autoscaling: {max_replicas: 4}
   cache: host_path
@@ -22,7 +22,7 @@ LARGE = """\
 """
 KSERVE = """\
   form: kserve
-  image: registry.example.org/trtspec:0.1.0-26.06
+  image: registry.example.org/trtspec:0.1.0-1.2.1
   cache: claim
 """
 

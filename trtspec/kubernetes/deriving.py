@@ -97,7 +97,7 @@ def default_image(recipe: Recipe, version: str) -> str:
     """Returns the name of the image that a recipe gets that names none: no registry has it."""
     if recipe.backend == "torch":
         return f"trtspec:{version}-torch"
-    return f"trtspec:{version}-{release_of(recipe.engine.release).tags[0]}"
+    return f"trtspec:{version}-{release_of(recipe.engine.release).version}"
 
 
 def _gpu(recipe: Recipe) -> GpuChoice | None:

@@ -46,7 +46,7 @@ SECTIONS = {
   gateway: {name: public, namespace: gateways, hostnames: [llm.example.org], endpoint_picker: picker}
   secrets: {store: s3, api_keys: keys, image_pull: [registry]}
   monitoring: {labels: {release: prometheus}}
-  image: registry.example.org/trtspec:0.1.0-26.06
+  image: registry.example.org/trtspec:0.1.0-1.2.1
 """,
     "kserve": """\
   form: kserve
