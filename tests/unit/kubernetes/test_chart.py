@@ -1,0 +1,140 @@
+"""The Helm chart: real Helm must make of its values, object by object, what the renderer makes of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from charts.writer.chart import CHART, written
+from charts.writer.example import EXAMPLE
+from tests import helm
+from tests.unit.kubernetes.builds import EVERY, RECIPES, values
+from tests.unit.kubernetes.value_sets import VALUE_SETS
+from trtspec.cli.app import app
+from trtspec.kubernetes.helm import chart_values
+from trtspec.kubernetes.kinds.base import document
+from trtspec.kubernetes.manifests import dump, manifests
+from trtspec.kubernetes.values import Values
+
+BY_HAND = {"Chart.yaml", "README.md", ".helmignore", "templates/NOTES.txt", "templates/checks.yaml"}
+NAMESPACE = "serving"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_chart_is_what_the_renderer_makes() -> None:
+    """UPDATE_GOLDEN=1 writes it anew, and so does `make chart`."""
+    files = written()
+    if os.environ.get("UPDATE_GOLDEN"):
+        for path, text in files.items():
+            (CHART / path).parent.mkdir(exist_ok=True)
+            (CHART / path).write_text(text, encoding="utf-8")
+    there = {str(path.relative_to(CHART)) for path in CHART.rglob("*") if path.is_file()}
+    assert there == files.keys() | BY_HAND
+    assert {path: (CHART / path).read_text(encoding="utf-8") for path in files} == files
+
+
+def test_lint() -> None:
+    assert "0 chart(s) failed" in helm.run("helm", "lint", CHART, "--strict")
+
+
+def by_helm(name: str, *options: str | Path) -> list[dict[str, Any]]:
+    return helm.objects(helm.run("helm", "template", name, CHART, "--namespace", NAMESPACE, *options))
+
+
+def of(objects: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(thing["kind"], thing["metadata"]["name"]): thing for thing in objects}
+
+
+def rendered(found: Values) -> dict[tuple[str, str], dict[str, Any]]:
+    """What the renderer makes of values, for Helm, which says itself that it manages what it applies."""
+    ours = found.model_copy(update={"managed_by": "Helm", "namespace": NAMESPACE})
+    return of(document(thing) for thing in manifests(ours))
+
+
+def file_of(found: Values) -> Path:
+    file = Path("values.yaml")
+    file.write_text(dump(chart_values(found)), encoding="utf-8")
+    return file
+
+
+def test_defaults() -> None:
+    example = EXAMPLE.model_copy(update={"version": version("trtspec")})
+    assert of(by_helm("llama")) == rendered(example)
+
+
+@pytest.mark.parametrize("recipe", EVERY, ids=lambda path: path.stem)
+def test_every_recipe(recipe: Path) -> None:
+    found = values(recipe, namespace=NAMESPACE)
+    assert of(by_helm(found.name, "--values", file_of(found))) == rendered(found)
+
+
+@pytest.mark.parametrize("section", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_value_sets(section: str) -> None:
+    found = values(RECIPES / "llama-3.3-70b-2xh100.yaml", section, NAMESPACE)
+    assert of(by_helm(found.name, "--values", file_of(found))) == rendered(found)
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.exception
+    return result.stdout
+
+
+def test_the_commands(pair_recipe: Path) -> None:
+    """What `--helm-values` prints has Helm make what `--dry-run` prints."""
+    run("build", pair_recipe, "--store", "store")
+    deploy = ("deploy", pair_recipe, "--kubernetes", "--store", "store", "--namespace", NAMESPACE)
+    Path("values.yaml").write_text(run(*deploy, "--helm-values"))
+    printed = run(*deploy, "--dry-run").replace("managed-by: trtspec", "managed-by: Helm")
+    assert of(by_helm("pair", "--values", "values.yaml")) == of(helm.objects(printed))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("replica=2", "additional properties 'replica' not allowed"),
+        ("replicas=many", "at '/replicas'"),
+        ("times.graceSeconds=-1", "at '/times/graceSeconds': minimum: got -1, want 0"),
+        ("volume.kind=nfs", "at '/volume"),
+        ("storeSecret=a secret", "at '/storeSecret'"),
+    ],
+)
+def test_values_that_are_refused(change: str, complaint: str) -> None:
+    assert complaint in helm.run("helm", "template", "llama", CHART, "--set", change, fails=True)
+
+
+def test_a_name_that_is_too_long() -> None:
+    assert "40 letters" in helm.run("helm", "template", "l" * 41, CHART, fails=True)
+
+
+def test_values_that_are_changed_by_hand() -> None:
+    changes = {
+        "replicas": "3",
+        "nodeSelector.pool": "gpu",
+        "image": "registry.example.com/trtspec@sha256:" + "0" * 64,
+        "storeSecret": "s3-reader",
+        "times.graceSeconds": "120",
+        "gpu": "null",
+    }
+    found = of(by_helm("llama", *(word for item in changes.items() for word in ("--set", "=".join(item)))))
+    spec = found["Deployment", "llama"]["spec"]
+    pod = spec["template"]["spec"]
+    (server,), (puller,) = pod["containers"], pod["initContainers"]
+    assert spec["replicas"] == 3
+    assert pod["nodeSelector"] == {"pool": "gpu"}
+    assert server["image"] == puller["image"] == changes["image"]
+    assert puller["envFrom"] == [{"secretRef": {"name": "s3-reader"}}]
+    assert server["args"][server["args"].index("--grace") + 1] == "120"
+    assert pod["terminationGracePeriodSeconds"] > 120
+    assert server["resources"]["limits"].keys() == {"memory"}
+    assert "nodeAffinity" not in pod["affinity"]
