@@ -21,17 +21,22 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "Rollout": (("spec", "template"),),
 }
-"""Where a kind keeps its pods' templates. A ServingRuntime's `spec` is a pod's as it stands."""
+"""Where a kind keeps its pods' templates."""
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 _PASSWORD_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
 
 
 def pods(objects: Sequence[Object]) -> Iterator[tuple[str, Object, Object]]:
     """Yields a name for people, the labels and the specification of each kind of pod that objects start."""
+    runtimes = {
+        each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "ServingRuntime"
+    }
     for thing in objects:
         called = f"{thing['kind']} {thing['metadata']['name']}"
-        if thing["kind"] == "ServingRuntime":
-            yield called, thing["spec"].get("labels", {}), thing["spec"]
+        if thing["kind"] == "InferenceService":
+            # KServe makes a pod of what both say of it.
+            predictor = thing["spec"]["predictor"]
+            yield called, predictor["labels"], {**runtimes[predictor["model"]["runtime"]], **predictor}
         for path in _TEMPLATES.get(thing["kind"], ()):
             found: Any = thing
             for key in path:
@@ -177,6 +182,7 @@ def _chosen(selector: Object, labels: Mapping[str, str]) -> bool:
 def whole(objects: Sequence[Object]) -> Iterator[str]:
     """What names another thing of the deployment finds it: volumes, ConfigMaps, the pods of Services."""
     there = {(thing["kind"], thing["metadata"]["name"]) for thing in objects}
+    there |= {("Deployment", f"{name}-predictor") for kind, name in there if kind == "InferenceService"}
     for called, _, spec in pods(objects):
         volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
         mounted = set()
@@ -188,9 +194,9 @@ def whole(objects: Sequence[Object]) -> Iterator[str]:
         for name in volumes.keys() - mounted:
             yield f"{called} has the volume {name}, which nothing mounts"
         for volume in volumes.values():
-            wanted = volume.get("configMap", {}).get("name")
-            if wanted and ("ConfigMap", wanted) not in there:
-                yield f"{called} has a volume of the ConfigMap {wanted}, which is not there"
+            wanted = volume.get("configMap", {"optional": True})
+            if not wanted.get("optional") and ("ConfigMap", wanted["name"]) not in there:
+                yield f"{called} has a volume of the ConfigMap {wanted['name']}, which is not there"
     for thing in objects:
         called, spec = f"{thing['kind']} {thing['metadata']['name']}", thing.get("spec", {})
         if thing["kind"] in ("Service", "PodDisruptionBudget", "PodMonitor"):

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 Path = tuple[str, ...]
-"""The keys of a value from `.Values` on. `EACH` stands for any item of a list."""
+"""The keys of a value from `.Values` on."""
 
-EACH = "*"
+FIRST, SECOND = "*1", "*2"
+"""The items of a list of marks. What is made of each of them is alike, and what is made of both is not."""
+
 _BEGIN, _MIDDLE, _END = "\ue000", "\ue001", "\ue002"  # for private use: no text of ours has them
 _MARK = re.compile(f"{_BEGIN}([^{_END}]*){_END}")
 
@@ -91,6 +93,66 @@ def whole(value: Any) -> Path | None:
     if isinstance(value, str) and (found := _MARK.fullmatch(value)):
         return tuple(found[1].split(_MIDDLE)[1:])
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """What is made of each item of a list: of the one with the path `(*over, FIRST)`."""
+
+    over: Path
+    item: Any
+
+
+def folded(part: Any, scope: Path = ()) -> Any:
+    """Returns a part of an object in which each two things that are made of a list's items are an `Each`.
+
+    Raises ValueError for what is made of a list as a whole.
+    """
+    if isinstance(part, dict):
+        return {key: folded(inner, scope) for key, inner in part.items()}
+    if isinstance(part, str) and any(SECOND in path for path in paths(part)):
+        raise ValueError(f"{part!r} is joined of a list's items")
+    if not isinstance(part, list):
+        return part
+    found, rest = list[Any](), list(part)
+    while rest:
+        item = rest.pop(0)
+        if over := _repeated(item, scope):
+            if not rest or _second(item, over) != rest.pop(0):
+                raise ValueError(f"a list is made of some items of {'.'.join(over)} alone")
+            item = Each(over, folded(item, (*over, FIRST)))
+        else:
+            item = folded(item, scope)
+        found.append(item)
+    return found
+
+
+def _repeated(item: Any, scope: Path) -> Path | None:
+    """Returns the list of whose first item, and not of the second, a thing is made."""
+    of = paths(item)
+    for path in sorted(of):
+        if FIRST in path[len(scope) :]:
+            over = path[: path.index(FIRST, len(scope))]
+            if not any(other[: len(over) + 1] == (*over, SECOND) for other in of):
+                return over
+    return None
+
+
+def _second(part: Any, over: Path) -> Any:
+    """Returns what a thing that is made of a list's first item is for the second."""
+    if isinstance(part, dict):
+        return {_second(key, over): _second(inner, over) for key, inner in part.items()}
+    if isinstance(part, list):
+        return [_second(inner, over) for inner in part]
+    if isinstance(part, Number):
+        found = tuple(
+            (*over, SECOND, *path[len(over) + 1 :]) if (*over, FIRST) == path[: len(over) + 1] else path
+            for path in part.paths
+        )
+        return Number(found, int(part), part.form)
+    if isinstance(part, str):
+        return part.replace(_MIDDLE.join((*over, FIRST)), _MIDDLE.join((*over, SECOND)))
+    return part
 
 
 def paths(value: Any) -> set[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,13 +10,14 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, g
 
 from pydantic import BaseModel
 
-from charts.writer.marks import EACH, Number, Path, text
+from charts.writer.marks import FIRST, SECOND, Number, Path, text
 from trtspec.kubernetes.helm import key_of
 
 M = TypeVar("M", bound=BaseModel)
 Option = bool | str
 """True and False are there and not there, for a value, a list or a dict, and for a switch what it says."""
 
+_AT_RANDOM = 300
 Choose = Callable[[Path, tuple[Option, ...]], Option]
 
 
@@ -45,24 +47,18 @@ class Samples(Generic[M]):
 
 
 def sample(model: type[M], known: Mapping[Path, Any]) -> Samples[M]:
-    """Returns samples in which each two choices come with all of their options.
+    """Returns samples: with all that there is, with nothing, each choice another way, and many at random.
 
-    All else is there in some of them and lacking in the others. `known` are values that are not chosen.
+    `known` are values that are not chosen.
     """
-    choices = dict(_choices(model, known))
-    wanted: dict[tuple[tuple[Path, Option], ...], None] = {}
+    choices, chance = dict(_choices(model, known)), random.Random(0)  # noqa: S311
+    wanted: list[Mapping[Path, Option]] = []
     for first in (0, -1):
         base = {path: options[first] for path, options in choices.items()}
-        flips = [(path, option) for path, options in choices.items() for option in options]
-        wanted.update(
-            dict.fromkeys(
-                tuple({**base, one[0]: one[1], other[0]: other[1]}.items())
-                for number, one in enumerate(flips)
-                for other in flips[number:]
-            )
-        )
+        wanted += [{**base, path: option} for path, options in choices.items() for option in options]
+    wanted += [{path: chance.choice(options) for path, options in choices.items()} for _ in range(_AT_RANDOM)]
     values, chosen = list[M](), dict[tuple[tuple[Path, Option], ...], None]()
-    for assignment in map(dict, wanted):
+    for assignment in wanted:
         asked: dict[Path, Option] = {}
         value = _build(model, (), known, _choosing(assignment, asked))
         key = tuple(asked.items())
@@ -111,9 +107,8 @@ def _build(kind: Any, path: Path, known: Mapping[Path, Any], choose: Choose) -> 
     if origin is Literal:
         return choose(path, arguments) if len(arguments) > 1 else arguments[0]
     if origin in (list, tuple):
-        return origin(
-            [_build(arguments[0], (*path, EACH), known, choose)] if choose(path, (True, False)) else []
-        )
+        given = (FIRST, SECOND) if choose(path, (True, False)) else ()
+        return origin(_build(arguments[0], (*path, item), known, _alike(choose)) for item in given)
     if origin is dict:
         return {text(path): text(path)} if choose(path, (True, False)) else {}
     if kind is bool:
@@ -130,11 +125,17 @@ def _build(kind: Any, path: Path, known: Mapping[Path, Any], choose: Choose) -> 
     return text(path)
 
 
+def _alike(choose: Choose) -> Choose:
+    """Returns a choice that is the same for both items of a list."""
+    return lambda path, options: choose(tuple(FIRST if key == SECOND else key for key in path), options)
+
+
 def _of_union(kinds: tuple[Any, ...], path: Path, known: Mapping[Path, Any], choose: Choose) -> Any:
     given = tuple(kind for kind in kinds if kind is not type(None))
     if len(given) < len(kinds) and not choose(path, (True, False)):
         return None
     if len(given) == 1:
+        assert get_origin(given[0]) not in (list, tuple, dict), f"{'.'.join(path)} may be null and empty"
         return _build(given[0], path, known, choose)
     if set(given) == {int, float}:
         return Number((path,), form="%v")

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from charts.writer.conditions import Conditions, Literal
-from charts.writer.marks import EACH, Number, Path, Piece, paths, pieces, whole
+from charts.writer.marks import FIRST, Each, Number, Path, Piece, folded, pieces, whole
 
 Variants = Sequence[tuple[int, Any]]
 """What one place of an object holds: each thing once, with the samples in which it is there."""
@@ -31,7 +31,7 @@ class Writer:
     def template(self, name: str, variants: Variants) -> str:
         """Returns the template of an object that is there in some samples, perhaps not in all."""
         self._name = name
-        variants = _once(variants)
+        variants = _once([(mask, folded(thing)) for mask, thing in _once(variants)])
         lines = self._mapping(variants, _mask(variants), 0, ())
         told = self._told(_mask(variants), self._conditions.all, ())
         return "\n".join(_joined([(told, lines)], 0)) + "\n"
@@ -49,7 +49,7 @@ class Writer:
                     return [f"{pad}- {lines[0].lstrip()}", *lines[1:]]
                 return [pad + prefix, *lines]
         if len(variants) == 1:
-            return [f"{pad}{prefix} {self._scalar(variants[0][1], scope)}"]
+            return self._line(prefix, variants[0][1], indent, scope)
         known = {_plain(thing): mask for mask, thing in variants if not isinstance(thing, dict | list)}
         if len(known) == len(variants) and (path := self._conditions.passed_on(known)):
             written = "toJson" if next(iter(known)) in ("true", "false") else "quote"
@@ -66,35 +66,61 @@ class Writer:
     def _mapping(self, variants: Variants, inside: int, indent: int, scope: Path) -> list[str]:
         pad, parts = " " * indent, list[tuple[str | None, list[str]]]()
         keys = _in_line([list(thing) for _, thing in variants])
-        for number, key in enumerate(keys):
+        given = [path for path in map(whole, keys) if path]
+        if given:
+            lines = [f"{pad}{{{{- toYaml . | nindent {indent} }}}}"]
+            parts.append((None, _block(f"with {self._together(given, keys, scope)}", lines, indent)))
+        for key in keys[len(given) :]:
             there = [(mask, thing[key]) for mask, thing in variants if key in thing]
-            if path := whole(key):
-                own = self._value(path, scope)
-                # A key that stands below has the last word, and no key may be there twice.
-                if later := " ".join(map(json.dumps, keys[number + 1 :])):
-                    own = f"omit {own} {later}"
-                parts.append(
-                    (None, _block(f"with {own}", [f"{pad}{{{{- toYaml . | nindent {indent} }}}}"], indent))
-                )
-                continue
+            if given and _mask(there) != inside:
+                raise ValueError(f"{key} would be left out of a user's own even where it is not there")
             entry = self._entry(f"{self._scalar(key, scope)}:", there, indent, scope)
             parts.append((self._told(_mask(there), inside, scope), entry))
         return _joined(parts, indent)
 
+    def _together(self, given: Sequence[Path], keys: Sequence[str], scope: Path) -> str:
+        """Returns the dicts of a user's own that are in an object, less the keys that it has itself.
+
+        What is further down has the last word, and no key may be there twice.
+        """
+        if list(map(whole, keys[: len(given)])) != list(given):
+            raise ValueError(f"what is of a user's own must come before {keys[0]}")
+        dicts = [self._value(path, scope) for path in reversed(given)]
+        told = dicts[0] if len(dicts) == 1 else f"merge (dict) {' '.join(dicts)}"
+        own = " ".join(map(json.dumps, keys[len(given) :]))
+        return f"omit {_inner(told)} {own}" if own else told
+
     def _items(self, variants: Variants, inside: int, indent: int, scope: Path) -> list[str]:
         parts = list[tuple[str | None, list[str]]]()
-        line = _in_line([[_identity(item) for item in thing] for _, thing in variants])
-        at = {mask: _places([_identity(item) for item in thing], line) for mask, thing in variants}
+        rows = {mask: [_identity(item) for item in thing] for mask, thing in variants}
+        if len({len(row) for row in rows.values()}) == 1:
+            rows = {mask: [str(place) for place in range(len(row))] for mask, row in rows.items()}
+        line = _in_line(rows.values())
+        at = {mask: _places(row, line) for mask, row in rows.items()}
         for place in range(len(line)):
             there = [(mask, thing[at[mask].index(place)]) for mask, thing in variants if place in at[mask]]
-            if over := _repeated([item for _, item in there], scope):
-                inner = self._entry("-", there, indent, (*over, EACH))
-                parts.append((None, _block(f"range {self._value(over, scope)}", inner, indent)))
-                continue
-            parts.append((self._told(_mask(there), inside, scope), self._entry("-", there, indent, scope)))
+            if isinstance(each := there[0][1], Each):
+                items = [(mask, one.item) for mask, one in there]
+                inner = self._entry("-", items, indent, (*each.over, FIRST))
+                parts.append((None, _block(f"range {self._value(each.over, scope)}", inner, indent)))
+            else:
+                told = self._told(_mask(there), inside, scope)
+                parts.append((told, self._entry("-", there, indent, scope)))
         return _joined(parts, indent)
 
     # Values
+
+    def _line(self, prefix: str, value: Any, indent: int, scope: Path) -> list[str]:
+        """Returns a value behind a key or a dash; text of several lines as such, where that is possible."""
+        pad, is_text = " " * indent, isinstance(value, str) and "{{" not in value and len(value) <= _LONG
+        if (
+            is_text
+            and value.endswith("\n")
+            and value.strip() == value[:-1]
+            and pieces(value)[0].letters == value
+        ):
+            return [f"{pad}{prefix} |", *(f"{pad}  {line}".rstrip() for line in value.splitlines())]
+        return [f"{pad}{prefix} {self._scalar(value, scope)}"]
 
     def _scalar(self, value: Any, scope: Path) -> str:
         if isinstance(value, Number):
@@ -146,8 +172,11 @@ class Writer:
         found = self._conditions.telling(wanted, inside)
         if found is None:
             return None
-        word, literals = found
-        told = [self._literal(literal, inside, scope) for literal in literals]
+        (word, literals), told = found, list[str]()
+        for literal in sorted(literals, key=lambda one: len(one.path)):
+            told.append(self._literal(literal, inside, scope))
+            # Helm looks at the next one only if this one holds, or does not.
+            inside &= literal.mask if word == "and" else ~literal.mask
         return told[0] if len(told) == 1 else " ".join((word, *map(_inner, told)))
 
     def _literal(self, literal: Literal, inside: int, scope: Path) -> str:
@@ -214,14 +243,6 @@ def _identity(item: Any) -> str:
     if isinstance(item, dict):
         return next((f"{key} {item[key]!r}" for key in _IDENTITY if key in item), repr(item))
     return repr(item)
-
-
-def _repeated(items: Iterable[Any], scope: Path) -> Path | None:
-    """Returns the list of a user's own whose every item makes an item here."""
-    for path in sorted(paths(list(items))):
-        if EACH in path[len(scope) :] and path[: len(scope)] == scope:
-            return path[: path.index(EACH, len(scope))]
-    return None
 
 
 def _joined(parts: Iterable[tuple[str | None, list[str]]], indent: int) -> list[str]:

@@ -78,7 +78,8 @@ def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, ve
         priority_class=options.priority_class,
         service_account=options.service_account,
         api_keys_secret=options.secrets.api_keys,
-        egress_ports=tuple(options.egress_ports) if options.network_policy else None,
+        network_policy=options.network_policy,
+        egress_ports=tuple(options.egress_ports),
         monitoring=options.monitoring,
         gateway=options.gateway,
     )

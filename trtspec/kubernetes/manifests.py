@@ -37,8 +37,8 @@ def _needed(values: Values) -> Iterator[Object]:
     volume = values.volume
     if isinstance(volume, Claim) and volume.name is None and volume.size:
         yield claim(values, volume.size, volume.storage_class)
-    if values.egress_ports is not None:
-        yield network_policy(values, values.egress_ports)
+    if values.network_policy:
+        yield network_policy(values)
     yield disruption_budget(values)
 
 

@@ -125,9 +125,10 @@ class Values(Section):
     api_keys_secret: Name | None = Field(
         description="A Secret with the key `keys`: keys of OpenAI's API, one a line."
     )
-    egress_ports: tuple[Port, ...] | None = Field(
-        description="TCP ports that a pod may connect to; null where no NetworkPolicy bounds it."
+    network_policy: bool = Field(
+        description="Whether a NetworkPolicy leaves pods their ports alone, and DNS and egressPorts."
     )
+    egress_ports: tuple[Port, ...] = Field(description="TCP ports that a pod may then connect to.")
     monitoring: Monitoring = Field(description="Metrics, alerts and the dashboard.")
     gateway: Gateway | None = Field(description="A route of the Gateway API.")
 

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from charts.writer.chart import CHART, written
 from charts.writer.example import EXAMPLE
 from tests import helm
+from tests.policies import complaints
 from tests.unit.kubernetes.builds import EVERY, RECIPES, values
+from tests.unit.kubernetes.schemas import check
 from tests.unit.kubernetes.value_sets import VALUE_SETS
 from trtspec.cli.app import app
 from trtspec.kubernetes.helm import chart_values
@@ -48,7 +50,11 @@ def test_lint() -> None:
 
 
 def by_helm(name: str, *options: str | Path) -> list[dict[str, Any]]:
-    return helm.objects(helm.run("helm", "template", name, CHART, "--namespace", NAMESPACE, *options))
+    """What Helm makes, all of which an API server would take."""
+    made = helm.objects(helm.run("helm", "template", name, CHART, "--namespace", NAMESPACE, *options))
+    for thing in made:
+        check(thing)
+    return made
 
 
 def of(objects: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -69,13 +75,17 @@ def file_of(found: Values) -> Path:
 
 def test_defaults() -> None:
     example = EXAMPLE.model_copy(update={"version": version("trtspec")})
-    assert of(by_helm("llama")) == rendered(example)
+    made = by_helm("llama")
+    assert of(made) == rendered(example)
+    assert complaints(made) == []
 
 
 @pytest.mark.parametrize("recipe", EVERY, ids=lambda path: path.stem)
 def test_every_recipe(recipe: Path) -> None:
     found = values(recipe, namespace=NAMESPACE)
-    assert of(by_helm(found.name, "--values", file_of(found))) == rendered(found)
+    made = by_helm(found.name, "--values", file_of(found))
+    assert of(made) == rendered(found)
+    assert complaints(made) == []
 
 
 @pytest.mark.parametrize("section", VALUE_SETS.values(), ids=VALUE_SETS)

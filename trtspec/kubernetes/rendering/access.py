@@ -36,15 +36,15 @@ def disruption_budget(values: Values) -> PodDisruptionBudget:
     return PodDisruptionBudget(meta(values), BudgetSpec(1, "AlwaysAllow", selector(values)))
 
 
-def network_policy(values: Values, egress_ports: tuple[int, ...]) -> NetworkPolicy:
+def network_policy(values: Values) -> NetworkPolicy:
     """Returns a policy by which pods of the cluster reach the ports of the servers, and no others.
 
     The servers reach names and the store.
     """
     ports = [PolicyPort(name) for name in PORTS]
     egress = [Egress(_DNS)]
-    if egress_ports:
-        egress.append(Egress([PolicyPort(port) for port in egress_ports]))
+    if values.egress_ports:
+        egress.append(Egress([PolicyPort(port) for port in values.egress_ports]))
     return NetworkPolicy(
         meta(values),
         NetworkPolicySpec(

@@ -52,7 +52,7 @@ def meta(
     return Meta(
         name=f"{values.name}{suffix}",
         namespace=values.namespace,
-        labels={**all_labels(values), **(labels or {})},
+        labels=all_labels(values, labels),
         annotations=annotations,
     )
 
@@ -62,10 +62,14 @@ def job(values: Values) -> str:
     return f"trtspec/{values.name}"
 
 
-def all_labels(values: Values) -> dict[str, str]:
-    """Returns the labels of every object; a recipe's do not replace those that the others depend on."""
+def all_labels(values: Values, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns the labels of every object, with those of one's own.
+
+    A recipe's do not replace those that others depend on.
+    """
     return {
         **values.labels,
+        **(own or {}),
         **chosen_by(values),
         "app.kubernetes.io/version": values.version,
         MANAGED_BY: values.managed_by,

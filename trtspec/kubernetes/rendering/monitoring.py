@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import cache
+from typing import Any
 
 import yaml
 
@@ -33,9 +35,13 @@ def pod_monitor(values: Values) -> PodMonitor:
 
 def rules(values: Values) -> PrometheusRule:
     """Returns the alerts, and the series that autoscalers go by."""
+    return PrometheusRule(meta(values, labels=values.monitoring.labels), RulesSpec(_groups()))
+
+
+@cache
+def _groups() -> list[dict[str, Any]]:
     texts = files.alerts(), files.scaling()
-    groups = [group for text in texts for group in yaml.safe_load(text)["groups"]]
-    return PrometheusRule(meta(values, labels=values.monitoring.labels), RulesSpec(groups))
+    return [group for text in texts for group in yaml.safe_load(text)["groups"]]
 
 
 def dashboard(values: Values) -> ConfigMap:
