@@ -31,6 +31,9 @@ def try_lock(file: Path) -> int | None:
             return None
         except OSError as error:
             os.close(descriptor)
+            if error.errno == errno.ESTALE:
+                # NFS: another machine has removed it since.
+                continue
             if error.errno in _NO_LOCKS:
                 problem, repair = (
                     "its file system has no locks (flock)",
@@ -69,5 +72,7 @@ def locked(file: Path, wait: Callable[[], None]) -> Iterator[None]:
 def _is(descriptor: int, file: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), file.stat())
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            return False
+        raise

@@ -239,6 +239,7 @@ def test_no_request_is_lost_when_the_pod_ends(pod: Pod, until: Until) -> None:
                 line.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
                 answer = line.getresponse()
                 if answer.headers["Connection"] == "close":
+                    assert pod.probe("readiness").status() != 200
                     return answer.status, answer.headers["Retry-After"]
         raise AssertionError("never refused so")
 

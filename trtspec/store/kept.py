@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from hashlib import sha256
@@ -39,7 +40,8 @@ def keep(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callabl
             raise
         if problem := find_problem(entry, folder, watch):
             said = f"{problem}, and nothing can be written here: {error.strerror}"
-            raise UnavailableError(folder, said, "let whoever pulls first write here") from None
+            repair = f"let user {os.getuid()} write to {folder.parent}"
+            raise UnavailableError(folder, said, repair) from None
 
 
 def remembered(folder: Path, digest: str) -> Entry | None:

@@ -227,8 +227,10 @@ def test_what_can_only_be_read_is_verified(
     monkeypatch.setattr("trtspec.store.kept.locked", read_only)
     assert kept_by(store, entry, folder) == (0, [])
     (folder / "config.json").write_text("{}")
-    with pytest.raises(UnavailableError, match=r"has another config\.json, and nothing can be written here"):
+    said = r"has another config\.json, and nothing can be written here: Read-only file system"
+    with pytest.raises(UnavailableError, match=said) as found:
         keep(store, entry, folder, no_progress, lambda _: None)
+    assert found.value.repair == f"let user {os.getuid()} write to {folder.parent}"
 
 
 def test_the_entry_of_a_folder_is_remembered(store: Store, entry: Entry, folder: Path) -> None:

@@ -1,0 +1,37 @@
+"""What a pod runs, as far as numbers must fit; `tests/e2e/test_pod.py` runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtspec.deploy import pod
+from trtspec.deploy.deployment import loading_s
+from trtspec.store.entry import Chunk, Entry, StoredFile
+from trtspec.store.platform import Platform
+
+
+def entry(size: int) -> Entry:
+    """A build with engines of so many bytes, and a tokenizer that is none."""
+    half = StoredFile("a" * 64, (Chunk("b" * 64, size // 2),))
+    files: dict[str, Any] = {
+        "target/engine/rank0.engine": half,
+        "draft/engine/rank0.engine": half,
+        "tokenizer/tokenizer.json": StoredFile("c" * 64, (Chunk("d" * 64, 10**12),)),
+    }
+    platform = Platform("tensorrt_llm", 90, "10.14.1.48", "1.2.1")
+    return Entry("pair", "llama", platform, "1" * 64, "2026-01-01T00:00:00+00:00", files, (), {})
+
+
+@pytest.mark.parametrize("size", [0, 16 * 10**9, 810 * 10**9])
+def test_the_server_gives_up_and_says_why_before_it_is_killed(size: int) -> None:
+    probe = pod.startup_probe(pod.startup_failures(entry(size)))
+    patience = probe.period_s * probe.failures
+    assert loading_s(size) + 20 < patience < loading_s(size) + 60
+
+
+@pytest.mark.parametrize("grace_s", [0, 60, 600])
+def test_a_pod_is_killed_after_its_requests_had_their_time(grace_s: int) -> None:
+    # `Server.stop` waits a second longer than the grace, and five for Triton.
+    assert pod.termination_grace_s(grace_s) >= pod.PRE_STOP_S + grace_s + 1 + 5
