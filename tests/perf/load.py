@@ -149,11 +149,12 @@ class Texts:
 
     def cut(self, length: int) -> list[str]:
         """As many as there are completions, of `length` tokens, none of which was there before."""
-        texts = []
-        for _ in range(COMPLETIONS):
-            self._next = (self._next + 977) % (len(self._ids) - length)
-            texts.append(self._tokenizer.decode(self._ids[self._next : self._next + length]))
-        return texts
+        return [self.one(length) for _ in range(COMPLETIONS)]
+
+    def one(self, length: int) -> str:
+        self._next = (self._next + 977) % (len(self._ids) - length)
+        text: str = self._tokenizer.decode(self._ids[self._next : self._next + length])
+        return text
 
 
 async def measure(

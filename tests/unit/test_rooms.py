@@ -23,7 +23,7 @@ FLOORS = (
     {"steps"},
     {"build"},
     {"rollout", "bench", "jobs"},
-    {"kubernetes", "slurm"},
+    {"kubernetes", "slurm", "fleet"},
     {"ci", "report", "verify"},
     {"tune"},
     {"distill"},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtspec.cli.plan_fleet import Wanted, show_fleet
 from trtspec.errors import UnavailableError
 from trtspec.terminal.advice import advice_as_json, alternatives_as_json, print_advice, print_alternatives
 from trtspec.terminal.forecast import print_speed, speed_as_json
@@ -27,6 +28,7 @@ EXAMPLES = (
     "trtspec plan recipe.yaml",
     "trtspec plan recipe.yaml --measured results/ --picture plan.svg",
     "trtspec plan recipe.yaml --commands",
+    "trtspec plan recipe.yaml --fleet --rate 1000 --workload synthetic:input=512,output=256,spread=0.5",
 )
 
 
@@ -58,6 +60,26 @@ def plan(
             callback=_drawable,
         ),
     ] = None,
+    fleet: Annotated[
+        bool, typer.Option("--fleet", help="Say instead how many replicas a load takes, and what they cost.")
+    ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=0.001, metavar="X", help="Fleet: requests a second.", show_default=False),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            "--workload",
+            metavar="FILE",
+            help="Fleet: lengths, from prompts, a trace, or synthetic:input=512,output=128.",
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="URL", help="Fleet: what replicas pull, from this store's entry."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Fleet: of the simulation.")] = 0,
     output: OutputOption = None,
     backend: BackendOption = None,
     json: JsonOption = False,
@@ -69,6 +91,11 @@ def plan(
 
     flags = {"output": output, "engine.backend": backend}
     made = make_plan(recipe, flags, out.watch, to_run=False)
+    if fleet:
+        show_fleet(made, Wanted(rate, workload, store, measured, seed), as_json=json)
+        return
+    if rate is not None or workload or store:
+        raise typer.BadParameter("--rate, --workload and --store go with --fleet")
     if commands:
         for step in made.steps:
             out.result(shlex.join(step.command) if step.command else f"# {step.name}: {step.summary}")

@@ -1,0 +1,136 @@
+"""A fleet on paper: the same load borne with drafts and without; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from trtspec.fleet.checks import InBurst, Seen, at_usual_rate, in_burst
+from trtspec.fleet.demand import Demand
+from trtspec.fleet.price import Cost, cost
+from trtspec.fleet.replicas import Weight
+from trtspec.fleet.sizing import Sized, break_even, capacity, obstacle, of_size, size
+from trtspec.fleet.start import ColdStart, Rates, cold_start
+from trtspec.fleet.steady import Bounds
+from trtspec.fleet.tempo import Replica, Tempo
+from trtspec.progress import Advance
+
+_TRIES, _STEP, _CHANCE = 10, 1.04, 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a fleet is to bear within which bounds; `price` is of a GPU's hour, None where unknown."""
+
+    demand: Demand
+    bounds: Bounds
+    rates: Rates
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One kind of replica and how many of them the question takes.
+
+    `each` is how many requests a second one bears. `peak` is the fleet of a burst, and the usual one where
+    there is no burst. Where no number of replicas keeps the bounds, `problem` says why, and the rest is None.
+    """
+
+    replica: Replica
+    weight: Weight
+    each: float
+    usual: Sized | None = None
+    peak: Sized | None = None
+    start: ColdStart | None = None
+    one_more: ColdStart | None = None
+    cost: Cost | None = None
+    problem: str | None = None
+    seen: Seen | None = None
+    burst: InBurst | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Both arms; `plain` is None where nothing is known of it.
+
+    Drafts bear more than none from the acceptance `break_even` on; None where they never do, or where the
+    acceptance was measured with the rest.
+    """
+
+    question: Question
+    plain: Arm | None
+    drafts: Arm
+    break_even: float | None
+
+
+def arm(question: Question, replica: Replica, weight: Weight) -> Arm:
+    """Returns how many of these replicas there must be."""
+    demand, bounds = question.demand, question.bounds
+    found = Arm(replica, weight, capacity(replica, demand, bounds))
+    usual = size(replica, demand, bounds)
+    peak = size(replica, replace(demand, rate=demand.peak), bounds) if demand.burst else usual
+    if usual is None or peak is None:
+        return replace(found, problem=obstacle(replica, demand, bounds))
+    return _filled(question, replace(found, usual=usual, peak=peak))
+
+
+def _filled(question: Question, found: Arm) -> Arm:
+    """Returns an arm with what follows from the number of its replicas."""
+    assert found.usual is not None
+    pulled, loaded, replicas = found.weight.whole, found.weight.fullest, found.usual.replicas
+    return replace(
+        found,
+        start=cold_start(question.rates, pulled, loaded, replicas),
+        one_more=cold_start(question.rates, pulled, loaded, 1),
+        cost=cost(replicas * found.replica.gpus, question.demand, question.price),
+    )
+
+
+def reckon(
+    question: Question, plain: Arm | None, drafts: Arm, tempo: Callable[[float], Tempo] | None
+) -> Fleet:
+    """Returns both arms beside each other; `tempo` has the times with drafts at any acceptance."""
+    even = None
+    if plain is not None and tempo is not None:
+        even = break_even(drafts.replica, tempo, plain.each, question.demand, question.bounds)
+    return Fleet(question, plain, drafts, even)
+
+
+def checked(question: Question, found: Arm, seed: int, advance: Advance) -> Arm:
+    """Returns the arm with what a simulation of it saw, and with more replicas where that misses a bound."""
+    demand = question.demand
+    for _ in range(_TRIES):
+        if found.usual is None or found.peak is None:
+            return found
+        found = replace(found, seen=at_usual_rate(found.replica, found.usual, demand, seed, advance))
+        if not _misses(found, question.bounds):
+            break
+        found = _more(question, found)
+    if not demand.burst or found.usual is None or found.peak is None:
+        return found
+    more = max(found.peak.replicas - found.usual.replicas, 1)
+    start_s = cold_start(question.rates, found.weight.whole, found.weight.fullest, more).seconds
+    burst = in_burst(found.replica, found.usual, found.peak, demand, start_s, seed, advance)
+    return replace(found, burst=burst)
+
+
+def _misses(found: Arm, bounds: Bounds) -> bool:
+    """Says whether 95 of 100 took longer than they may, by more than chance."""
+    assert found.seen is not None
+    first, token = found.seen.time_to_first_token.p95, found.seen.inter_token
+    if bounds.time_to_first_token is not None and first > _CHANCE * bounds.time_to_first_token:
+        return True
+    return bounds.inter_token is not None and token is not None and token.p95 > _CHANCE * bounds.inter_token
+
+
+def _more(question: Question, found: Arm) -> Arm:
+    assert found.usual is not None
+    assert found.peak is not None
+    demand, sizes = question.demand, (found.usual, found.peak)
+    rates = demand.rate, demand.peak
+    usual, peak = (
+        of_size(found.replica, replace(demand, rate=rate), math.ceil(_STEP * one.replicas))
+        for rate, one in zip(rates, sizes, strict=True)
+    )
+    return _filled(question, replace(found, usual=usual, peak=peak))

@@ -1,0 +1,143 @@
+"""The times of engines as `trtspec bench` has measured them, with so many streams at once; pure.
+
+What a closed loop of n streams does is taken for what a replica does whenever n texts are at work, as in
+Chandy, Herzog, Woo, "Parametric analysis of queuing networks" (1975), who put such a server in the place of a
+whole network.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.bench.result import Figures, Level, Result
+from trtspec.errors import MeasureError
+from trtspec.fleet.tempo import Turn
+
+_REPAIR = "measure with trtspec bench --streams 1,4,16: a replica is timed by how many texts are at work"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The turn that so many texts at once were seen to take."""
+
+    texts: int
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A line through what was measured, from the least to the most texts; beyond it goes on as it ended.
+
+    `prompt_token_s` is what a token of a prompt takes, and with it the request's own way to the engines.
+    """
+
+    points: tuple[Point, ...]
+    prompt_token_s: float
+
+    def turn(self, texts: int, context: float) -> Turn:
+        points = self.points
+        place = bisect_left([point.texts for point in points], texts)
+        if place == 0 or len(points) == 1:
+            return points[0].turn
+        low, high = points[min(place, len(points) - 1) - 1 :][:2]
+        share = (texts - low.texts) / (high.texts - low.texts)
+        seconds = low.turn.seconds + share * (high.turn.seconds - low.turn.seconds)
+        return Turn(max(seconds, low.turn.seconds), _between(low.turn, high.turn, min(share, 1.0)))
+
+    def prompt_s(self, tokens: float, has_drafts: bool) -> float:
+        return self.prompt_token_s * tokens
+
+
+def _between(low: Turn, high: Turn, share: float) -> tuple[float, ...]:
+    longest = max(len(low.survival), len(high.survival))
+    first, second = ((*turn.survival, *[0.0] * longest)[:longest] for turn in (low, high))
+    return tuple(a + share * (b - a) for a, b in zip(first, second, strict=True))
+
+
+def measured(result: Result, path: Path, *, has_drafts: bool) -> Measured | None:
+    """Returns the times of one arm; None where it was never asked without drafts.
+
+    Raises `MeasureError` for a result without levels of streams that were answered.
+    """
+    levels = [level for level in result.levels if level.load.kind == "streams"]
+    if not levels:
+        raise MeasureError(path, "has no level of streams", _REPAIR)
+    found = of_levels(levels, has_drafts=has_drafts)
+    if found is None and has_drafts:
+        raise MeasureError(path, "has no answers of two tokens or more", _REPAIR)
+    return found
+
+
+def of_levels(levels: Sequence[Level], *, has_drafts: bool) -> Measured | None:
+    """Returns the times of one arm of levels of streams; None where it has no answers."""
+    ordered = sorted(levels, key=lambda level: level.load.value)
+    seen = [(round(level.load.value), _arm(level, has_drafts)) for level in ordered]
+    cycles = [_cycle(texts, figures) for texts, figures in seen if figures and figures.inter_token]
+    if not cycles:
+        return None
+    # The quietest level tells: whatever else goes on can only add to it.
+    token_s = min(cycle.prompt_token_s for cycle in cycles)
+    return Measured(tuple(cycle.point(token_s) for cycle in cycles), token_s)
+
+
+def _arm(level: Level, has_drafts: bool) -> Figures | None:
+    return level.arms.speculative if has_drafts else level.arms.plain
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """One request after another of a stream, while `texts` streams are at work: `seconds` each, on average.
+
+    An answer takes `turns`, and its first tokens come after `first_s`; prompts have `prompt` tokens.
+    """
+
+    texts: int
+    seconds: float
+    turns: float
+    first_s: float
+    prompt: float
+    survival: tuple[float, ...]
+
+    @property
+    def prompt_token_s(self) -> float:
+        """What the first tokens take more than a turn; a stream asks again at the end of one."""
+        turn_s = (self.seconds - self.first_s) / max(self.turns - 1, 1.0)
+        return max(self.first_s - turn_s, 0.0) / self.prompt if self.prompt else 0.0
+
+    def point(self, prompt_token_s: float) -> Point:
+        """In a cycle each stream's prompt is read once, and all wait for that."""
+        prompts_s = min(self.texts * prompt_token_s * self.prompt, self.seconds / 2)
+        return Point(self.texts, Turn((self.seconds - prompts_s) / self.turns, self.survival))
+
+
+def _cycle(texts: int, figures: Figures) -> _Cycle:
+    """Returns the mean of what tokens a second say and what single answers say.
+
+    In a short block both are a little wrong: a window that is full ends amid answers whose prompts were read
+    in it, and the last answers have fewer beside them.
+    """
+    assert figures.inter_token is not None
+    survival, answer = _survival(figures), _per_request(figures.output_tokens, figures)
+    tokens = 1 + sum(survival)
+    # The last turn gives more than is wanted, by half of what drafts add.
+    turns = (answer + (tokens - 1) / 2) / tokens
+    first_s = figures.time_to_first_token.p50 if figures.time_to_first_token else 0.0
+    by_tokens = texts * answer / figures.tokens_per_second.value
+    by_answers = first_s + figures.inter_token.mean * (answer - 1)
+    seconds = (by_tokens + by_answers) / 2
+    return _Cycle(texts, seconds, turns, first_s, _per_request(figures.input_tokens, figures), survival)
+
+
+def _survival(figures: Figures) -> tuple[float, ...]:
+    drafts = figures.drafts.acceptance if figures.drafts else None
+    if drafts is None or not drafts.verifications:
+        return ()
+    return tuple(accepted / drafts.verifications for accepted in drafts.accepted_per_position)
+
+
+def _per_request(tokens: int, figures: Figures) -> float:
+    answered = figures.requests - figures.failed
+    return tokens / answered if answered else 0.0

@@ -1,0 +1,70 @@
+"""A queue in front of places whose speed depends on how many are taken; pure.
+
+Requests of one replica are a birth and death process: they come at a rate, and where n are at work they end
+at the rate `service[n - 1]`. Its states have the product form of M/M/k (Kleinrock, "Queueing systems" I,
+section 3.1), of which M/M/k is the case where the rate grows with n (section 3.5). While all have places
+they share the engines equally, and then the states depend on the mean length of answers alone and not on
+their distribution (Kelly, "Reversibility and stochastic networks", 1979, section 3.3). With a line in front
+of the places that no longer holds; `stretched` corrects the wait as Allen and Cunneen do for G/G/k (Allen,
+"Probability, statistics, and queueing theory", 1990, section 5.3.6), which is exact for M/M/k and M/G/1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """How likely each number of requests is: `shares[n]` for n below the places.
+
+    All places are taken with probability `full`, which is also that of having to wait (arrivals of a Poisson
+    process see time averages). `drain` is the rate at which the line gets shorter, and `use` the share of
+    what the replica could bear.
+    """
+
+    shares: tuple[float, ...]
+    full: float
+    drain: float
+    use: float
+
+    @property
+    def mean_wait(self) -> float:
+        """The mean seconds in line, of all requests, those that did not wait among them."""
+        return self.full / self.drain
+
+    @property
+    def mean_present(self) -> float:
+        """The mean number of requests, those in line among them."""
+        places = len(self.shares)
+        working = sum(number * share for number, share in enumerate(self.shares))
+        return working + self.full * (places + self.use / (1 - self.use))
+
+    def waits_longer(self, seconds: float, stretched: float = 1.0) -> float:
+        """Returns how likely a wait of more than so many seconds is, with waits `stretched` so many times."""
+        return self.full * math.exp(-self.drain / stretched * seconds) if stretched else 0.0
+
+
+def states(rate: float, service: Sequence[float]) -> States | None:
+    """Returns the states of a replica that gets `rate` requests a second; None where its line never ends."""
+    use = rate / service[-1]
+    if use >= 1:
+        return None
+    logs = np.concatenate([[0.0], np.cumsum(np.log(rate / np.asarray(service, float)))])
+    weights = np.exp(logs - logs.max())
+    *below, last = weights.tolist()
+    full = last / (1 - use)
+    whole = sum(below) + full
+    return States(tuple(one / whole for one in below), full / whole, service[-1] - rate, use)
+
+
+def stretch(arrivals: float, service: float) -> float:
+    """Returns how much longer waits are than with exponential gaps and lengths, by Allen and Cunneen.
+
+    Both are squared coefficients of variation.
+    """
+    return (arrivals + service) / 2

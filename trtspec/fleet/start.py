@@ -1,0 +1,74 @@
+"""What new replicas wait for and read, before they serve; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes a second, and seconds, as `trtspec.recipe.fleet.Start` describes them."""
+
+    node_s: float
+    image_bytes: float
+    image: float
+    pull: float
+    store: float
+    verify: float
+    load: float
+    warm_up_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing that a start waits for, and what its seconds follow from."""
+
+    name: str
+    seconds: float
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """The start of so many replicas at once; each reads `pulled` bytes from the store."""
+
+    replicas: int
+    pulled: float
+    parts: tuple[Part, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(part.seconds for part in self.parts)
+
+    @property
+    def traffic(self) -> float:
+        """The bytes that the store sends."""
+        return self.replicas * self.pulled
+
+
+def cold_start(rates: Rates, pulled: float, loaded: float, replicas: int) -> ColdStart:
+    """Returns the start of so many replicas on nodes without image or engines.
+
+    `pulled` are the bytes of what is served, `loaded` those that the GPU with most of them takes; the GPUs
+    of a replica load side by side.
+    """
+    each = min(rates.pull, rates.store / max(replicas, 1))
+    shared = "" if each == rates.pull else f", which {replicas:,} share"
+    source = _rate(rates.pull if each == rates.pull else rates.store)
+    parts = (
+        Part("node", rates.node_s, "assumed: nodes wait" if not rates.node_s else "assumed"),
+        Part(
+            "image",
+            rates.image_bytes / rates.image,
+            f"assumed: {rates.image_bytes / 1e9:g} GB at {_rate(rates.image)}, 0 s where the node has it",
+        ),
+        Part("pull", pulled / each, f"{pulled / 1e9:.1f} GB at {source}{shared}"),
+        Part("verify", pulled / rates.verify, f"SHA-256 of it, {_rate(rates.verify)}"),
+        Part("load", loaded / rates.load, f"{loaded / 1e9:.1f} GB a GPU at {_rate(rates.load)}"),
+        Part("warm-up", rates.warm_up_s, "assumed"),
+    )
+    return ColdStart(replicas, pulled, parts)
+
+
+def _rate(bytes_a_second: float) -> str:
+    return f"{bytes_a_second / 1e9:g} GB/s"
