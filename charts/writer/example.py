@@ -21,6 +21,7 @@ EXAMPLE = Values(
     store_secret=None,
     digest="0" * 64,
     platform="tensorrt_llm-1.2.1/sm90",
+    group=None,
     kserve=False,
     replicas=1,
     scaling=None,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from trtspec.deploy import pod
 from trtspec.errors import RecipeError
 from trtspec.kubernetes.stored import StoredBuild
-from trtspec.kubernetes.values import GpuChoice, HostResources, Scaling, Times, Values
+from trtspec.kubernetes.values import GpuChoice, Group, HostResources, Scaling, Times, Values
 from trtspec.recipe import gpus
-from trtspec.recipe.kubernetes import Autoscaling, Claim, EmptyDir, HostPath, Kubernetes
+from trtspec.recipe.kubernetes import Autoscaling, Claim, EmptyDir, HostPath, Hosts, Kubernetes
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
 from trtspec.recipe.schema import Recipe
@@ -63,6 +63,7 @@ def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, ve
         store_secret=options.secrets.store,
         digest=entry.digest,
         platform=entry.platform.folder,
+        group=_group(recipe, options.hosts) if options.hosts else None,
         kserve=options.form == "kserve",
         replicas=options.replicas,
         scaling=_scaling(options.autoscaling) if options.autoscaling else None,
@@ -109,7 +110,15 @@ def _gpu(recipe: Recipe) -> GpuChoice | None:
     return GpuChoice(
         product=product.label.replace(" ", "-"),
         compute_major=str(product.sm // 10),
-        count=recipe.hardware.count,
+        count=recipe.kubernetes.hosts.gpus_per_host if recipe.kubernetes.hosts else recipe.hardware.count,
+    )
+
+
+def _group(recipe: Recipe, hosts: Hosts) -> Group:
+    return Group(
+        size=recipe.hardware.count // hosts.gpus_per_host,
+        leader=tuple(hosts.leader),
+        worker=tuple(hosts.worker),
     )
 
 
@@ -118,18 +127,20 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
 
     An engine passes through the host's memory when a GPU loads it; on the CPU it stays there with its cache.
     """
-    asked = recipe.kubernetes.resources
+    asked, group = recipe.kubernetes.resources, recipe.kubernetes.hosts
+    hosts = recipe.hardware.count // group.gpus_per_host if group else 1
     memory, shared, cpus = float(_BASE), GIB, _CPUS
     is_on_cpu = {role: _is_on_cpu(recipe, role) for role in build.engines}
     for role, engine in build.engines.items():
-        memory += engine.weights
+        ranks = math.ceil(engine.ranks / hosts)
+        memory += engine.weights * ranks / engine.ranks
         if is_on_cpu[role]:
             tokens = 2 * engine.max_batch_size * engine.max_seq_len
             memory += _OF_FREE * _AHEAD * engine.kv_per_token * tokens
         else:
-            memory += _OF_A_RANK * engine.ranks
-            shared += GIB * engine.ranks
-            cpus += _CPUS_OF_A_RANK * engine.ranks
+            memory += _OF_A_RANK * ranks
+            shared += GIB * ranks
+            cpus += _CPUS_OF_A_RANK * ranks
     cpu = asked.cpu or str(cpus)
     return HostResources(
         cpu=cpu,

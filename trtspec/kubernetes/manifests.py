@@ -10,8 +10,10 @@ import yaml
 
 from trtspec.kubernetes.kinds.base import Object, document
 from trtspec.kubernetes.kinds.scaling import Workload
+from trtspec.kubernetes.kinds.workloads import Deployment, LeaderWorkerSet
 from trtspec.kubernetes.rendering.access import claim, disruption_budget, network_policy, service_account
 from trtspec.kubernetes.rendering.autoscaler import horizontal, scaled_object
+from trtspec.kubernetes.rendering.group import group_policy, leader_worker_set
 from trtspec.kubernetes.rendering.kserve import inference_service, predictor_name, serving_runtime
 from trtspec.kubernetes.rendering.monitoring import dashboard, pod_monitor, rules
 from trtspec.kubernetes.rendering.route import http_route, inference_pool
@@ -39,6 +41,8 @@ def _needed(values: Values) -> Iterator[Object]:
         yield claim(values, volume.size, volume.storage_class)
     if values.network_policy:
         yield network_policy(values)
+        if values.group and not values.kserve:
+            yield group_policy(values)
     yield disruption_budget(values)
 
 
@@ -50,9 +54,10 @@ def _serving(values: Values) -> Iterator[Object]:
         name = predictor_name(values)
     else:
         yield service(values)
-        yield deployment(values)
+        yield leader_worker_set(values, values.group) if values.group else deployment(values)
         name = values.name
-    workload = Workload("apps/v1", "Deployment", name)
+    kind = LeaderWorkerSet if values.group and not values.kserve else Deployment
+    workload = Workload(kind.api_version, kind.kind, name)
     if scaling := values.scaling:
         if scaling.prometheus:
             yield scaled_object(values, scaling, workload, scaling.prometheus)

@@ -77,6 +77,14 @@ class Scaling(Section):
     )
 
 
+class Group(Section):
+    """Hosts that one server spans."""
+
+    size: Positive = Field(description="How many hosts.")
+    leader: tuple[Text, ...] = Field(description="Arguments of the container of the first host.")
+    worker: tuple[Text, ...] = Field(description="Arguments of the containers of the others.")
+
+
 class Values(Section):
     """One deployment: a build of a store, served by pods."""
 
@@ -96,6 +104,7 @@ class Values(Section):
     )
     digest: Text = Field(description="The build's entry in the store.")
     platform: Text = Field(description="What loads the engines, as a folder of the store and of the volume.")
+    group: Group | None = Field(description="The hosts that one server spans; null where it is on one.")
     kserve: bool = Field(description="Whether KServe makes the workload.")
     replicas: Positive = Field(description="Servers; with scaling the fewest.")
     scaling: Scaling | None = Field(description="Servers that follow the load.")

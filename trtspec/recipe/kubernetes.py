@@ -160,6 +160,21 @@ class Gateway(Section):
     )
 
 
+class Hosts(Section):
+    """Engines that span hosts: a group of pods for each server, one of which leads.
+
+    What starts their ranks is the image's own, since trtspec deploy keeps to one host.
+    """
+
+    gpus_per_host: Positive = Field(description="GPUs of one host; hardware.count are a multiple of it.")
+    leader: Annotated[list[Text], Field(min_length=1)] = Field(
+        description="Arguments of the leader's container, which starts the ranks and serves on our ports."
+    )
+    worker: Annotated[list[Text], Field(min_length=1)] = Field(
+        description="Arguments of the other hosts' containers, on which ranks are started."
+    )
+
+
 class Kubernetes(Section):
     """How `trtspec deploy --kubernetes` serves a build on a cluster."""
 
@@ -211,6 +226,9 @@ class Kubernetes(Section):
     secrets: Secrets = Field(default=Secrets(), description="Names of Secrets.")
     labels: dict[LabelKey, LabelValue] = Field(default={}, description="Labels of every object.")
     annotations: dict[LabelKey, Text] = Field(default={}, description="Annotations of the pods.")
+    hosts: Hosts | None = Field(
+        default=None, description="For engines that span hosts: a LeaderWorkerSet, with commands of your own."
+    )
     network_policy: bool = Field(
         default=True,
         description="Whether a NetworkPolicy leaves pods their ports alone, and DNS and egress_ports.",

@@ -167,6 +167,18 @@ def _device(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _kubernetes(recipe: Recipe) -> Iterator[Finding]:
+    if hosts := recipe.kubernetes.hosts:
+        count, each = recipe.hardware.count, hosts.gpus_per_host
+        if recipe.hardware.gpu == gpus.NONE or count <= each or count % each:
+            problem = f"the engines span no such hosts: hardware has {count} x {recipe.hardware.gpu}"
+            yield Finding("kubernetes.hosts.gpus_per_host", problem, "remove this section, or correct it")
+        if recipe.kubernetes.form == "kserve":
+            problem = "KServe makes no groups of pods of a runtime of your own"
+            yield Finding("kubernetes.form", problem, "write form: deployment, or remove kubernetes.hosts")
+    yield from _scaling(recipe)
+
+
+def _scaling(recipe: Recipe) -> Iterator[Finding]:
     fewest, scaling = recipe.kubernetes.replicas, recipe.kubernetes.autoscaling
     if scaling is None:
         return

@@ -20,7 +20,7 @@ from trtspec.kubernetes.values import Values
 from trtspec.recipe.gpus import GPUS
 from trtspec.recipe.kubernetes import Kubernetes
 
-LLAMA = RECIPES / "llama-3.1-8b-h100.yaml"
+LLAMA, LARGE = RECIPES / "llama-3.1-8b-h100.yaml", RECIPES / "llama-3.1-405b-8xh200.yaml"
 ELSEWHERE = {"store", "grace_seconds", "egress_ports"}
 """Keys that change the values of keys of objects, and not which keys there are."""
 
@@ -62,6 +62,10 @@ SECTIONS = {
   annotations: {example.org/note: any text}
   resources: {cpu: "16", memory: 512Gi, shared_memory: 8Gi}
 """,
+    "groups": """\
+  hosts: {gpus_per_host: 4, leader: [serve, --spanning, "2"], worker: [sshd, -D]}
+  autoscaling: {max_replicas: 2}
+""",
     "bare": """\
   name: alone
   max_surge: 0
@@ -84,7 +88,8 @@ def test_an_api_server_takes_every_object_of(recipe: Path) -> None:
 
 @pytest.mark.parametrize("section", list(SECTIONS))
 def test_an_api_server_takes_every_object_with(section: str) -> None:
-    for thing in map(document, manifests(values(LLAMA, SECTIONS[section]))):
+    recipe = LARGE if section == "groups" else LLAMA
+    for thing in map(document, manifests(values(recipe, SECTIONS[section]))):
         check(thing)
         assert thing["metadata"].get("namespace") == ("llm" if section == "keda" else None)
         part = thing.get("spec", thing)

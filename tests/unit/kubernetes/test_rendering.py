@@ -55,8 +55,9 @@ def test_all_that_choose_pods_choose_these() -> None:
     assert chosen.pop("trtspec/track") == "stable"
     assert things["Service"]["spec"]["selector"] == chosen
     assert things["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == chosen
-    for kind in ("PodDisruptionBudget", "PodMonitor", "InferencePool"):
+    for kind in ("PodMonitor", "InferencePool"):
         assert things[kind]["spec"]["selector"]["matchLabels"] == chosen
+    assert things["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= chosen.items()
 
 
 def test_a_recipe_takes_no_label_away_that_objects_are_chosen_by() -> None:
@@ -225,6 +226,43 @@ def test_kserve_has_the_same_pod() -> None:
     assert selector.items() <= predictor["labels"].items()
 
 
+def test_a_server_may_span_hosts() -> None:
+    section = "  hosts: {gpus_per_host: 4, leader: [lead], worker: [work]}\n"
+    things = found(LARGE, f"{section}  autoscaling: {{max_replicas: 2}}\n")
+    whole = spec(found(LARGE))
+    assert "Deployment" not in things
+    groups = things["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+    assert groups["size"] == 2
+    leader, worker = groups["leaderTemplate"], groups["workerTemplate"]
+    (leading,), (working,) = leader["spec"]["containers"], worker["spec"]["containers"]
+    assert (leading["args"], working["args"]) == (["lead"], ["work"])
+    for each in (leading, working):
+        assert each["resources"]["limits"]["nvidia.com/gpu"] == 4
+        assert each["securityContext"] == whole["containers"][0]["securityContext"]
+    assert leader["spec"]["initContainers"] == worker["spec"]["initContainers"] == whole["initContainers"]
+    memory = [
+        int(each["resources"]["limits"]["memory"].removesuffix("Gi"))
+        for each in (leading, whole["containers"][0])
+    ]
+    assert memory[0] < 0.6 * memory[1]
+    assert not {"readinessProbe", "livenessProbe", "startupProbe", "ports"} & working.keys()
+
+    def chooses(kind: str, template: dict[str, Any]) -> bool:
+        chosen = things[kind]["spec"].get("podSelector") or things[kind]["spec"]["selector"]
+        labels: dict[str, str] = chosen.get("matchLabels", chosen)
+        own: dict[str, str] = template["metadata"]["labels"]
+        return labels.items() <= own.items()
+
+    for kind in ("Service", "PodMonitor"):
+        assert chooses(kind, leader)
+        assert not chooses(kind, worker)
+    for kind in ("NetworkPolicy-group", "PodDisruptionBudget"):
+        assert chooses(kind, leader)
+        assert chooses(kind, worker)
+    target = things["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
+    assert (target["apiVersion"], target["kind"]) == ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -249,6 +287,10 @@ def test_a_name_is_one_of_kubernetes(name: str, expected: str) -> None:
         ("  replicas: 3\n  autoscaling: {max_replicas: 2}\n", "max_replicas: 2 is less than"),
         ("  autoscaling: {by: keda, max_replicas: 2}\n", "prometheus: is missing: KEDA asks"),
         ("  autoscaling: {max_replicas: 2, prometheus: x}\n", "prometheus: is not used"),
+        (
+            "  hosts: {gpus_per_host: 1, leader: [a], worker: [b]}\n",
+            "hardware has 1 x h100",
+        ),
         ("  namespace: Llm\n", "allowed: lower-case letters, digits"),
         ("  cache: {kind: host_path, path: there}\n", "allowed: a folder from the root"),
         ("  cache: volume\n", "allowed: empty_dir, host_path, claim"),

@@ -57,6 +57,10 @@ VALUE_SETS = {
   gateway: {name: public, endpoint_picker: llama-epp}
   autoscaling: {max_replicas: 3}
 """,
+    "hosts": """\
+  hosts: {gpus_per_host: 1, leader: [sh, -c, "exec lead"], worker: [sshd, -D]}
+  autoscaling: {max_replicas: 3}
+""",
     "KServe": """\
   form: kserve
   replicas: 3

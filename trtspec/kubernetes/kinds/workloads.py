@@ -1,4 +1,4 @@
-"""Workloads: Deployment (`apps/v1`)."""
+"""Workloads: Deployment (`apps/v1`) and LeaderWorkerSet (`leaderworkerset.x-k8s.io/v1`)."""
 
 from __future__ import annotations
 
@@ -44,3 +44,41 @@ class Deployment(Object):
     kind: ClassVar[str] = "Deployment"
 
     spec: DeploymentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTemplate:
+    """What the pods of a group are made from: `size` of them, of which the first is the leader."""
+
+    size: int
+    restart_policy: str
+    leader_template: PodTemplate
+    worker_template: PodTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStrategy:
+    """How an update replaces groups."""
+
+    type: str
+    rolling_update_configuration: RollingUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsSpec:
+    """Groups of pods that are alike; without `replicas` their number is an autoscaler's."""
+
+    startup_policy: str
+    rollout_strategy: GroupStrategy
+    leader_worker_template: GroupTemplate
+    replicas: int | None = None
+
+
+@dataclass(frozen=True)
+class LeaderWorkerSet(Object):
+    """Groups of pods that are made, and made anew, together."""
+
+    api_version: ClassVar[str] = "leaderworkerset.x-k8s.io/v1"
+    kind: ClassVar[str] = "LeaderWorkerSet"
+
+    spec: GroupsSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trtspec.kubernetes.kinds.base import Selector
 from trtspec.kubernetes.kinds.core import ClaimedResources, ClaimSpec, PersistentVolumeClaim, ServiceAccount
 from trtspec.kubernetes.kinds.policies import (
     AnyNamespace,
@@ -13,7 +14,7 @@ from trtspec.kubernetes.kinds.policies import (
     PodDisruptionBudget,
     PolicyPort,
 )
-from trtspec.kubernetes.rendering.labels import meta, selector
+from trtspec.kubernetes.rendering.labels import meta, of_instance, selector
 from trtspec.kubernetes.rendering.pod import ENGINES, PORTS
 from trtspec.kubernetes.values import Values
 
@@ -33,7 +34,7 @@ def claim(values: Values, size: str, storage_class: str | None) -> PersistentVol
 
 def disruption_budget(values: Values) -> PodDisruptionBudget:
     """Returns a budget: nodes are emptied one server at a time, and one that is not ready may always go."""
-    return PodDisruptionBudget(meta(values), BudgetSpec(1, "AlwaysAllow", selector(values)))
+    return PodDisruptionBudget(meta(values), BudgetSpec(1, "AlwaysAllow", Selector(of_instance(values))))
 
 
 def network_policy(values: Values) -> NetworkPolicy:

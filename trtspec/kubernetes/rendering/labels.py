@@ -8,17 +8,22 @@ from trtspec.kubernetes.kinds.base import Meta, Selector
 from trtspec.kubernetes.values import Values
 
 NAME, INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 TRACK, STABLE, CANARY = "trtspec/track", "stable", "canary"
 """The label of a pod that says whether its build is tried beside another one, and its values."""
 
 
+def of_instance(values: Values) -> dict[str, str]:
+    """Returns the labels that all pods of a deployment have, whatever they are for."""
+    return {NAME: "trtspec", INSTANCE: values.name}
+
+
 def chosen_by(values: Values) -> dict[str, str]:
     """Returns the labels by which a deployment's pods are chosen; they never change."""
     return {
-        NAME: "trtspec",
-        INSTANCE: values.name,
-        "app.kubernetes.io/component": "server",
+        **of_instance(values),
+        COMPONENT: "server",
     }
 
 
