@@ -86,7 +86,7 @@ def _settled(job: Job, state: JobState, store: Store) -> JobState:
 
 def cancel(standing: Standing, scheduler: Scheduler) -> Sequence[str]:
     """Cancels every job that waits or runs, also one whose id was not learned any more; returns the ids."""
-    ids = sorted({*standing.running, *scheduler.find(standing.jobs).values()})
+    ids = list(dict.fromkeys((*standing.running, *scheduler.find(standing.jobs).values())))
     if ids:
         scheduler.cancel(ids)
     return ids

@@ -38,7 +38,8 @@ class Standing:
         for name, job in self.jobs.items():
             state = states.get(self.ids.get(name, ""), self.state(name))
             if not self.state(name).phase.is_over and (broken := self._broken(job)):
-                reason = f"needs {broken.title}, which has {self.state(broken.name).phase}"
+                was = self.state(broken.name).phase is Phase.CANCELLED
+                reason = f"needs {broken.title}, which {'was cancelled' if was else 'has failed'}"
                 state = JobState(Phase.CANCELLED, reason)
             if state != self.state(name):
                 self._states[name] = state

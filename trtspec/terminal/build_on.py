@@ -125,7 +125,7 @@ def _interrupted(standing: Standing, scheduler: Scheduler, *, cancels: bool) -> 
     if cancels:
         out.status(f"cancelled: {', '.join(cancel(standing, scheduler)) or 'no job'}")
         return
-    if running := sorted(standing.running):
+    if running := list(standing.running):
         out.status("the jobs go on; the same command shows them again")
         out.hint(f"to cancel them: {scheduler.how_to_cancel(running)}")
 
