@@ -13,7 +13,7 @@ TARGET ?= tensorrt_llm
 IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-pythons test-gpu check format chart bench image clean
+.PHONY: help demo test test-sweep test-chaos test-pythons test-gpu test-slurm check format chart bench image clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,12 @@ test-chaos: .venv/.dev ## 20,000 requests while everything breaks; about 9 minut
 
 test-gpu: .venv/.dev ## What needs an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu
+
+test-slurm: .venv/.dev ## Builds in the jobs of a real Slurm, about 4 minutes on 2 cores; installs Debian's slurm-wlm
+	@command -v slurmctld > /dev/null || test -x /usr/sbin/slurmctld || \
+		{ as_root=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); $$as_root apt-get update -qq \
+		&& $$as_root apt-get install -y -qq --no-install-recommends slurm-wlm; }
+	$(BIN)/python -m pytest -m slurm
 
 check: .venv/.dev ## ruff, formatting, mypy
 	$(BIN)/ruff check .

@@ -76,7 +76,8 @@ def build(
     into the store. A second call finds the jobs that wait or run.
     """
     if on:
-        _refuse({"--container": container, "--only": only, "--key": key, "--report": report})
+        here = {"--container": container, "--only": only, "--until": until != "build", "--key": key}
+        _refuse({**here, "--report": report})
         if not store:
             raise typer.BadParameter("jobs leave what they make in a store: --store URL", param_hint="--on")
         from trtspec.terminal.build_on import build_on
@@ -85,6 +86,8 @@ def build(
         cancels = on_interrupt == "cancel"
         build_on(on, recipes, flags, store, cancels=cancels, dry_run=dry_run, json=json)
         return
+    if on_interrupt == "cancel":
+        raise typer.BadParameter("it is for the jobs of a cluster: --on", param_hint="--on-interrupt")
     if len(recipes) > 1:
         raise typer.BadParameter("one here; several are for the jobs of a cluster: --on")
     if until != "build" and not only:

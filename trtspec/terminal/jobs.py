@@ -154,7 +154,7 @@ class Drawn:
         self._live.stop()
 
     def _draw(self) -> None:
-        self._live.update(_table(self._standing, self._note), refresh=True)
+        self._live.update(table(self._standing, self._note), refresh=True)
 
 
 @contextmanager
@@ -175,7 +175,8 @@ def words(state: JobState) -> str:
     return f"{state.phase}{where}{again}{why}"
 
 
-def _table(standing: Standing, note: str) -> Table:
+def table(standing: Standing, note: str) -> Table:
+    """Returns a row for each job: what it is, its id, and what it does, with the last line of its log."""
     from rich.table import Table
     from rich.text import Text
 

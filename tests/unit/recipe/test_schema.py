@@ -176,7 +176,11 @@ def test_what_stores_call_a_recipe_outlives_new_keys(changes: dict[str, Any], di
 
 
 @pytest.mark.parametrize(
-    "section", [{"fleet": {"requests_per_second": 1000, "price_per_gpu_hour": {"h200": 3.5}}}]
+    "section",
+    [
+        {"fleet": {"requests_per_second": 1000, "price_per_gpu_hour": {"h200": 3.5}}},
+        {"slurm": {"partition": "gpu", "options": {"mem": "64G"}}},
+    ],
 )
 def test_what_is_reckoned_for_is_no_part_of_the_digest(section: dict[str, Any]) -> None:
     values = {"name": "pair", "hardware": {"gpu": "h100"}, **PAIR}

@@ -225,7 +225,9 @@ def test_what_became_of_it_as_json(cluster: Cluster, folder: Path) -> None:
         (("pair.yaml", "--on", "slurm"), "--store URL"),
         (("pair.yaml", "--on", "slurm", "--store", "s", "--container"), "for a build on this machine"),
         (("pair.yaml", "--on", "slurm", "--store", "s", "--only", "draft"), "for a build on this machine"),
+        (("pair.yaml", "--on", "slurm", "--store", "s", "--until", "fetch"), "for a build on this machine"),
         (("pair.yaml", "pair.yaml"), "several are for the jobs of a cluster"),
+        (("pair.yaml", "--on-interrupt", "cancel"), "it is for the jobs of a cluster"),
     ],
 )
 def test_wrong_usage(cluster: Cluster, folder: Path, words: tuple[str, ...], said: str) -> None:
