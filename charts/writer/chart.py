@@ -20,7 +20,7 @@ from trtspec.kubernetes.values import Values
 CHART = File(__file__).parents[1] / "trtspec"
 _HEAD = "{{- /* Written by `make chart` from trtspec/kubernetes/rendering; change it there. */}}\n"
 _RECIPE, _FINGERPRINT = ("recipe",), ("recipe", "fingerprint")
-_BUILTINS: dict[Path, str] = {
+BUILTINS: dict[Path, str] = {
     ("name",): ".Release.Name",
     ("namespace",): ".Release.Namespace",
     ("version",): ".Chart.AppVersion",
@@ -30,15 +30,27 @@ _BUILTINS: dict[Path, str] = {
 """What Helm knows better than values."""
 
 
+def write() -> None:
+    """Writes the files, and removes templates of what there is no longer."""
+    files = written()
+    for old in CHART.glob("templates/*.yaml"):
+        if old.read_text(encoding="utf-8").startswith(_HEAD):
+            old.unlink()
+    for name, content in files.items():
+        file = CHART / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+
+
 def written() -> dict[str, str]:
     """Returns the files by their paths in the chart."""
-    samples = sample(Values, {path: text(path) for path in _BUILTINS})
+    samples = sample(Values, {path: text(path) for path in BUILTINS})
     found = dict[str, list[tuple[int, Any]]]()
     for number, values in enumerate(samples.values):
         for thing in manifests(values):
             content = _marked(document(thing))
             found.setdefault(_place(content), []).append((1 << number, content))
-    writer = Writer(Conditions(samples), _BUILTINS)
+    writer = Writer(Conditions(samples), BUILTINS)
     files = {
         f"templates/{place}.yaml": _HEAD + writer.template(place, variants)
         for place, variants in found.items()

@@ -121,7 +121,8 @@ def _build(kind: Any, path: Path, known: Mapping[Path, Any], choose: Choose) -> 
             for name, field in kind.model_fields.items()
         }
         return kind.model_construct(**parts)
-    assert kind is str, f"{'.'.join(path)} is of type {kind}, which no mark stands for"
+    if kind is not str:
+        raise TypeError(f"{'.'.join(path)} is of type {kind}, which no mark stands for")
     return text(path)
 
 
@@ -135,7 +136,8 @@ def _of_union(kinds: tuple[Any, ...], path: Path, known: Mapping[Path, Any], cho
     if len(given) < len(kinds) and not choose(path, (True, False)):
         return None
     if len(given) == 1:
-        assert get_origin(given[0]) not in (list, tuple, dict), f"{'.'.join(path)} may be null and empty"
+        if get_origin(given[0]) in (list, tuple, dict):
+            raise TypeError(f"{'.'.join(path)} may be null and empty")
         return _build(given[0], path, known, choose)
     if set(given) == {int, float}:
         return Number((path,), form="%v")

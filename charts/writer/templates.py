@@ -157,7 +157,7 @@ class Writer:
         assert part.path
         value = self._value(part.path, scope)
         # Helm reads numbers as floating point, and writes large ones with an exponent.
-        return f"int64 {value}" if part.form == "%d" else value
+        return {"%d": f"int64 {value}", "%v": f"toJson {value}"}.get(part.form, value)
 
     def _value(self, path: Path, scope: Path) -> str:
         if path in self._builtins:

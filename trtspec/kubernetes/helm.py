@@ -16,7 +16,7 @@ OF_RELEASE = ("name", "namespace", "version", "managed_by")
 
 def chart_values(values: Values) -> dict[str, Any]:
     """Returns the chart's values, for a release of the deployment's name in its namespace."""
-    return {key: content for key, content in _plain(values).items() if key not in map(key_of, OF_RELEASE)}
+    return {key: content for key, content in plain(values).items() if key not in map(key_of, OF_RELEASE)}
 
 
 def key_of(field: str) -> str:
@@ -25,11 +25,12 @@ def key_of(field: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _plain(part: Any) -> Any:
+def plain(part: Any) -> Any:
+    """Returns a part of values with the chart's keys."""
     if isinstance(part, BaseModel):
-        return {key_of(name): _plain(getattr(part, name)) for name in type(part).model_fields}
+        return {key_of(name): plain(getattr(part, name)) for name in type(part).model_fields}
     if isinstance(part, Mapping):
         return dict(part)
     if isinstance(part, Sequence) and not isinstance(part, str):
-        return [_plain(item) for item in part]
+        return [plain(item) for item in part]
     return part

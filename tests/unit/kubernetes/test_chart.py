@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from charts.writer.chart import CHART, written
+from charts.writer.chart import BUILTINS, CHART, write, written
 from charts.writer.example import EXAMPLE
+from charts.writer.marks import text
+from charts.writer.samples import sample
 from tests import helm
 from tests.policies import complaints
 from tests.unit.kubernetes.builds import EVERY, RECIPES, values
+from tests.unit.kubernetes.realized import realized
 from tests.unit.kubernetes.schemas import check
 from tests.unit.kubernetes.value_sets import VALUE_SETS
 from trtspec.cli.app import app
@@ -37,9 +40,7 @@ def test_the_chart_is_what_the_renderer_makes() -> None:
     """UPDATE_GOLDEN=1 writes it anew, and so does `make chart`."""
     files = written()
     if os.environ.get("UPDATE_GOLDEN"):
-        for path, text in files.items():
-            (CHART / path).parent.mkdir(exist_ok=True)
-            (CHART / path).write_text(text, encoding="utf-8")
+        write()
     there = {str(path.relative_to(CHART)) for path in CHART.rglob("*") if path.is_file()}
     assert there == files.keys() | BY_HAND
     assert {path: (CHART / path).read_text(encoding="utf-8") for path in files} == files
@@ -50,11 +51,7 @@ def test_lint() -> None:
 
 
 def by_helm(name: str, *options: str | Path) -> list[dict[str, Any]]:
-    """What Helm makes, all of which an API server would take."""
-    made = helm.objects(helm.run("helm", "template", name, CHART, "--namespace", NAMESPACE, *options))
-    for thing in made:
-        check(thing)
-    return made
+    return helm.objects(helm.run("helm", "template", name, CHART, "--namespace", NAMESPACE, *options))
 
 
 def of(objects: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -91,7 +88,21 @@ def test_every_recipe(recipe: Path) -> None:
 @pytest.mark.parametrize("section", VALUE_SETS.values(), ids=VALUE_SETS)
 def test_value_sets(section: str) -> None:
     found = values(RECIPES / "llama-3.3-70b-2xh100.yaml", section, NAMESPACE)
-    assert of(by_helm(found.name, "--values", file_of(found))) == rendered(found)
+    made = by_helm(found.name, "--values", file_of(found))
+    assert of(made) == rendered(found)
+    for thing in made:
+        check(thing)
+
+
+@pytest.mark.sweep
+def test_every_sample() -> None:
+    """Everything that can be chosen in values, on and off with everything else."""
+    samples = sample(Values, {path: text(path) for path in BUILTINS})
+    for number, marked in enumerate(samples.values):
+        release = {"name": "llama", "version": version("trtspec")}
+        found = realized(marked).model_copy(update=release)
+        made = by_helm("llama", "--skip-schema-validation", "--values", file_of(found))
+        assert of(made) == rendered(found), samples.options[number]
 
 
 def run(*words: object) -> str:
