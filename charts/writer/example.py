@@ -29,7 +29,7 @@ EXAMPLE = Values(
     max_unavailable=0,
     volume=EmptyDir(),
     gpu=GpuChoice(product="NVIDIA-H100-80GB-HBM3", compute_major="9", count=1),
-    resources=HostResources(cpu="8", cpu_limit=None, memory="27Gi", shared_memory="3Gi"),
+    resources=HostResources(cpu="8", cpu_limit=None, memory="27Gi", shared_memory="3Gi", disk="13Gi"),
     times=Times(grace_s=60, startup_failures=80, progress_s=1360),
     node_selector={},
     tolerations=(),

@@ -27,6 +27,7 @@ _IMAGE_S = 900  # for a node that pulls the image first
 # pinned memory of each rank.
 _BASE, _OF_A_RANK = 6 * GIB, 4 * GIB
 _CPUS, _CPUS_OF_A_RANK = 4, 2
+_TEMPORARY = GIB  # of the disk: what is unpacked and logged in /tmp
 # Of a cache of the torch backend: slots take more than they hold, and half of what is free is the cache's.
 _AHEAD, _OF_FREE = 1.5, 2
 
@@ -108,7 +109,7 @@ def _gpu(recipe: Recipe) -> GpuChoice | None:
         return None
     # The label is the name that nvidia-smi shows, with dashes for its blanks.
     return GpuChoice(
-        product=product.label.replace(" ", "-"),
+        product=recipe.kubernetes.gpu_product or product.label.replace(" ", "-"),
         compute_major=str(product.sm // 10),
         count=recipe.kubernetes.hosts.gpus_per_host if recipe.kubernetes.hosts else recipe.hardware.count,
     )
@@ -127,6 +128,7 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
 
     An engine passes through the host's memory when a GPU loads it; on the CPU it stays there with its cache.
     """
+    is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
     asked, group = recipe.kubernetes.resources, recipe.kubernetes.hosts
     hosts = recipe.hardware.count // group.gpus_per_host if group else 1
     memory, shared, cpus = float(_BASE), GIB, _CPUS
@@ -148,6 +150,7 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
         cpu_limit=cpu if any(is_on_cpu.values()) else None,
         memory=asked.memory or _gib(memory + shared),
         shared_memory=asked.shared_memory or _gib(shared),
+        disk=asked.disk or _gib(_TEMPORARY + build.entry.size * is_with_pod),
     )
 
 

@@ -52,6 +52,9 @@ class HostResources(Section):
     )
     memory: Quantity = Field(description="Memory of the host; also the limit.")
     shared_memory: Quantity = Field(description="Size of /dev/shm, of that memory.")
+    disk: Quantity = Field(
+        description="Disk of the node: engines in an empty_dir, and what is written to /tmp."
+    )
 
 
 class Times(Section):

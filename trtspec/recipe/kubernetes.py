@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from trtspec.recipe.section import Positive, Section, Text
 
 LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+SERVICE = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
 NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 KEY = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
@@ -21,6 +22,7 @@ QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
 FOLDER = r"^(/[A-Za-z0-9._-]+)+$"
 
 LabelName = Annotated[str, Field(pattern=LABEL)]
+ServiceName = Annotated[str, Field(pattern=SERVICE)]
 Name = Annotated[str, Field(pattern=NAME)]
 LabelKey = Annotated[str, Field(pattern=KEY)]
 LabelValue = Annotated[str, Field(pattern=VALUE)]
@@ -132,6 +134,7 @@ class Resources(Section):
     cpu: Quantity | None = Field(default=None, description="Processors of the server.")
     memory: Quantity | None = Field(default=None, description="Memory of the host; also the limit.")
     shared_memory: Quantity | None = Field(default=None, description="Size of /dev/shm, of that memory.")
+    disk: Quantity | None = Field(default=None, description="Disk of the node, for what its pods keep there.")
 
 
 class Monitoring(Section):
@@ -182,9 +185,8 @@ class Kubernetes(Section):
         default="deployment",
         description="deployment: objects of Kubernetes alone; kserve: ServingRuntime and InferenceService.",
     )
-    name: LabelName | None = Field(
+    name: ServiceName | None = Field(
         default=None,
-        max_length=40,
         description="Name of the objects; the recipe's, with dashes for dots, if left out.",
     )
     namespace: LabelName | None = Field(
@@ -210,6 +212,10 @@ class Kubernetes(Section):
         default=60, description="How long requests may take to end when a pod is told to stop."
     )
     resources: Resources = Field(default=Resources(), description="Processors and memory of a server.")
+    gpu_product: LabelValue | None = Field(
+        default=None,
+        description="What nvidia.com/gpu.product is on your nodes, if not NVIDIA's name with dashes: H200.",
+    )
     node_selector: dict[LabelKey, LabelValue] = Field(
         default={}, description="Labels that a node must have, beside those of the GPU."
     )

@@ -21,6 +21,7 @@ _PATTERNS = {
     r"^[a-z0-9][a-z0-9._-]*$": f"lower-case letters, {_REST}",
     r"^[A-Za-z0-9][A-Za-z0-9._-]*$": f"letters, {_REST}",
     kubernetes.LABEL: _LOWER,
+    kubernetes.SERVICE: f"at most 40 {_LOWER}, a letter first",
     kubernetes.NAME: f"{_LOWER} and dots",
     kubernetes.KEY: "the key of a label: a name, and before it, with a slash, a domain",
     kubernetes.VALUE: "letters, digits and, between these, dots, dashes and underscores",

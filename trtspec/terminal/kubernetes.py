@@ -26,6 +26,8 @@ def find_values(loaded: LoadedRecipe, store: str | None, namespace: str | None) 
     if str(Address(url)) != url:
         repair = "put it into a Secret, and name that in kubernetes.secrets.store"
         raise StoreError(str(Address(url)), "its URL has a secret, which every manifest would show", repair)
+    if Address(url).protocol == "file":
+        out.warning(f"{url} is a folder of this machine, which pods do not have")
     build = find_build(Store(url), loaded.recipe)
     text = loaded.path.read_text(encoding="utf-8")
     values = derive(loaded, text, build, Asked(url, namespace), version("trtspec"))

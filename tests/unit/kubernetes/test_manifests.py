@@ -50,6 +50,7 @@ SECTIONS = {
 """,
     "kserve": """\
   form: kserve
+  gpu_product: H100-SXM
   autoscaling: {max_replicas: 4}
   cache: {kind: host_path, path: /data/engines}
   gateway: {name: public}
@@ -60,7 +61,7 @@ SECTIONS = {
   service_account: reader
   labels: {team: search}
   annotations: {example.org/note: any text}
-  resources: {cpu: "16", memory: 512Gi, shared_memory: 8Gi}
+  resources: {cpu: "16", memory: 512Gi, shared_memory: 8Gi, disk: 1Ti}
 """,
     "groups": """\
   hosts: {gpus_per_host: 4, leader: [serve, --spanning, "2"], worker: [sshd, -D]}

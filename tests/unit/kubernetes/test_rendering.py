@@ -123,6 +123,21 @@ def test_what_a_server_takes(recipe: Path, gpus: int, memory: float, cpu: str, c
     assert (requests["cpu"], limits.get("cpu")) == (cpu, cpu_limit)
 
 
+@pytest.mark.parametrize(("cache", "least"), [("empty_dir", 417e9), ("host_path", 1)])
+def test_a_pod_that_pulls_for_itself_goes_where_there_is_room(cache: str, least: float) -> None:
+    (server,) = spec(found(LARGE, f"  cache: {cache}\n"))["containers"]
+    disk = int(server["resources"]["requests"]["ephemeral-storage"].removesuffix("Gi"))
+    assert least <= disk * GIB < least + 3 * GIB
+
+
+def test_a_cluster_may_call_its_gpus_otherwise() -> None:
+    pod = spec(found(LLAMA, "  gpu_product: H100-SXM\n"))
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"][0]["values"] == ["H100-SXM"]
+
+
 def test_a_pod_has_the_time_that_its_requests_have() -> None:
     pod = spec(found(LLAMA, "  grace_seconds: 120\n"))
     (server,) = pod["containers"]
@@ -291,6 +306,7 @@ def test_a_name_is_one_of_kubernetes(name: str, expected: str) -> None:
             "  hosts: {gpus_per_host: 1, leader: [a], worker: [b]}\n",
             "hardware has 1 x h100",
         ),
+        ("  name: 8b\n", "kubernetes.name: found '8b'; allowed: at most 40 lower-case letters"),
         ("  namespace: Llm\n", "allowed: lower-case letters, digits"),
         ("  cache: {kind: host_path, path: there}\n", "allowed: a folder from the root"),
         ("  cache: volume\n", "allowed: empty_dir, host_path, claim"),

@@ -149,7 +149,7 @@ def _resources(values: Values) -> Resources:
     host, gpus = values.resources, {GPU: values.gpu.count} if values.gpu else {}
     limit = {"cpu": host.cpu_limit} if host.cpu_limit else {}
     return Resources(
-        requests={"cpu": host.cpu, "memory": host.memory, **gpus},
+        requests={"cpu": host.cpu, "memory": host.memory, "ephemeral-storage": host.disk, **gpus},
         limits={**limit, "memory": host.memory, **gpus},
     )
 
