@@ -112,7 +112,7 @@ def _app(name: str) -> typer.Typer:
 def _group(name: str, module: ModuleType) -> typer.Typer:
     group = _app(name)
     for command in module.COMMANDS:
-        group.command(command.__name__.rstrip("_"))(command)
+        group.command(command.__name__.rstrip("_").replace("_", " "))(command)
     return group
 
 

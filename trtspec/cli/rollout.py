@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trtspec.cli import rollout_canary
 from trtspec.errors import RefusedError, UnavailableError
 from trtspec.terminal.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.terminal.output import out
@@ -22,6 +23,7 @@ EXAMPLES = (
     "trtspec rollout off recipe.yaml",
     "trtspec rollout next recipe.yaml    # shadow, then 5 %, 25 %, 50 %, all",
     "trtspec rollout status recipe.yaml || trtspec rollout back recipe.yaml",
+    "trtspec rollout canary next recipe.yaml    # on a cluster: a new build beside the old one",
 )
 
 UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Where the server's metrics are.")]
@@ -122,7 +124,7 @@ def plan(
         raise typer.Exit(1)
 
 
-COMMANDS = (plan, status, next_, back, off)
+COMMANDS = (plan, status, next_, back, off, *rollout_canary.COMMANDS)
 
 
 def _running(recipe: Path, output: str | None, url: str) -> Running:

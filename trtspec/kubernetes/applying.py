@@ -64,6 +64,12 @@ def check(
     return lacking
 
 
+def taken(manifests: Sequence[Manifest], lacking: Sequence[RefusedByCluster]) -> list[Manifest]:
+    """Returns the objects without those of kinds that the cluster lacks."""
+    subjects = {error.subject for error in lacking}
+    return [each for each in manifests if str(ref_of(each)) not in subjects]
+
+
 def apply(
     cluster: Cluster,
     manifests: Sequence[Manifest],

@@ -7,12 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from trtspec.errors import ClusterError
+from trtspec.errors import ClusterError, RefusedError
 from trtspec.kubernetes import applying, waiting
 from trtspec.kubernetes.applying import Pruned
+from trtspec.kubernetes.canary.standing import read
 from trtspec.kubernetes.cluster import Cluster, Manifest
 from trtspec.kubernetes.kinds.base import Object, document
-from trtspec.kubernetes.rendering.labels import ours
+from trtspec.kubernetes.rendering.labels import INSTANCE, ours
 from trtspec.kubernetes.resources import ref_of
 from trtspec.kubernetes.values import Values
 from trtspec.kubernetes.waiting import Listener
@@ -56,13 +57,17 @@ def deployment(values: Values, objects: Iterable[Object], timeout: float | None)
 def deploy(cluster: Cluster, made: Deployment, talk: Talk, *, force: bool) -> Pruned:
     """Returns when all of it serves; raises `ClusterError` where it is not taken or does not come up.
 
-    What pods of before an update need is taken away only when none of these is left.
+    Raises `RefusedError` while a canary goes on, whose pods would be taken away. What pods of before an
+    update need goes only when none of these is left.
     """
+    name = made.labels[INSTANCE]
+    if (standing := read(cluster, name)) and standing.goes_on:
+        problem = "a new build is being tried beside it"
+        raise RefusedError(name, problem, "trtspec rollout canary status RECIPE; next or off ends that")
     lacking = applying.check(cluster, made.manifests, made.labels, force=force)
     for error in lacking:
         talk.left_out(error)
-    subjects = {error.subject for error in lacking}
-    wanted = [each for each in made.manifests if str(ref_of(each)) not in subjects]
+    wanted = applying.taken(made.manifests, lacking)
     with talk.applying(len(wanted)) as advance:
         applying.apply(cluster, wanted, made.labels, force=force, advance=advance)
     workloads = [ref for each in wanted if (ref := ref_of(each)).resource in WORKLOADS]

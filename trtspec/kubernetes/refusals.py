@@ -175,6 +175,12 @@ def _right(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
     return problem, f"ask for that right: kubectl auth can-i {found['verb']} {kind} -n {namespace}"
 
 
+def _meanwhile(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
+    if answer.status != 409 or "has been modified" not in answer.message:
+        return None
+    return "somebody else has changed it meanwhile", "look at it again, and try again"
+
+
 def _conflict(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
     if answer.status != 409 or "conflict" not in answer.message.lower():
         return None
@@ -205,6 +211,7 @@ _WORDS: tuple[Callable[[Answer, str, str | None], _Words | None], ...] = (
     _webhook,
     _broken_webhook,
     _right,
+    _meanwhile,
     _conflict,
     _immutable,
     _passing,

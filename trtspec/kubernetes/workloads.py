@@ -59,13 +59,15 @@ def parse(manifest: Mapping[str, Any]) -> Workload:
         return Workload(ref, 1, is_ready, is_ready, 1, seen == metadata.get("generation"))
     wanted = spec.get("replicas", 1)
     failure = conditions.get("ReplicaFailure") or {}
+    # Controllers other than Kubernetes' own need not say what they have seen.
+    unseen = 0 if ref.resource == DEPLOYMENT else metadata.get("generation", 0)
     return Workload(
         ref,
         wanted,
         status.get("updatedReplicas") or 0,
         status.get("readyReplicas") or 0,
         status.get("replicas") or 0,
-        str(status.get("observedGeneration", 0)) == str(metadata.get("generation", 0)),
+        str(status.get("observedGeneration", unseen)) == str(metadata.get("generation", 0)),
         (failure.get("message") or failure.get("reason") or "") if failure.get("status") == "True" else "",
         **_served(spec),
     )

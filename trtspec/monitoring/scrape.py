@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import http.client
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from trtspec.errors import UnavailableError
 
@@ -45,14 +45,18 @@ def parse(text: str, at: float) -> Scrape:
     return Scrape(at, tuple(rows))
 
 
-def read(url: str) -> str:
-    """Returns the text of the metrics at a URL, HOST:PORT alone too; raises `UnavailableError`."""
+def read(url: str, query: Mapping[str, str] | None = None) -> str:
+    """Returns the text of the metrics at a URL, HOST:PORT alone too; raises `UnavailableError`.
+
+    `query` is what comes behind the URL's question mark.
+    """
     parts = urlsplit(url if "//" in url else f"http://{url}")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     repair = "start a server with: trtspec deploy RECIPE, or name its metrics port with --url"
+    behind = f"?{urlencode(query)}" if query else ""
     try:
         with closing(kind(parts.hostname or "", parts.port, timeout=_LATEST_S)) as connection:
-            connection.request("GET", parts.path.rstrip("/") or "/metrics")
+            connection.request("GET", (parts.path.rstrip("/") or "/metrics") + behind)
             answer = connection.getresponse()
             text = answer.read().decode(errors="replace")
     except (OSError, ValueError, http.client.HTTPException) as error:

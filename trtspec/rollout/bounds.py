@@ -73,44 +73,46 @@ def check(state: RolloutState, evidence: Evidence) -> list[Check]:
         return []
     is_shadow = state.mode == "shadow"
     arm, plain = evidence.arms[SHADOW if is_shadow else SPECULATE], evidence.arms[PLAIN]
-    checks = [_requests(arm, None if state.share == 1 else plain)]
-    checks.append(_acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
-    checks += _errors(arm, plain)
+    checks = [requests(arm, None if state.share == 1 else plain)]
+    checks.append(acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
+    checks += errors(arm, plain)
     if not is_shadow and state.share < 1:
         as_many = _until(plain, evidence.speculation.per_draft)
-        checks.append(_ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
-        checks.append(_ratio("first output", arm.first_token, as_many, MOST_FIRST_OUTPUT))
+        checks.append(ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
+        checks.append(ratio("first output", arm.first_token, as_many, MOST_FIRST_OUTPUT))
     return checks
 
 
-def _requests(arm: Arm, plain: Arm | None) -> Check:
-    counts = [one.per_token.count for one in (arm, plain) if one is not None]
+def requests(arm: Arm, other: Arm | None, names: tuple[str, str] = ("with drafts", "plain")) -> Check:
+    """Returns the bound on how many there must be of an arm, and of the other one it is held against."""
+    counts = [one.per_token.count for one in (arm, other) if one is not None]
     needed = max(LEAST_REQUESTS - min(counts), 0)
-    found = f"{counts[0]} with drafts" + (f", {counts[1]} plain" if plain else "")
-    bound = f"at least {LEAST_REQUESTS}" + (" of each" if plain else "")
+    found = ", ".join(f"{count} {name}" for count, name in zip(counts, names, strict=False))
+    bound = f"at least {LEAST_REQUESTS}" + (" of each" if other else "")
     return Check("requests", bound, found, Verdict.OPEN if needed else Verdict.HOLDS, needed)
 
 
-def _acceptance(drafts: Drafts, arm: Arm) -> Check:
-    name, bound = "acceptance", f"at least {LEAST_ACCEPTANCE:.0%}"
+def acceptance(drafts: Drafts, arm: Arm, least: float = LEAST_ACCEPTANCE) -> Check:
+    """Returns the bound on how likely a token is accepted where all before it were."""
+    name, bound = "acceptance", f"at least {least:.0%}"
     needed = max(LEAST_REQUESTS - arm.per_token.count, 0)
     if needed or not drafts.drafts:
         found = "too few requests" if needed else "no drafts"
         return Check(name, bound, found, Verdict.OPEN if needed else Verdict.BROKEN, needed)
     found = f"{drafts.per_token:.0%} per token, {drafts.share:.0%} of all drafted"
-    holds = drafts.per_token >= LEAST_ACCEPTANCE
+    holds = drafts.per_token >= least
     return Check(name, bound, found, Verdict.HOLDS if holds else Verdict.BROKEN)
 
 
-def _errors(arm: Arm, plain: Arm) -> Iterator[Check]:
+def errors(arm: Arm, other: Arm, name_of_other: str = "plain") -> Iterator[Check]:
     """Yields the bound on what fails, once enough have begun."""
-    name, bound = "errors", f"at most {MOST_ERRORS:.0%} above plain"
+    name, bound = "errors", f"at most {MOST_ERRORS:.0%} above {name_of_other}"
     if arm.requests < LEAST_REQUESTS:
         return
-    usual = plain.failures / plain.requests if plain.requests else 0.0
+    usual = other.failures / other.requests if other.requests else 0.0
     share = arm.failures / arm.requests
     holds = share <= usual + MOST_ERRORS
-    found = f"{share:.1%}, plain {usual:.1%}" if plain.requests else f"{share:.1%}"
+    found = f"{share:.1%}" + (f", {name_of_other} {usual:.1%}" if other.requests else "")
     yield Check(name, bound, found, Verdict.HOLDS if holds else Verdict.BROKEN)
 
 
@@ -121,15 +123,15 @@ def _until(plain: Arm, tokens: float) -> Times:
     return Times(min(first.count, later.count), mean, math.hypot(first.error, (tokens - 1) * later.error))
 
 
-def _ratio(name: str, arm: Times, plain: Times, most: float) -> Check:
+def ratio(name: str, arm: Times, other: Times, most: float, name_of_other: str = "plain") -> Check:
     """Judges the ratio of two means by its interval, whose ends are those of the ratio's logarithm."""
-    bound = f"at most {most:.2f}x plain"
-    least = min(arm.count, plain.count)
-    if least < LEAST_REQUESTS or not arm.mean or not plain.mean:
+    bound = f"at most {most:.2f}x {name_of_other}"
+    least = min(arm.count, other.count)
+    if least < LEAST_REQUESTS or not arm.mean or not other.mean:
         needed = max(LEAST_REQUESTS - least, 1)
         return Check(name, bound, "too few requests", Verdict.OPEN, needed)
-    middle = math.log(arm.mean / plain.mean)
-    error = math.hypot(arm.error / arm.mean, plain.error / plain.mean)
+    middle = math.log(arm.mean / other.mean)
+    error = math.hypot(arm.error / arm.mean, other.error / other.mean)
     low, high = (math.exp(middle + side * _ONE_SIDED * error) for side in (-1, 1))
     found = f"{math.exp(middle):.2f}x ({low:.2f} to {high:.2f})"
     if high <= most:

@@ -98,6 +98,10 @@ class Emulator:
         self.at_apply(config)
         before = self.stored.get(key)
         made = _copy(before) if before else Stored()
+        version = config["metadata"].get("resourceVersion")
+        if version is not None and version != str(made.version):
+            words = "the object has been modified; please apply your changes to the latest version"
+            raise Refused(409, "Conflict", f'Operation cannot be fulfilled on {key[1]} "{key[2]}": {words}')
         try:
             made.apply(config, options["fieldManager"], force=options.get("force") == "true")
         except Conflict as conflict:
@@ -145,4 +149,5 @@ def _copy(of: Stored) -> Stored:
         dict(of.metadata),
         of.status,
         of.generation,
+        of.version,
     )

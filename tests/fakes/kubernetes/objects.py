@@ -29,12 +29,14 @@ class Stored:
     metadata: Json = field(default_factory=dict)
     status: Json = field(default_factory=dict)
     generation: int = 0
+    version: int = 0
 
     def manifest(self) -> Json:
         merged: Json = {}
         for config in self.configs.values():
             merged = _merge(merged, config)
-        metadata = {**merged.get("metadata", {}), **self.metadata, "generation": self.generation}
+        counted = {"generation": self.generation, "resourceVersion": str(self.version)}
+        metadata = {**merged.get("metadata", {}), **self.metadata, **counted}
         return {**merged, "metadata": metadata, **({"status": self.status} if self.status else {})}
 
     def apply(self, config: Json, manager: str, *, force: bool) -> None:
@@ -61,7 +63,9 @@ class Stored:
             ]
             raise Conflict(f"Apply failed with {count} conflict{'s' * (count > 1)}: {'; '.join(lines)}")
         before = self.manifest()
-        self.configs[own] = deepcopy(config)
+        applied = deepcopy(config)
+        applied["metadata"].pop("resourceVersion", None)
+        self.configs[own] = applied
         self._count(before)
 
     def merge(self, change: Json, manager: str) -> None:
@@ -76,6 +80,7 @@ class Stored:
 
     def _count(self, before: Json) -> None:
         """Counts the generations, which are those of what is wanted."""
+        self.version += 1
         if before.get("spec") != self.manifest().get("spec") or not self.generation:
             self.generation += 1
 

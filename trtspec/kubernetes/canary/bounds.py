@@ -1,0 +1,61 @@
+"""The bounds of a canary: those of a roll-out, with the old build in place of plain decoding; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtspec.kubernetes.canary.evidence import Counted, arm, drafts
+from trtspec.kubernetes.pods import Pod, summary
+from trtspec.rollout.bounds import (
+    LEAST_ACCEPTANCE,
+    MOST_FIRST_OUTPUT,
+    MOST_TIME_PER_TOKEN,
+    Check,
+    Verdict,
+    acceptance,
+    errors,
+    ratio,
+    requests,
+)
+
+_NAMES = ("new", "old")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What both builds have counted since the step began, and the pods of the new one."""
+
+    canary: Counted
+    stable: Counted
+    pods: Sequence[Pod]
+    wanted: int
+    trouble: str = ""
+
+
+def check(evidence: Evidence) -> list[Check]:
+    """Returns the bounds of a step at which both builds serve."""
+    new, old = arm(evidence.canary), arm(evidence.stable)
+    drafted, usual = drafts(evidence.canary), drafts(evidence.stable)
+    checks = [_pods(evidence), requests(new, old, _NAMES)]
+    if drafted.drafts or usual.drafts:
+        # Texts on which the build that serves does worse are no fault of the new one.
+        least = min(LEAST_ACCEPTANCE, usual.per_token) if usual.drafts else LEAST_ACCEPTANCE
+        checks.append(acceptance(drafted, new, least))
+    checks += errors(new, old, "old")
+    checks.append(ratio("time per token", new.per_token, old.per_token, MOST_TIME_PER_TOKEN, "old"))
+    checks.append(ratio("first output", new.first_token, old.first_token, MOST_FIRST_OUTPUT, "old"))
+    return checks
+
+
+def _pods(evidence: Evidence) -> Check:
+    """The bound that no pod of the new build restarts."""
+    restarts = sum(each.restarts for pod in evidence.pods for each in pod.containers if not each.is_init)
+    ready = sum(pod.is_ready for pod in evidence.pods)
+    name, bound = "pods", "all ready, none restarted"
+    if restarts or evidence.trouble:
+        found = evidence.trouble or f"{restarts} restarts"
+        return Check(name, bound, found, Verdict.BROKEN)
+    if ready < evidence.wanted:
+        return Check(name, bound, summary(list(evidence.pods)), Verdict.OPEN)
+    return Check(name, bound, f"{ready} ready", Verdict.HOLDS)

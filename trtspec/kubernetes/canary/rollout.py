@@ -1,0 +1,262 @@
+"""A canary looked at and moved: begun, a step on, a step back, or taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from trtspec.errors import ClusterError, RefusedError, UnavailableError
+from trtspec.kubernetes import applying
+from trtspec.kubernetes.canary import standing as standings
+from trtspec.kubernetes.canary import traffic
+from trtspec.kubernetes.canary.bounds import Evidence, check
+from trtspec.kubernetes.canary.evidence import Counted, grown
+from trtspec.kubernetes.canary.metrics import Metrics
+from trtspec.kubernetes.canary.pair import Pair, mounted
+from trtspec.kubernetes.canary.standing import Standing
+from trtspec.kubernetes.canary.steps import Counts, counts_of, name_of, steps_for
+from trtspec.kubernetes.rendering.labels import CANARY, STABLE
+from trtspec.kubernetes.resources import CONFIG_MAP, DEPLOYMENT, Ref, ref_of
+from trtspec.kubernetes.workloads import parse
+from trtspec.rollout.bounds import Check, Verdict, overall
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where a canary stands, which pods there are, what its bounds say, and which shares there can be."""
+
+    name: str
+    standing: Standing | None
+    counts: Counts
+    steps: tuple[float, ...]
+    checks: list[Check]
+
+    @property
+    def share(self) -> float:
+        return self.standing.share if self.standing else 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        return overall(self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        standing = self.standing
+        return {
+            "name": self.name,
+            "step": name_of(self.share),
+            "reached": standing is None or standing.is_reached,
+            "since": standing and standing.since,
+            "new": standing and standing.new,
+            "old": standing and standing.old,
+            "pods": asdict(self.counts),
+            "steps": [name_of(share) for share in self.steps],
+            "verdict": self.verdict.value,
+            "checks": [{**asdict(each), "verdict": each.verdict.value} for each in self.checks],
+        }
+
+
+class Canary:
+    """The canary of one deployment. `told` is called with each move before it is made."""
+
+    def __init__(self, pair: Pair, metrics: Metrics, told: Callable[[str, str], None]) -> None:
+        self._pair, self._metrics, self._told = pair, metrics, told
+        self._cluster, self._name = pair.cluster, pair.values.name
+        if pair.values.kserve:
+            problem = "is served by KServe, which has canaries of its own"
+            raise ClusterError(self._name, problem, "canaryTrafficPercent of its InferenceService")
+        if pair.values.group:
+            problem = "spans hosts: a canary beside a LeaderWorkerSet is not supported"
+            raise ClusterError(self._name, problem, "trtspec deploy replaces one group after the other")
+
+    def view(self) -> View:
+        """Looks at the cluster and at the counters of its pods."""
+        standing, counts = standings.read(self._cluster, self._name), self._pair.counts()
+        checks = self._checks(standing, counts) if standing and 0 < standing.share < 1 else []
+        replicas = standing.replicas if standing else counts.stable
+        return View(self._name, standing, counts, self._steps(replicas), checks)
+
+    def go_on(self, *, force: bool) -> tuple[float, float] | None:
+        """Goes to the next share, and returns both; None where the new build serves alone already.
+
+        A move that was interrupted is ended first. Raises `RefusedError` where a bound does not hold, unless
+        with `force`, and `ClusterError` for pods that do not come up.
+        """
+        standing = standings.read(self._cluster, self._name)
+        if standing is None or (standing.share == 1 and standing.is_reached and not self._is_same(standing)):
+            return self._begin(standing)
+        if standing.share == 1 and standing.is_reached:
+            return None
+        self._check_build(standing)
+        now = standing.share
+        if not standing.is_reached:
+            return now, self._move(standing, now)
+        then = next(each for each in self._steps(standing.replicas) if each > now)
+        if not force:
+            self._check(self._checks(standing, self._pair.counts()), then)
+        return now, self._move(standing, then)
+
+    def go_back(self) -> tuple[float, float] | None:
+        """Goes to the share before, and returns both; None where the old build serves alone already."""
+        standing = standings.read(self._cluster, self._name)
+        if standing is None:
+            return None
+        if standing.share == 1:
+            return self.go_off()
+        then = max(each for each in self._steps(standing.replicas) if each < standing.share)
+        return standing.share, self._move(standing, then)
+
+    def go_off(self) -> tuple[float, float] | None:
+        """Takes the new build away at once, and returns both shares; None where there is none."""
+        standing = standings.read(self._cluster, self._name)
+        if standing is None:
+            return None
+        if standing.previous:
+            return standing.share, self._undo(standing)
+        return standing.share, self._end(standing)
+
+    def _begin(self, before: Standing | None) -> tuple[float, float]:
+        served = self._pair.served()
+        stable = parse(served)
+        recipe = Ref(CONFIG_MAP, self._pair.values.recipe_map)
+        if stable.build == self._pair.values.digest and recipe in mounted(served):
+            problem = f"serves this build already, {stable.build[:12]}"
+            raise RefusedError(self._name, problem, "trtspec build RECIPE --store URL makes another to try")
+        if not stable.is_done:
+            repair = "trtspec deploy status --kubernetes says why"
+            raise RefusedError(self._name, f"is not all ready: {stable.ready} of {stable.wanted}", repair)
+        self._pair.check()
+        mark = before.mark if before else None
+        made = Standing(0.0, self._pair.values.digest, stable.build, stable.wanted, mark=mark)
+        return 0.0, self._move(made, self._steps(stable.wanted)[1])
+
+    def _move(self, standing: Standing, then: float) -> float:
+        """Moves pods and requests to a share, after it was written down that this is meant."""
+        if then == 0:
+            return self._end(standing)
+        self._told(name_of(standing.share), name_of(then))
+        meant = self._write(replace(standing, share=then, is_reached=False, since=None, counted={}))
+        if then == 1:
+            return self._promote(meant)
+        # A build has requests only while its pods are there.
+        self._pair.lead(min(standing.share, then))
+        self._pair.shift(self._counts(then, standing.replicas))
+        self._pair.lead(then)
+        self._write(replace(meant, is_reached=True, since=_now(), counted=self._counted()))
+        return then
+
+    def _promote(self, standing: Standing) -> float:
+        """Makes the new build that of the deployment itself, and takes the canary away."""
+        if not standing.previous:
+            standing = self._write(replace(standing, previous=self._pair.snapshot()))
+        pair = self._pair
+        lacking = applying.check(self._cluster, pair.manifests, pair.labels, force=True)
+        manifests = applying.taken(pair.manifests, lacking)
+        pair.update(pair.counts().stable)
+        if pair.values.scaling is None:
+            pair.shift(Counts(standing.replicas, 0))
+        pair.lead_back()
+        pair.remove_canary()
+        applying.apply(self._cluster, manifests, pair.labels, force=True)
+        pair.wait(STABLE)
+        done = self._write(replace(standing, is_reached=True, since=_now()))
+        kept = [*manifests, standings.manifest(self._name, pair.labels, done)]
+        applying.prune(self._cluster, kept, pair.labels)
+        return 1.0
+
+    def _end(self, standing: Standing) -> float:
+        """Takes the canary away, first its requests."""
+        self._told(name_of(standing.share), name_of(0.0))
+        pair = self._pair
+        pair.lead_back()
+        recipe = pair.cluster.find(pair.refs[CANARY])
+        pair.remove_canary()
+        if pair.values.scaling is None and pair.counts().stable < standing.replicas:
+            pair.shift(Counts(standing.replicas, 0))
+        self._remove_recipe(recipe)
+        self._cluster.delete(standings.ref_of(self._name))
+        return 0.0
+
+    def _undo(self, standing: Standing) -> float:
+        """Makes the deployment again what it was before the new build."""
+        self._told(name_of(standing.share), name_of(0.0))
+        pair = self._pair
+        pair.lead_back()
+        for manifest in standing.previous:
+            if ref_of(manifest).resource == DEPLOYMENT and pair.values.scaling is None:
+                manifest["spec"]["replicas"] = standing.replicas
+            self._cluster.apply(manifest, force=True)
+        pair.remove_canary()
+        pair.wait(STABLE)
+        if (recipe := Ref(CONFIG_MAP, pair.values.recipe_map)) not in map(ref_of, standing.previous):
+            self._cluster.delete(recipe)
+        self._cluster.delete(standings.ref_of(self._name))
+        return 0.0
+
+    def _remove_recipe(self, canary: dict[str, Any] | None) -> None:
+        """Deletes the ConfigMap with the new recipe, which no pod needs any more."""
+        kept = mounted(self._pair.served())
+        for ref in mounted(canary) if canary else ():
+            if ref not in kept:
+                self._cluster.delete(ref)
+
+    def _counts(self, share: float, replicas: int) -> Counts:
+        """Returns the pods of a share; those that an autoscaler sets stay as they are."""
+        if self._pair.values.scaling is None:
+            return counts_of(share, replicas)
+        stable = self._pair.counts().stable
+        return Counts(stable, max(1, round(share / (1 - share) * stable)))
+
+    def _steps(self, replicas: int) -> tuple[float, ...]:
+        return steps_for(replicas, has_weights=traffic.route_of(self._pair.manifests) is not None)
+
+    def _write(self, standing: Standing) -> Standing:
+        return standings.write(self._cluster, self._name, self._pair.labels, standing)
+
+    def _is_same(self, standing: Standing) -> bool:
+        return standing.new == self._pair.values.digest
+
+    def _check_build(self, standing: Standing) -> None:
+        if not self._is_same(standing):
+            digest = self._pair.values.digest
+            problem = f"build {standing.new[:12]} is being tried, and the recipe's is {digest[:12]}"
+            raise RefusedError(self._name, problem, "trtspec rollout canary off RECIPE takes that one away")
+
+    def _check(self, checks: list[Check], then: float) -> None:
+        for verdict in (Verdict.BROKEN, Verdict.OPEN):
+            for found in checks:
+                if found.verdict is verdict:
+                    raise _refused(found, then)
+
+    def _checks(self, standing: Standing, counts: Counts) -> list[Check]:
+        new, old = self._pair.pods(CANARY), self._pair.pods(STABLE)
+        now = self._metrics.of([pod.name for pod in (*new, *old) if pod.is_ready])
+        of_new, of_old = (
+            {pod.name: now[pod.name] for pod in group if pod.name in now} for group in (new, old)
+        )
+        before = standing.counted
+        evidence = Evidence(grown(before, of_new), grown(before, of_old), new, counts.canary)
+        return check(evidence)
+
+    def _counted(self) -> dict[str, Counted]:
+        """Returns what the pods have counted until now; nothing where nobody says it: the move is made."""
+        pods = [*self._pair.pods(CANARY), *self._pair.pods(STABLE)]
+        with suppress(ClusterError, UnavailableError):
+            return self._metrics.of([pod.name for pod in pods if pod.is_ready])
+        return {}
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _refused(found: Check, then: float) -> RefusedError:
+    if found.verdict is Verdict.BROKEN:
+        problem = f"{found.name} is {found.found}, and must be {found.bound}"
+        repair = "go back: trtspec rollout canary back RECIPE, or off"
+        return RefusedError(f"no step to {name_of(then)}", problem, repair)
+    tells = f"; about {found.needed} more requests tell" if found.needed else ""
+    problem = f"{found.name}: {found.found}{tells}"
+    return RefusedError(f"no step to {name_of(then)} yet", problem, "wait for them, or --force it")
