@@ -240,7 +240,9 @@ class Kubernetes(Section):
         description="Whether a NetworkPolicy leaves pods their ports alone, and DNS and egress_ports.",
     )
     egress_ports: list[Port] = Field(
-        default=[443], description="TCP ports that a pod may connect to; the store's must be among them."
+        default=[443],
+        description="TCP ports that a pod may connect to: the store's, and 80 where a cloud's metadata tells"
+        " who the pod is.",
     )
     monitoring: Monitoring = Field(default=Monitoring(), description="Metrics, alerts and the dashboard.")
     gateway: Gateway | None = Field(default=None, description="A route of the Gateway API.")

@@ -179,6 +179,7 @@ def test_what_stores_call_a_recipe_outlives_new_keys(changes: dict[str, Any], di
     "section",
     [
         {"fleet": {"requests_per_second": 1000, "price_per_gpu_hour": {"h200": 3.5}}},
+        {"kubernetes": {"replicas": 3, "image": "registry/trtspec:2", "cache": "claim"}},
         {"slurm": {"partition": "gpu", "options": {"mem": "64G"}}},
     ],
 )

@@ -23,19 +23,11 @@ class FieldRef:
 
 
 @dataclass(frozen=True, slots=True)
-class ValueFrom:
-    """Where a variable has its value from."""
-
-    field_ref: FieldRef
-
-
-@dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of a container's environment, with a value or where that is from."""
+    """A variable of a container's environment."""
 
     name: str
-    value: str | None = None
-    value_from: ValueFrom | None = None
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +133,6 @@ class Mount:
 
     name: str
     mount_path: str
-    sub_path: str | None = None
     read_only: bool | None = None
 
 
@@ -153,7 +144,6 @@ class Container:
     image: str
     image_pull_policy: str
     args: Sequence[str]
-    command: Sequence[str] | None = None
     env: Sequence[Variable] | None = None
     env_from: Sequence[VariablesFrom] | None = None
     ports: Sequence[ContainerPort] | None = None
@@ -284,7 +274,6 @@ class Toleration:
 
     key: str
     operator: str
-    effect: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +305,6 @@ class PodSpec:
     topology_spread_constraints: Sequence[Spread] | None = None
     runtime_class_name: str | None = None
     priority_class_name: str | None = None
-    subdomain: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
