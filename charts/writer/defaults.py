@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -37,8 +37,18 @@ def _lines(part: BaseModel, content: dict[str, Any], indent: int) -> Iterator[st
                 field.description, 100, initial_indent=f"{pad}# ", subsequent_indent=f"{pad}# "
             )
         inner = getattr(part, name)
+        if inner is None:
+            yield from _without(field.annotation, pad)
         if isinstance(inner, BaseModel):
             yield f"{pad}{key}:"
             yield from _lines(inner, content[key], indent + 2)
         else:
             yield textwrap.indent(dump({key: content[key]}).rstrip("\n"), pad)
+
+
+def _without(kind: Any, pad: str) -> Iterator[str]:
+    """Yields the keys of a section that the example does without."""
+    for one in get_args(kind):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            for name, field in one.model_fields.items():
+                yield f"{pad}#   {key_of(name)}: {field.description}"

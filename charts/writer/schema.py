@@ -33,9 +33,10 @@ def _renamed(part: Any) -> Any:
     if "properties" in part:
         names = part["properties"]
         found["properties"] = {key_of(name): _renamed(inner) for name, inner in names.items()}
-        found["required"] = [key_of(name) for name, inner in names.items() if not _may_be_null(inner)]
+        found["required"] = [key_of(name) for name, inner in names.items() if not _may_lack(inner)]
     return found
 
 
-def _may_be_null(part: dict[str, Any]) -> bool:
-    return {"type": "null"} in part.get("anyOf", ())
+def _may_lack(part: dict[str, Any]) -> bool:
+    """Whether templates take nothing for what it stands for: null, or a list without items."""
+    return part.get("type") == "array" or {"type": "null"} in part.get("anyOf", ())

@@ -73,8 +73,10 @@ class Scaling(Section):
     """Servers that follow the load, by the averages of two numbers that each of them tells."""
 
     max_replicas: Positive = Field(description="The most servers.")
-    places: Quantity = Field(description="Completions at work and waiting, for each place of a server.")
-    kv_cache: Quantity = Field(description="The share of the KV cache in use.")
+    places: Quantity = Field(
+        description='Completions at work and waiting, for each place of a server: "0.8".'
+    )
+    kv_cache: Quantity = Field(description='The share of the KV cache in use: "0.85".')
     prometheus: Text | None = Field(
         description="The URL that KEDA asks; null for Kubernetes' own autoscaler and prometheus-adapter."
     )

@@ -89,6 +89,7 @@ def test_every_recipe(recipe: Path) -> None:
 def test_value_sets(section: str) -> None:
     found = values(RECIPES / "llama-3.3-70b-2xh100.yaml", section, NAMESPACE)
     made = by_helm(found.name, "--values", file_of(found))
+    assert "0 chart(s) failed" in helm.run("helm", "lint", CHART, "--strict", "--values", file_of(found))
     assert of(made) == rendered(found)
     for thing in made:
         check(thing)
@@ -128,6 +129,13 @@ def test_the_commands(pair_recipe: Path) -> None:
         ("times.graceSeconds=-1", "at '/times/graceSeconds': minimum: got -1, want 0"),
         ("volume.kind=nfs", "at '/volume"),
         ("storeSecret=a secret", "at '/storeSecret'"),
+        ("scaling.maxReplicas=3", "at '/scaling': missing properties 'places', 'kvCache'"),
+        ("volume.kind=claim", "a claim that is there has a name, and one that is made a size"),
+        ("maxSurge=0", "an update needs maxSurge or maxUnavailable"),
+        (
+            "replicas=3,scaling.maxReplicas=2,scaling.places=0.8,scaling.kvCache=0.85",
+            "scaling.maxReplicas is less than replicas",
+        ),
     ],
 )
 def test_values_that_are_refused(change: str, complaint: str) -> None:
@@ -138,6 +146,20 @@ def test_a_name_that_is_too_long() -> None:
     assert "40 letters" in helm.run("helm", "template", "l" * 41, CHART, fails=True)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("replicas=2", ["get deployment/llama\n", "port-forward service/llama 8000"]),
+        ("kserve=true", ["get deployment/llama-predictor\n", "port-forward service/llama-predictor 8000"]),
+    ],
+)
+def test_notes_name_what_there_is(change: str, told: list[str]) -> None:
+    options = ("--dry-run=client", "--namespace", NAMESPACE, "--set", change)
+    notes = helm.run("helm", "install", "llama", CHART, *options).partition("NOTES:")[2]
+    for words in told:
+        assert words in notes
+
+
 def test_values_that_are_changed_by_hand() -> None:
     changes = {
         "replicas": "3",
@@ -146,6 +168,7 @@ def test_values_that_are_changed_by_hand() -> None:
         "storeSecret": "s3-reader",
         "times.graceSeconds": "120",
         "gpu": "null",
+        "gateway.name": "public",
     }
     found = of(by_helm("llama", *(word for item in changes.items() for word in ("--set", "=".join(item)))))
     spec = found["Deployment", "llama"]["spec"]
@@ -159,3 +182,4 @@ def test_values_that_are_changed_by_hand() -> None:
     assert pod["terminationGracePeriodSeconds"] > 120
     assert server["resources"]["limits"].keys() == {"memory"}
     assert "nodeAffinity" not in pod["affinity"]
+    assert "hostnames" not in found["HTTPRoute", "llama"]["spec"]

@@ -9,9 +9,11 @@ import pytest
 
 from tests import helm
 from tests.unit.kubernetes.builds import RECIPES, ROOT, values
+from tests.unit.kubernetes.value_sets import VALUE_SETS
 from trtspec.kubernetes.kinds.base import document
 from trtspec.kubernetes.manifests import manifests, to_yaml
 
+RECIPE = RECIPES / "llama-3.1-8b-h100.yaml"
 EXAMPLE = ROOT / "charts/kustomize/kustomization.yaml"
 
 
@@ -20,8 +22,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def kustomized(kustomization: str, recipe: str = "llama-3.1-8b-h100.yaml") -> dict[str, dict[str, Any]]:
-    found = manifests(values(RECIPES / recipe))
+def kustomized(kustomization: str, section: str = "") -> dict[str, dict[str, Any]]:
+    found = manifests(values(RECIPE, section))
     Path("manifests.yaml").write_text(to_yaml(found))
     Path("kustomization.yaml").write_text(kustomization)
     return {_of(thing): thing for thing in helm.objects(helm.run("kubectl", "kustomize", "."))}
@@ -31,9 +33,11 @@ def _of(thing: dict[str, Any]) -> str:
     return f"{thing['kind']} {thing['metadata']['name']}"
 
 
-def test_alone_it_changes_nothing() -> None:
-    found = kustomized("resources: [manifests.yaml]")
-    ours = (document(thing) for thing in manifests(values(RECIPES / "llama-3.1-8b-h100.yaml")))
+@pytest.mark.parametrize("name", ["spread", "labels that look like something else"])
+def test_alone_it_changes_nothing(name: str) -> None:
+    section = VALUE_SETS[name]
+    found = kustomized("resources: [manifests.yaml]", section)
+    ours = (document(thing) for thing in manifests(values(RECIPE, section)))
     assert found == {_of(thing): thing for thing in ours}
 
 
