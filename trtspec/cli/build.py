@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from trtspec.roles import Role
+from trtspec.terminal.cluster import ContextOption, NamespaceOption
 from trtspec.terminal.entries import print_pushed
 from trtspec.terminal.options import (
     BackendOption,
@@ -31,6 +32,7 @@ EXAMPLES = (
     "trtspec build recipe.yaml --store s3://engines/llama",
     "trtspec build recipe.yaml --dry-run",
     "trtspec build recipes/*.yaml --on slurm --store s3://engines",
+    "trtspec build recipes/*.yaml --on kubernetes --store s3://engines",
 )
 
 
@@ -59,13 +61,15 @@ def build(
         typer.Option("--key", metavar="KEY", help="Make only what stores know by this key, or fail."),
     ] = None,
     on: Annotated[
-        Literal["slurm"] | None,
+        Literal["slurm", "kubernetes"] | None,
         typer.Option("--on", help="Build what the store lacks in jobs of this cluster."),
     ] = None,
     on_interrupt: Annotated[
         Literal["leave", "cancel"],
         typer.Option("--on-interrupt", help="With --on: what becomes of the jobs on Ctrl-C."),
     ] = "leave",
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
     dry_run: DryRunOption = False,
     report: ReportOption = None,
     json: JsonOption = False,
@@ -75,16 +79,20 @@ def build(
     With --on there is a job for each engine that the store lacks, and one for each recipe that puts the whole
     into the store. A second call finds the jobs that wait or run.
     """
+    if (context or namespace) and on != "kubernetes":
+        raise typer.BadParameter("it is for --on kubernetes", param_hint="--context, --namespace")
     if on:
         here = {"--container": container, "--only": only, "--until": until != "build", "--key": key}
         _refuse({**here, "--report": report})
         if not store:
             raise typer.BadParameter("jobs leave what they make in a store: --store URL", param_hint="--on")
         from trtspec.terminal.build_on import build_on
+        from trtspec.terminal.schedulers import Place
 
         flags = {"output": output, "engine.backend": backend}
         cancels = on_interrupt == "cancel"
-        build_on(on, recipes, flags, store, cancels=cancels, dry_run=dry_run, json=json)
+        place = Place(context, namespace)
+        build_on(on, recipes, flags, store, place=place, cancels=cancels, dry_run=dry_run, json=json)
         return
     if on_interrupt == "cancel":
         raise typer.BadParameter("it is for the jobs of a cluster: --on", param_hint="--on-interrupt")

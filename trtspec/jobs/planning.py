@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.jobs.job import Job, Product
 from trtspec.jobs.wanted import Wanted, work_folder
 from trtspec.plan.resolved import EnginePlan
@@ -62,6 +63,7 @@ class _Planner:
                 ("--only", role.value, "--until", group.last.value),
                 work_folder(self._output, role),
                 gpus=group.gpus,
+                size=checkpoint_size(engine.model.source, engine.checkpoint),
                 after=before,
                 product=product if is_last else None,
             )
@@ -71,7 +73,7 @@ class _Planner:
     def pair_job(self, after: tuple[str, ...]) -> Job:
         """Returns the job that puts together what other jobs have made, and pushes it as it is served."""
         pair = self._wanted.pair
-        return self._job(pair.key, "pair", None, (), self._output, gpus=0, after=after, product=pair)
+        return self._job(pair.key, "pair", None, (), self._output, gpus=0, size=0, after=after, product=pair)
 
     def _job(
         self,
@@ -82,6 +84,7 @@ class _Planner:
         folder: Path,
         *,
         gpus: int,
+        size: int,
         after: tuple[str, ...],
         product: Product | None,
     ) -> Job:
@@ -91,15 +94,14 @@ class _Planner:
         return Job(
             name=f"trtspec-{stage or what}-{key[:_DIGITS]}",
             title=f"{recipe.name} {part}",
-            arguments=(
-                "build",
-                str(self._loaded.path.absolute()),
-                *words,
-                *backend,
-                *("--output", str(folder), "--store", self._store, "--key", key),
-            ),
+            file=self._loaded.path.absolute(),
+            words=(*words, *backend),
+            output=folder,
+            store=self._store,
+            key=key,
             after=after,
             gpus=gpus,
+            size=size,
             recipe=recipe,
             image=resolved.release.image if resolved.release else None,
             folders=self._folders(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from trtspec.errors import ClusterError
@@ -22,6 +22,13 @@ _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 
 Manifest = dict[str, Any]
 """An object as JSON has it; whoever looks into one makes plain types of it at once."""
+
+
+class LogLine(NamedTuple):
+    """A line of a container's log, and when it was written, as text that sorts."""
+
+    time: str
+    text: str
 
 
 class UnreachableError(ClusterError):
@@ -102,6 +109,14 @@ class Cluster:
         options = {"container": container, "tailLines": str(lines), "previous": str(previous).lower()}
         path = f"{POD.path(self.namespace, pod)}/log"
         return tuple(self._ask("GET", path, options, of=Ref(POD, pod)).splitlines()[-lines:])
+
+    def log_since(self, pod: str, container: str, time: str | None) -> list[LogLine]:
+        """Returns what a container has written after a time, from the beginning if that is None."""
+        options = {"container": container, "timestamps": "true", **({"sinceTime": time} if time else {})}
+        text = self._ask("GET", f"{POD.path(self.namespace, pod)}/log", options, of=Ref(POD, pod))
+        lines = (LogLine(*line.split(" ", 1)) for line in text.splitlines() if " " in line)
+        # The server counts whole seconds.
+        return [line for line in lines if time is None or line.time > time]
 
     def fetch(self, pod: str, port: int, path: str) -> str:
         """Returns what a pod answers over HTTP, asked by way of the API server."""

@@ -71,7 +71,7 @@ def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, ve
         max_surge=options.max_surge,
         max_unavailable=0 if options.max_surge else 1,
         volume=_volume(options, build),
-        gpu=_gpu(recipe),
+        gpu=gpu_choice(recipe),
         resources=_resources(recipe, build),
         times=_times(options, build),
         node_selector=options.node_selector,
@@ -103,7 +103,8 @@ def default_image(recipe: Recipe, version: str) -> str:
     return f"trtspec:{version}-{release_of(recipe.engine.release).version}"
 
 
-def _gpu(recipe: Recipe) -> GpuChoice | None:
+def gpu_choice(recipe: Recipe) -> GpuChoice | None:
+    """Returns the GPUs that a recipe's engines are for; None for the CPU."""
     product = gpus.GPUS.get(recipe.hardware.gpu)
     if product is None:
         return None
@@ -148,9 +149,9 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
         cpu=cpu,
         # The torch backend takes a thread for each processor that it may use.
         cpu_limit=cpu if any(is_on_cpu.values()) else None,
-        memory=asked.memory or _gib(memory + shared),
-        shared_memory=asked.shared_memory or _gib(shared),
-        disk=asked.disk or _gib(_TEMPORARY + build.entry.size * is_with_pod),
+        memory=asked.memory or gib(memory + shared),
+        shared_memory=asked.shared_memory or gib(shared),
+        disk=asked.disk or gib(_TEMPORARY + build.entry.size * is_with_pod),
     )
 
 
@@ -173,7 +174,7 @@ def _volume(options: Kubernetes, build: StoredBuild) -> EmptyDir | HostPath | Cl
     """Returns the volume of the engines; a claim that is made has room for the builds of an update."""
     volume = options.cache
     if isinstance(volume, Claim) and volume.name is None and volume.size is None:
-        return volume.model_copy(update={"size": _gib(2 * build.entry.size)})
+        return volume.model_copy(update={"size": gib(2 * build.entry.size)})
     return volume
 
 
@@ -186,5 +187,6 @@ def _scaling(asked: Autoscaling) -> Scaling:
     )
 
 
-def _gib(size: float) -> str:
+def gib(size: float) -> str:
+    """Returns bytes as a quantity, rounded up."""
     return f"{math.ceil(size / GIB)}Gi"

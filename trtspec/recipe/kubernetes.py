@@ -97,6 +97,50 @@ Volume = Annotated[
 ]
 
 
+class OwnClaim(Section):
+    """A PersistentVolumeClaim that is there already, ReadWriteMany, which the pods of all nodes share."""
+
+    kind: Literal["claim"] = Field(description="The name of this kind of volume.")
+    name: Name = Field(description="The claim.")
+
+
+WorkVolume = Annotated[
+    EmptyDir | HostPath | OwnClaim,
+    Field(discriminator="kind"),
+    BeforeValidator(
+        _named, json_schema_input_type=Literal["empty_dir", "host_path"] | EmptyDir | HostPath | OwnClaim
+    ),
+]
+
+
+class Build(Section):
+    """What the jobs of `trtspec build --on kubernetes` ask for, beside what servers do."""
+
+    queue: LabelName | None = Field(
+        default=None, description="A LocalQueue of Kueue: jobs then wait until it lets them in."
+    )
+    volume: WorkVolume = Field(
+        default=EmptyDir(),
+        description="Where models, checkpoints and engines are made, at /work: from a host_path or a claim a"
+        " job goes on that broke off; with a claim what needs no GPU is done by jobs without one.",
+    )
+    cpu: Quantity = Field(default="4", description="Processors of a job.")
+    memory: Quantity | None = Field(
+        default=None, description="Memory of a job; what follows from the model if left out."
+    )
+    limit_hours: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=24, description="After so long a job is ended; the next call goes on."
+    )
+    secret: Name | None = Field(
+        default=None,
+        description="A Secret whose keys are variables for writing the store, and HF_TOKEN for gated models;"
+        " secrets.store if left out.",
+    )
+    priority_class: Name | None = Field(
+        default=None, description="PriorityClass of the jobs, in place of the servers'."
+    )
+
+
 class Autoscaling(Section):
     """Replicas that follow the load, as the coordinators' own gauges tell it."""
 
@@ -246,3 +290,4 @@ class Kubernetes(Section):
     )
     monitoring: Monitoring = Field(default=Monitoring(), description="Metrics, alerts and the dashboard.")
     gateway: Gateway | None = Field(default=None, description="A route of the Gateway API.")
+    build: Build = Field(default=Build(), description="The jobs of trtspec build --on kubernetes.")

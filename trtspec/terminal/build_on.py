@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from trtspec.errors import JobError, StoreError, TrtspecError
 from trtspec.terminal.cluster import INTERRUPTED
 from trtspec.terminal.jobs import following, print_failed, print_scripts, result_as_json, scripts_as_json
 from trtspec.terminal.output import out
+from trtspec.terminal.schedulers import Place, scheduler_of
 
 if TYPE_CHECKING:
     from trtspec.jobs.scheduler import Scheduler
@@ -29,6 +29,7 @@ def build_on(
     flags: Mapping[str, str | None],
     url: str,
     *,
+    place: Place,
     cancels: bool,
     dry_run: bool,
     json: bool,
@@ -42,7 +43,7 @@ def build_on(
     from trtspec.jobs.standing import Standing
     from trtspec.store.store import Store
 
-    scheduler, store = _SCHEDULERS[cluster](), Store(_plain(url))
+    scheduler, store = scheduler_of(cluster, recipes, url, place), Store(_plain(url))
     wanted = _look(recipes, flags, store, keeps=not dry_run)
     jobs = plan_jobs(wanted, store.address.url, shares_files=scheduler.shares_files)
     if dry_run:
@@ -71,18 +72,6 @@ def build_on(
         print_failed(standing)
         problem = f"the store has not got {', '.join(missing)}"
         raise JobError(scheduler.name, problem, "the same command goes on where they broke off")
-
-
-def _slurm() -> Scheduler:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    from trtspec.cache import cache_folder
-    from trtspec.slurm.scheduler import Slurm
-
-    return Slurm(sys.executable, {"HF_HUB_CACHE": Path(HF_HUB_CACHE), "TRTSPEC_CACHE": cache_folder()})
-
-
-_SCHEDULERS = {"slurm": _slurm}
 
 
 def _look(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from tests.fakes.kubernetes.job_controller import JobController, labels_of
 from tests.fakes.kubernetes.objects import Json, Stored
 from tests.fakes.kubernetes.scripts import Moment, Script
 
@@ -64,6 +65,7 @@ class Controllers:
     deny: Callable[[Json, int], str | None]
     pods: list[Pod] = field(default_factory=list)
     made: int = 0
+    jobs: JobController = field(default_factory=JobController)
 
     def advance(self, stored: dict[tuple[str, str], Stored], now: float) -> None:
         """Brings the pods and the status of workloads, by plural and name, to a time."""
@@ -73,6 +75,8 @@ class Controllers:
                 self._deployment(name, of, now)
             elif plural == "leaderworkersets":
                 self._leader_worker_set(name, of, now)
+            elif plural == "jobs":
+                self._job(name, of, now)
         owners = {f"{plural}/{name}" for plural, name in stored}
         for pod in self.pods:
             if pod.owner not in owners:
@@ -133,9 +137,26 @@ class Controllers:
             "conditions": [],
         }
 
-    def _make(self, owner: str, name: str, hashed: str, template: Json, now: float) -> Pod:
+    def _job(self, name: str, of: Stored, now: float) -> None:
+        spec, uid, owner = of.manifest()["spec"], str(of.metadata["uid"]), f"jobs/{name}"
+        own = [pod for pod in self.pods if pod.labels.get("controller-uid") == uid and pod.ends is None]
+
+        def make() -> str | None:
+            if denied := self.deny(spec["template"], len(self.pods)):
+                return denied
+            self._make(owner, name, "", spec["template"], now, labels_of(uid, name))
+            return None
+
+        statuses = [(pod.name, pod.moment(now).status) for pod in own]
+        if self.jobs.advance(name, of, statuses, now, make):
+            for pod in own:
+                self._end(pod, now)
+
+    def _make(
+        self, owner: str, name: str, hashed: str, template: Json, now: float, more: Json | None = None
+    ) -> Pod:
         self.made += 1
-        labels = {**template["metadata"]["labels"], "pod-template-hash": hashed}
+        labels = {**template["metadata"]["labels"], **(more or {"pod-template-hash": hashed})}
         pod = Pod(
             name=f"{name}-{hashed}-{self.made:05d}",
             owner=owner,
@@ -167,6 +188,11 @@ def _update(spec: Json, wanted: int) -> tuple[int, int]:
 
 def _hash(template: Json) -> str:
     return sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def stamp(seconds: float) -> str:
+    """A time of the emulator as a log has it."""
+    return f"{_time(seconds)[:-1]}.{round(seconds % 1 * 10**9):09d}Z"
 
 
 def _time(seconds: float) -> str:

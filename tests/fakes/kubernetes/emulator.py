@@ -44,6 +44,7 @@ class Emulator:
     at_time: Callable[[float], None] = lambda now: None
     is_busy: bool = False
     now: float = 0.0
+    applied: int = 0
     asked: list[tuple[str, str]] = field(default_factory=list)
     stored: dict[tuple[str, str, str], Stored] = field(default_factory=dict)
     lock: RLock = field(default_factory=RLock)
@@ -65,6 +66,9 @@ class Emulator:
     def settle(self) -> None:
         """Lets the controllers do what is to be done now."""
         self.controllers.advance({key[1:]: of for key, of in self.stored.items()}, self.now)
+        for key, of in list(self.stored.items()):
+            if key[1] == "jobs" and self.controllers.jobs.is_gone(of, self.now):
+                del self.stored[key]
 
     def pods(self) -> list[Pod]:
         return [pod for pod in self.controllers.pods if pod.ends is None]
@@ -106,7 +110,9 @@ class Emulator:
             made.apply(config, options["fieldManager"], force=options.get("force") == "true")
         except Conflict as conflict:
             raise Refused(409, "Conflict", str(conflict)) from None
-        made.metadata |= {"name": key[2], "namespace": key[0], "uid": f"{key[1]}-{key[2]}"}
+        self.applied += 1
+        uid = before.metadata["uid"] if before else f"{key[1]}-{key[2]}-{self.applied}"
+        made.metadata |= {"name": key[2], "namespace": key[0], "uid": uid}
         manifest = made.manifest()
         if problem := problem_of(manifest):
             raise Refused(422, "Invalid", f'{config["kind"]} "{key[2]}" is invalid: {problem}')

@@ -110,6 +110,42 @@ def evicted(words: str) -> Script:
     return lambda spec, age: Moment({"phase": "Failed", "reason": "Evicted", "message": words})
 
 
+def finishing(log: str = "", after: float = 5.0) -> Script:
+    """The container of a job runs for so long and succeeds; it writes two lines of its log a second."""
+    return _ending("Succeeded", 0, "Completed", log, after)
+
+
+def failing(code: int, log: str = "", reason: str = "Error", after: float = 2.0) -> Script:
+    """The same, ending with a status."""
+    return _ending("Failed", code, reason, log, after)
+
+
+def disrupted(after: float = 2.0, node: str = "gpu-1") -> Script:
+    """A pod that gives its node to others after a while."""
+
+    def script(spec: Json, age: float) -> Moment:
+        moment = _ending("Failed", 143, "Error", "", after, node)(spec, age)
+        if moment.status["phase"] == "Failed":
+            told = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+            moment.status["conditions"].append(told)
+        return moment
+
+    return script
+
+
+def _ending(phase: str, code: int, reason: str, log: str, after: float, node: str = "gpu-1") -> Script:
+    def script(spec: Json, age: float) -> Moment:
+        spec["nodeName"] = node
+        name, is_over = spec["containers"][0]["name"], age >= after
+        status = _status(spec, main=_ended(code, reason) if is_over else _running())
+        status["phase"] = phase if is_over else "Running"
+        lines = log.splitlines(keepends=True)
+        said = "".join(lines if is_over else lines[: int(age * 2) + 1])
+        return Moment(status, logs={name: said})
+
+    return script
+
+
 def _status(spec: Json, *, main: Json, init: Json | None = None) -> Json:
     """The status of a pod whose containers are all in the same state."""
     inits = [_container(each, init or _ended(0)) for each in spec.get("initContainers") or []]

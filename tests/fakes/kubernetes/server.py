@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tests.fakes.kubernetes.controllers import Pod
+from tests.fakes.kubernetes.controllers import Pod, stamp
 from tests.fakes.kubernetes.emulator import Emulator, Refused
 from tests.fakes.kubernetes.objects import Json
 
@@ -104,7 +104,7 @@ def _of_pod(
         if log is None:
             words = f'container "{name}" in pod "{pod.name}" is waiting to start: PodInitializing'
             raise Refused(400, "BadRequest", words)
-        return "".join(log.splitlines(keepends=True)[-int(options["tailLines"]) :]), "text/plain"
+        return _lines(log, pod.born, options), "text/plain"
     if rest == "proxy/metrics" and port == "8002":
         if not pod.is_ready(emulator.now):
             words = "error trying to reach service: dial tcp 10.0.0.7:8002: connect: connection refused"
@@ -113,9 +113,22 @@ def _of_pod(
     raise Refused(404, "NotFound", "404 page not found")
 
 
+def _lines(log: str, born: float, options: dict[str, str]) -> str:
+    """The lines that are asked for; a container writes two a second. `sinceTime` counts whole seconds."""
+    lines = log.splitlines(keepends=True)
+    if options.get("timestamps") == "true":
+        stamped = [(stamp(born + number / 2), line) for number, line in enumerate(lines)]
+        since = options.get("sinceTime", "")[:19]
+        lines = [f"{at} {line}" for at, line in stamped if at[:19] >= since]
+    return "".join(lines[-int(options.get("tailLines", len(lines) or 1)) :])
+
+
 def _listed(emulator: Emulator, namespace: str, plural: str, options: dict[str, str]) -> list[Json]:
     if plural == "events":
         chosen = dict(each.split("=") for each in options.get("fieldSelector", "").split(",") if each)
+        if chosen.get("involvedObject.kind") == "Job":
+            job = emulator.stored[namespace, "jobs", chosen["involvedObject.name"]]
+            return emulator.controllers.jobs.events(str(job.metadata["uid"]))
         pods = [pod for pod in emulator.controllers.pods if pod.name == chosen.get("involvedObject.name")]
         return [event for pod in pods for event in pod.moment(emulator.now).events]
     if plural == "pods":

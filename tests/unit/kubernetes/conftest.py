@@ -9,9 +9,12 @@ import pytest
 
 from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator
 from tests.fakes.kubernetes.server import served
-from trtspec.kubernetes import deployed, waiting
+from tests.unit.kubernetes.builds import RECIPES
+from trtspec.jobs import following
+from trtspec.kubernetes import deployed, jobs, waiting
 from trtspec.kubernetes.cluster import Cluster
 from trtspec.kubernetes.connection import connect
+from trtspec.kubernetes.jobs import KubernetesJobs
 
 
 class Clock:
@@ -53,3 +56,21 @@ def kubeconfig(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def cluster(kubeconfig: Path) -> Cluster:
     return connect(None, None)
+
+
+@pytest.fixture
+def scheduler(cluster: Cluster, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> KubernetesJobs:
+    """The cluster as a scheduler of builds."""
+    clock = Clock(emulator)
+    monkeypatch.setattr(jobs, "time", clock)
+    monkeypatch.setattr(following, "monotonic", clock.monotonic)
+    monkeypatch.setattr(following, "sleep", clock.sleep)
+    return KubernetesJobs(lambda: cluster, "0.1.0", shares_files=True)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """A recipe with models of the Hub."""
+    file = tmp_path / "recipe.yaml"
+    file.write_text((RECIPES / "llama-3.1-8b-h100.yaml").read_text())
+    return file

@@ -21,7 +21,7 @@ from trtspec.recipe.gpus import GPUS
 from trtspec.recipe.kubernetes import Kubernetes
 
 LLAMA, LARGE = RECIPES / "llama-3.1-8b-h100.yaml", RECIPES / "llama-3.1-405b-8xh200.yaml"
-ELSEWHERE = {"store", "grace_seconds", "egress_ports"}
+ELSEWHERE = {"build", "store", "grace_seconds", "egress_ports"}
 """Keys that change the values of keys of objects, and not which keys there are."""
 
 every_recipe = pytest.mark.parametrize("recipe", EVERY, ids=lambda path: path.stem)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
 # Keys with capitals where a word begins with none, or that Python reserves.
-_KEYS = {"cluster_ip": "clusterIP", "from_": "from"}
+_KEYS = {"cluster_ip": "clusterIP", "downward_api": "downwardAPI", "from_": "from"}
 
 
 @dataclass(frozen=True, slots=True)

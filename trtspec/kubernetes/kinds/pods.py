@@ -154,6 +154,7 @@ class Container:
     lifecycle: Lifecycle | None = None
     security_context: SecurityContext | None = None
     volume_mounts: Sequence[Mount] | None = None
+    termination_message_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,21 @@ class SecretSource:
 
 
 @dataclass(frozen=True, slots=True)
+class PodField:
+    """A file of a volume that has a field of the pod itself."""
+
+    path: str
+    field_ref: FieldRef
+
+
+@dataclass(frozen=True, slots=True)
+class PodFields:
+    """A folder with files of the pod's own fields."""
+
+    items: Sequence[PodField]
+
+
+@dataclass(frozen=True, slots=True)
 class Volume:
     """A volume of a pod, of one source."""
 
@@ -205,6 +221,7 @@ class Volume:
     persistent_volume_claim: ClaimSource | None = None
     config_map: ConfigMapSource | None = None
     secret: SecretSource | None = None
+    downward_api: PodFields | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +322,7 @@ class PodSpec:
     topology_spread_constraints: Sequence[Spread] | None = None
     runtime_class_name: str | None = None
     priority_class_name: str | None = None
+    restart_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from trtspec.kubernetes.kinds.pods import (
     WeightedPodTerm,
 )
 from trtspec.kubernetes.rendering.labels import STABLE, all_labels, on_track, selector, service_account
-from trtspec.kubernetes.values import Values
+from trtspec.kubernetes.values import GpuChoice, Values
 from trtspec.kubernetes.workloads import DIGEST
 from trtspec.recipe.kubernetes import Claim, HostPath
 
@@ -58,9 +58,20 @@ _USER = 1000  # NVIDIA's Triton image has it, under the name triton-server
 _HOST, _ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 _ENGINES, _RECIPE, _ROLLOUT, _KEYS = "engines", "recipe", "rollout", "api-keys"
 _TEMPORARY, _MEMORY = "temporary", "shared-memory"
-_NOTHING = SecurityContext(
+NOTHING = SecurityContext(
     allow_privilege_escalation=False, read_only_root_filesystem=True, capabilities=Capabilities(drop=["ALL"])
 )
+"""What a container of trtspec may do beyond an ordinary user."""
+
+NOBODY = PodSecurityContext(
+    run_as_non_root=True,
+    run_as_user=_USER,
+    run_as_group=_USER,
+    fs_group=_USER,
+    fs_group_change_policy="OnRootMismatch",
+    seccomp_profile=SeccompProfile("RuntimeDefault"),
+)
+"""Who a pod of trtspec is."""
 
 
 def pod(values: Values, track: str = STABLE) -> PodTemplate:
@@ -76,14 +87,7 @@ def pod(values: Values, track: str = STABLE) -> PodTemplate:
             automount_service_account_token=False,
             enable_service_links=False,
             termination_grace_period_seconds=facts.termination_grace_s(values.times.grace_s),
-            security_context=PodSecurityContext(
-                run_as_non_root=True,
-                run_as_user=_USER,
-                run_as_group=_USER,
-                fs_group=_USER,
-                fs_group_change_policy="OnRootMismatch",
-                seccomp_profile=SeccompProfile("RuntimeDefault"),
-            ),
+            security_context=NOBODY,
             init_containers=[_puller(values)],
             containers=[_server(values)],
             volumes=_volumes(values),
@@ -108,7 +112,7 @@ def _puller(values: Values) -> Container:
         env=[Variable("HOME", str(facts.TEMPORARY))],
         env_from=[VariablesFrom(ObjectRef(secret))] if secret else None,
         resources=Resources(requests={"cpu": "1", "memory": "2Gi"}, limits={"memory": "2Gi"}),
-        security_context=_NOTHING,
+        security_context=NOTHING,
         volume_mounts=[Mount(_ENGINES, str(facts.ENGINES)), Mount(_TEMPORARY, str(facts.TEMPORARY))],
     )
 
@@ -128,7 +132,7 @@ def _server(values: Values) -> Container:
         readiness_probe=_probe(facts.READINESS),
         liveness_probe=_probe(facts.LIVENESS),
         lifecycle=Lifecycle(pre_stop=Handler(Sleep(facts.PRE_STOP_S))),
-        security_context=_NOTHING,
+        security_context=NOTHING,
         volume_mounts=[
             Mount(_ENGINES, str(facts.ENGINES), read_only=True),
             Mount(_RECIPE, str(facts.RECIPE.parent), read_only=True),
@@ -179,12 +183,14 @@ def _engines(values: Values) -> Volume:
 
 def _affinity(values: Values) -> Affinity:
     """Returns nodes with the GPUs that the engines were built for, and other hosts for other pods."""
-    nodes, gpu = None, values.gpu
-    if gpu:
-        requirements = [
-            Requirement("nvidia.com/gpu.product", "In", [gpu.product]),
-            Requirement("nvidia.com/gpu.compute.major", "In", [gpu.compute_major]),
-        ]
-        nodes = NodeAffinity(NodeSelector([NodeTerm(requirements)]))
     apart = WeightedPodTerm(100, PodTerm(selector(values), _HOST))
-    return Affinity(nodes, PodAntiAffinity([apart]))
+    return Affinity(gpu_nodes(values.gpu) if values.gpu else None, PodAntiAffinity([apart]))
+
+
+def gpu_nodes(gpu: GpuChoice) -> NodeAffinity:
+    """Returns the nodes with these GPUs."""
+    requirements = [
+        Requirement("nvidia.com/gpu.product", "In", [gpu.product]),
+        Requirement("nvidia.com/gpu.compute.major", "In", [gpu.compute_major]),
+    ]
+    return NodeAffinity(NodeSelector([NodeTerm(requirements)]))
