@@ -67,6 +67,10 @@ class Conditions:
                     return "or", some
         raise ValueError("hangs on more choices than a condition has")
 
+    def filled(self, path: Path) -> int:
+        """Returns the samples in which a list or dict has something."""
+        return self._samples.mask(path, True)
+
     def guards(self, path: Path, among: int) -> list[Path]:
         """Returns the sections that may be switched off around a value, from the outermost in."""
         outer = [path[:end] for end in range(1, len(path)) if path[:end] in self.choices]

@@ -70,10 +70,13 @@ class Writer:
         if given:
             lines = [f"{pad}{{{{- toYaml . | nindent {indent} }}}}"]
             parts.append((None, _block(f"with {self._together(given, keys, scope)}", lines, indent)))
-        for key in keys[len(given) :]:
+        for key in keys:
             there = [(mask, thing[key]) for mask, thing in variants if key in thing]
-            if given and _mask(there) != inside:
-                raise ValueError(f"{key} would be left out of a user's own even where it is not there")
+            path = whole(key)
+            if given and _mask(there) != (inside & self._conditions.filled(path) if path else inside):
+                raise ValueError(f"{key} is not always there, beside what is of a user's own")
+            if path:
+                continue
             entry = self._entry(f"{self._scalar(key, scope)}:", there, indent, scope)
             parts.append((self._told(_mask(there), inside, scope), entry))
         return _joined(parts, indent)
@@ -93,7 +96,8 @@ class Writer:
     def _items(self, variants: Variants, inside: int, indent: int, scope: Path) -> list[str]:
         parts = list[tuple[str | None, list[str]]]()
         rows = {mask: [_identity(item) for item in thing] for mask, thing in variants}
-        if len({len(row) for row in rows.values()}) == 1:
+        repeats = any(isinstance(item, Each) for _, thing in variants for item in thing)
+        if not repeats and len({len(row) for row in rows.values()}) == 1:
             rows = {mask: [str(place) for place in range(len(row))] for mask, row in rows.items()}
         line = _in_line(rows.values())
         at = {mask: _places(row, line) for mask, row in rows.items()}
@@ -101,11 +105,13 @@ class Writer:
             there = [(mask, thing[at[mask].index(place)]) for mask, thing in variants if place in at[mask]]
             if isinstance(each := there[0][1], Each):
                 items = [(mask, one.item) for mask, one in there]
-                inner = self._entry("-", items, indent, (*each.over, FIRST))
-                parts.append((None, _block(f"range {self._value(each.over, scope)}", inner, indent)))
+                lines = self._entry("-", items, indent, (*each.over, FIRST))
+                lines = _block(f"range {self._value(each.over, scope)}", lines, indent)
+                # An empty list has no items anyway.
+                among = inside & self._conditions.filled(each.over)
             else:
-                told = self._told(_mask(there), inside, scope)
-                parts.append((told, self._entry("-", there, indent, scope)))
+                lines, among = self._entry("-", there, indent, scope), inside
+            parts.append((self._told(_mask(there), among, scope), lines))
         return _joined(parts, indent)
 
     # Values
@@ -240,6 +246,8 @@ def _places(row: Sequence[str], line: Sequence[str]) -> list[int]:
 
 def _identity(item: Any) -> str:
     """Returns what makes two items of two lists the same one."""
+    if isinstance(item, Each):
+        return f"each of {item.over}"
     if isinstance(item, dict):
         return next((f"{key} {item[key]!r}" for key in _IDENTITY if key in item), repr(item))
     return repr(item)

@@ -95,6 +95,8 @@ def lists(given: Given) -> Content:
     return {
         "words": [*(["first"] if given.is_open else []), *given.words, "last"],
         "named": [{"name": word, "title": given.title} for word in given.words] or None,
+        "some": ["first", *(given.words if given.is_open else ())],
+        "differ": [{"word": word, **({"open": True} if given.is_open else {})} for word in given.words],
         "once": [{"all": [{"word": word} for word in given.words]}],
         "items": [
             {"key": item.key, "number": item.number + 1, **({"note": item.note} if item.note else {})}
@@ -155,7 +157,11 @@ def test_helm_makes_what_the_renderer_makes(render: Render, tmp_path: Path) -> N
         (lambda given: {"late": {"own": 1, **given.labels}}, "must come before own"),
         (
             lambda given: {"hidden": {**given.labels, **({"own": 1} if given.is_open else {})}},
-            "left out of a user's own even where it is not there",
+            "own is not always there",
+        ),
+        (
+            lambda given: {"some": {**(given.labels if given.is_open else {}), "own": 1}},
+            "is not always there",
         ),
         (
             lambda given: {
