@@ -13,7 +13,7 @@ TARGET ?= tensorrt_llm
 IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-pythons test-gpu test-slurm check format chart bench image clean
+.PHONY: help demo test test-sweep test-chaos test-pythons test-podman test-gpu test-slurm check format chart bench image clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test-pythons: ## The demo and the tests of deploy with each Python that the READ
 
 test-chaos: .venv/.dev ## 20,000 requests while everything breaks; about 9 minutes on 2 cores
 	$(BIN)/python -m pytest -m chaos
+
+test-podman: .venv/.dev ## Podman itself, installed by apt: containers of root and of a user
+	tests/podman.sh $(CURDIR)/$(BIN)/python
 
 test-gpu: .venv/.dev ## What needs an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu

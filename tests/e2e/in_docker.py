@@ -1,4 +1,4 @@
-"""`trtspec deploy --container`'s world: a stand-in for docker that runs a real Triton."""
+"""`trtspec deploy --container`'s world: a stand-in for docker, or podman, that runs a real Triton."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ exec {server} --backend-directory={backends} "$@"
 class Docker:
     """The stand-in, its images with the wheel's tritonserver, and what the command line needs to find it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, podman: bool = False) -> None:
         self.machine = GpuMachine(folder)
-        self.daemon: DockerDaemon = self.machine.containers(IMAGE)
+        made = self.machine.podman if podman else self.machine.containers
+        self.daemon: DockerDaemon = made(IMAGE)
         self.environment = {**self.machine.environment, "HF_TOKEN": "hf_secret"}
         self.environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
         wheel = find_wheel()

@@ -52,7 +52,7 @@ KINDS = {
     "docker, rootless": (DOCKERS, infos.DOCKER_OF_USER, SOMEBODY),
     "docker, userns-remap": (DOCKERS, infos.DOCKER_REMAPS, SOMEBODY),
     "docker, SELinux": (DOCKERS, infos.DOCKER_LABELS, SOMEBODY),
-    "podman, root's": (PODMAN, infos.PODMAN_OF_ROOT, replace(SOMEBODY, uid=0, gid=0)),
+    "podman, root's": (PODMAN, infos.PODMAN_OF_ROOT, replace(SOMEBODY, uid=0, gid=0, memlock=-1)),
     "podman, rootless": (PODMAN, infos.PODMAN_OF_USER, SOMEBODY),
     "podman, rootless, SELinux, no session of systemd": (
         PODMAN,

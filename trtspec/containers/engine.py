@@ -13,7 +13,8 @@ from trtspec.containers.program import CHOICE, Program, find_program
 from trtspec.containers.surroundings import Surroundings, find_surroundings
 from trtspec.errors import UnavailableError
 
-_TIMEOUT_S = 5
+# A daemon answers at once; podman reads its images first, which may be on a slow disk.
+_DAEMON_S, _PODMAN_S = 5, 20
 _ROOT = "0:0"
 
 
@@ -63,15 +64,16 @@ def find_engine() -> ContainerEngine:
         executable = program.executable()
     except UnavailableError as error:
         return replace(_silent(program, here, error), is_installed=False)
+    command = [executable, "info", "--format", "{{json .}}"]
+    patience = _DAEMON_S if program.dialect.is_daemon else _PODMAN_S
     try:
-        command = [executable, "info", "--format", "{{json .}}"]
         result = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            command, capture_output=True, text=True, timeout=patience, check=False
         )
         info = json.loads(result.stdout) if result.stdout.strip() else {}
         engine = read_info(program, info, here)
     except subprocess.TimeoutExpired:
-        problem = f"{program.name} info was silent for {_TIMEOUT_S} s"
+        problem = f"{program.name} info was silent for {patience} s"
         return _silent(program, here, UnavailableError(program.name, problem))
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         problem = f"{program.name} info does not say what is there"
@@ -134,7 +136,7 @@ def _podman(program: Program, info: Mapping[str, Any], here: Surroundings) -> Co
         # user in there (keep-id) would have podman copy an image of 20 GB and more to change its owners.
         user=_ROOT,
         # Without a daemon the limit of this process is that of its containers.
-        memlock=here.memlock if rootless else -1,
+        memlock=here.memlock,
         gpus=bool(here.devices),
         devices=here.devices,
         rootless=rootless,

@@ -104,14 +104,7 @@ def serve(
     """
     check_path(deployment.repository)
     program = engine.program
-    if state := find_state(program, made.name):
-        if state.is_running:
-            raise UnavailableError(made.name, "is running already", f"trtspec deploy stop {made.name}")
-        if state.labels.get(f"{LABEL}.build") != str(deployment.build):
-            raise UnavailableError(
-                made.name, "a container of this name is not ours", f"{program.name} rename it"
-            )
-        remove(program, state.id)
+    _remove_last(program, made.name, deployment)
     check_free(deployment.host, deployment.ports)
     deployment.begin_log()
     api = OpenAi(deployment, deployment.url_host) if deployment.ports.openai else None
@@ -131,6 +124,18 @@ def serve(
             stack.pop_all()
 
 
+def _remove_last(program: Program, name: str, deployment: Deployment) -> None:
+    """Removes what an earlier run has left; raises `UnavailableError` where that runs, or is not ours."""
+    state = find_state(program, name)
+    if state is None:
+        return
+    if state.is_running:
+        raise UnavailableError(name, "is running already", f"trtspec deploy stop {name}")
+    if state.labels.get(f"{LABEL}.build") != str(deployment.build):
+        raise UnavailableError(name, "a container of this name is not ours", f"{program.name} rename it")
+    remove(program, state.id)
+
+
 @dataclass(slots=True)
 class _There:
     """Runs at most one container at a time, whose output goes to the log while this process runs."""
@@ -145,7 +150,13 @@ class _There:
 
     def start(self) -> Server:
         self.end()
-        self.container_id = self.program.run(*self.words).strip()
+        try:
+            self.container_id = self.program.run(*self.words).strip()
+        except UnavailableError:
+            # One that could not be started was made all the same.
+            with suppress(UnavailableError):
+                _remove_last(self.program, self.name, self.deployment)
+            raise
         with self.deployment.log.open("ab") as log:
             self.follower = self.program.start(("logs", "--follow", self.container_id), log)
         process = ContainerProcess(

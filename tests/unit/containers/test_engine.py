@@ -71,11 +71,11 @@ def test_selinux(dialect: Dialect, info: dict[str, Any], labels: bool) -> None:
 
 
 def test_a_limit_is_one_that_may_be_given() -> None:
-    """A daemon of a user has limits of its own; without one they are this process's, but for root."""
+    """A daemon of a user has limits of its own; without one they are this process's."""
     assert read(DOCKER, infos.DOCKER).memlock == -1
     assert read(DOCKER, infos.DOCKER_OF_USER).memlock is None
-    assert read(PODMAN, infos.PODMAN_OF_ROOT).memlock == -1
     assert read(PODMAN, infos.PODMAN_OF_USER).memlock == 1 << 16
+    assert read(PODMAN, infos.PODMAN_OF_ROOT, replace(HERE, uid=0, gid=0, memlock=-1)).memlock == -1
 
 
 @pytest.mark.parametrize(
@@ -198,4 +198,11 @@ def test_this_machine() -> None:
 
     here = find_surroundings()
     assert (here.uid, here.gid) == (os.getuid(), os.getgid())
-    assert here.memlock in (-1, resource.getrlimit(resource.RLIMIT_MEMLOCK)[1])
+    limit, another = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1], here.memlock
+    if another == -1 and limit != resource.RLIM_INFINITY:
+        # What the kernel allows is what was said.
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit + 1))
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+    elif limit != resource.RLIM_INFINITY:
+        with pytest.raises(ValueError, match="not allowed to raise"):
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit + 1))
