@@ -149,7 +149,7 @@ def _wait_until_ready(pod: Pod) -> None:
         assert pod.restarts < 3, pod.log.read_text()
         return pod.is_ready
 
-    wait_until(ready, "the pod ready")
+    wait_until(ready, "the pod ready", 180)
 
 
 def test_two_pods_of_a_node_pull_once(cluster: Cluster, pod: Pod) -> None:
