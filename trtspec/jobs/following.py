@@ -47,7 +47,7 @@ def follow(standing: Standing, scheduler: Scheduler, store: Store, listener: Lis
     """
     begin = answered = monotonic()
     for name, job_id in scheduler.find(standing.jobs).items():
-        standing.has(name, job_id, was_there=True)
+        standing.has(name, job_id)
         listener.found(standing.jobs[name], job_id)
     while True:
         for job in standing.ready(keeps_order=scheduler.keeps_order):

@@ -16,18 +16,15 @@ class Standing:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = {job.name: job for job in jobs}
         self.ids: dict[str, str] = {}
-        self.found: set[str] = set()
         self._states: dict[str, JobState] = {}
 
     def state(self, name: str) -> JobState:
         return self._states.get(name, _NOT_SUBMITTED)
 
-    def has(self, name: str, job_id: str, *, was_there: bool = False) -> None:
-        """Keeps the id of a job; `was_there` says that an earlier call had submitted it."""
+    def has(self, name: str, job_id: str) -> None:
+        """Keeps the id of a job that waits or runs at the scheduler."""
         self.ids[name] = job_id
         self._states[name] = JobState(Phase.WAITS)
-        if was_there:
-            self.found.add(name)
 
     def learn(self, states: Mapping[str, JobState]) -> list[Job]:
         """Takes in states, by the jobs' ids, and returns the jobs of which something has changed.

@@ -119,7 +119,7 @@ def _reason(row: Row) -> str:
     if words := _REASONS.get(word.strip()):
         nodes = more.partition("UnavailableNodes:")[2].strip()
         return f"{words} ({nodes})" if nodes else words
-    return row.reason or "waits"
+    return row.reason or "Slurm does not say why"
 
 
 def _numbers(code: str) -> tuple[int, int]:
@@ -158,10 +158,10 @@ _ENDS: dict[str, tuple[str, str]] = {
 }
 # Why a job waits (squeue's manual, JOB REASON CODES).
 _REASONS = {
-    "None": "waits to be looked at",
-    "Resources": "waits for a node that is free",
+    "None": "Slurm has not looked at it yet",
+    "Resources": "no node is free yet",
     "Priority": "others come before it",
-    "Dependency": "waits for the jobs before it",
+    "Dependency": "the jobs before it are not over",
     "DependencyNeverSatisfied": "a job that it needs did not succeed",
     "ReqNodeNotAvail": "its nodes are drained, down or reserved",
     "Nodes required for job are DOWN": "its nodes are drained, down or reserved",
@@ -173,7 +173,7 @@ _REASONS = {
     "JobHeldUser": "is held by its user",
     "JobHeldAdmin": "is held by an administrator",
     "BadConstraints": "no node has what it asks for",
-    "Licenses": "waits for a licence",
-    "Reservation": "waits for its reservation",
+    "Licenses": "no licence is free",
+    "Reservation": "its reservation has not begun",
     "launch failed requeued held": "could not be started, and is held",
 }

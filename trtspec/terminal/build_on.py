@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ from trtspec.terminal.cluster import INTERRUPTED
 from trtspec.terminal.jobs import following, print_failed, print_scripts, result_as_json, scripts_as_json
 from trtspec.terminal.output import out
 from trtspec.terminal.schedulers import Place, scheduler_of
+from trtspec.terminal.signals import ended_by_sigterm
 
 if TYPE_CHECKING:
     from trtspec.jobs.scheduler import Scheduler
@@ -36,7 +35,8 @@ def build_on(
 ) -> None:
     """Builds in jobs what the store at `url` lacks of these recipes, and shows them until the last is over.
 
-    The jobs are left as they are on Ctrl-C, unless it `cancels` them. Raises JobError if one has failed.
+    The jobs are left as they are on Ctrl-C and SIGTERM, which CI systems send, unless it `cancels` them.
+    Raises JobError if one has failed.
     """
     from trtspec.jobs.following import follow
     from trtspec.jobs.planning import plan_jobs
@@ -53,13 +53,15 @@ def build_on(
         if each.entry:
             out.status(f"{_name(each)}: the store has it, {each.entry.digest[:12]}")
     standing = Standing(jobs)
-    with _terminated(), following(standing) as listener:
+    with ended_by_sigterm(), following(standing) as listener:
         try:
             if jobs:
                 follow(standing, scheduler, store, listener)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit) as end:
             listener.close()
             _interrupted(standing, scheduler, cancels=cancels)
+            if isinstance(end, SystemExit):
+                raise
             raise typer.Exit(INTERRUPTED) from None
     pairs = {_name(each): store.find(each.pair.platform, each.pair.key) for each in wanted}
     if json:
@@ -117,16 +119,6 @@ def _interrupted(standing: Standing, scheduler: Scheduler, *, cancels: bool) -> 
     if running := list(standing.running):
         out.status("the jobs go on; the same command shows them again")
         out.hint(f"to cancel them: {scheduler.how_to_cancel(running)}")
-
-
-@contextmanager
-def _terminated() -> Iterator[None]:
-    """Takes SIGTERM, which CI systems send, for Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _name(wanted: Wanted) -> str:

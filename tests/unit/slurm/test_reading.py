@@ -84,8 +84,8 @@ def test_a_job_that_was_requeued_says_how_often() -> None:
 @pytest.mark.parametrize(
     ("state", "reason", "told"),
     [
-        ("PENDING", "Resources", "waits for a node that is free"),
-        ("PENDING", "Dependency", "waits for the jobs before it"),
+        ("PENDING", "Resources", "no node is free yet"),
+        ("PENDING", "Dependency", "the jobs before it are not over"),
         (
             "PENDING",
             "ReqNodeNotAvail, UnavailableNodes:n1",

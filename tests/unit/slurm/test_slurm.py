@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ def test_what_a_cluster_has_built_is_in_the_store(cluster: Cluster, folder: Path
     assert stdout == f"pair  {entries['pair'].digest}\n"
     for line in (
         "pair target: build: job 1",
-        "pair target: build: waits: waits for a node that is free",
-        "pair pair: waits: waits for the jobs before it",
+        "pair target: build: waits: no node is free yet",
+        "pair pair: waits: the jobs before it are not over",
         "pair target: build: runs on n1",
         "pair pair: done on n1",
     ):
@@ -144,6 +145,13 @@ def test_ctrl_c(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch,
         assert len(cluster.submitted) == 3
     else:
         assert len(cluster.submitted) == 6
+
+
+def test_sigterm_is_what_ctrl_c_is(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.life({"build": ["RUNNING"]})
+    monkeypatch.setattr("trtspec.jobs.following.sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    on_slurm("--on-interrupt", "cancel", status=143)
+    assert cluster.calls("scancel") == [["1", "2", "3"]]
 
 
 @pytest.mark.parametrize(
