@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MANAGER = "trtspec"
 """The field manager of what is applied: the API server keeps who has set which field."""
 
-_CONNECT_S, _READ_S = 10.0, 60.0
+_CONNECT_S, _READ_S, _PROXY_S = 10.0, 60.0, 10.0
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 
 Manifest = dict[str, Any]
@@ -121,7 +121,7 @@ class Cluster:
     def fetch(self, pod: str, port: int, path: str) -> str:
         """Returns what a pod answers over HTTP, asked by way of the API server."""
         proxy = f"{POD.path(self.namespace, pod)}:{port}/proxy/{path.lstrip('/')}"
-        return self._ask("GET", proxy, {}, of=Ref(POD, pod))
+        return self._ask("GET", proxy, {}, of=Ref(POD, pod), seconds=_PROXY_S)
 
     def _list(self, resource: Resource, options: Mapping[str, str]) -> list[Manifest]:
         found: list[Manifest] = []
@@ -145,6 +145,7 @@ class Cluster:
         of: Ref | Resource,
         body: Manifest | None = None,
         content_type: str | None = None,
+        seconds: float = _READ_S,
     ) -> str:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
@@ -160,7 +161,7 @@ class Cluster:
             auth_settings=["BearerToken"],
         )
         try:
-            response = self._api.call_api(*serialized, _request_timeout=(_CONNECT_S, _READ_S))
+            response = self._api.call_api(*serialized, _request_timeout=(_CONNECT_S, seconds))
             text: str = response.read().decode(errors="replace")
         except (HTTPError, ApiException, OSError) as error:
             raise _unreachable(self.context, self.server, error) from error

@@ -105,8 +105,8 @@ def _of_pod(
             words = f'container "{name}" in pod "{pod.name}" is waiting to start: PodInitializing'
             raise Refused(400, "BadRequest", words)
         return _lines(log, pod.born, options), "text/plain"
-    if rest == "proxy/metrics" and port == "8002":
-        if not pod.is_ready(emulator.now):
+    if rest == "proxy/metrics":
+        if not pod.is_ready(emulator.now) or port != str(pod.metrics_port):
             words = "error trying to reach service: dial tcp 10.0.0.7:8002: connect: connection refused"
             raise Refused(503, "ServiceUnavailable", words)
         return emulator.metrics(pod.manifest(emulator.now)), "text/plain"

@@ -271,6 +271,18 @@ def test_who_may_not_ask_pods_asks_prometheus(cli: Cli, emulator: Emulator) -> N
         assert "25 % -> 50 %" in cli("next")
 
 
+def test_pods_that_nobody_reaches_are_no_evidence(cli: Cli, emulator: Emulator) -> None:
+    cli("next")
+    for pod in emulator.pods():
+        if pod.spec["containers"][0]["image"] == NEW:
+            pod.metrics_port = None
+    cli.serve(OLD, 130, 0.02)
+    said = cli("status", status=1)
+    assert "error trying to reach service" in said
+    assert "--prometheus URL asks a Prometheus instead" in said
+    assert "25 % -> off" in cli("back")
+
+
 def test_two_who_move_it_at_once(cli: Cli, emulator: Emulator) -> None:
     cli("next")
     asked = emulator.at_apply

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from trtspec.errors import ClusterError
+from trtspec.errors import ClusterError, UnavailableError
 from trtspec.kubernetes.cluster import UnreachableError
 from trtspec.kubernetes.connection import connect
 from trtspec.kubernetes.resources import POD
@@ -80,6 +81,13 @@ def test_a_pod_without_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "9")
     with pytest.raises(ClusterError, match="this pod's cluster: Service token file does not exist"):
         connect(None, None)
+
+
+def test_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(UnavailableError) as error:
+        connect(None, None)
+    assert error.value.repair == "pip install 'trtspec[kubernetes]'"
 
 
 def test_a_broken_kubeconfig(kubeconfig: Path) -> None:

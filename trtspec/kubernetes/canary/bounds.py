@@ -24,13 +24,16 @@ _NAMES = ("new", "old")
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What both builds have counted since the step began, and the pods of the new one."""
+    """What both builds have counted since the step began, and the pods of the new one.
+
+    `silent` of these are ready and tell no metrics.
+    """
 
     canary: Counted
     stable: Counted
     pods: Sequence[Pod]
     wanted: int
-    trouble: str = ""
+    silent: int = 0
 
 
 def check(evidence: Evidence) -> list[Check]:
@@ -53,9 +56,10 @@ def _pods(evidence: Evidence) -> Check:
     restarts = sum(each.restarts for pod in evidence.pods for each in pod.containers if not each.is_init)
     ready = sum(pod.is_ready for pod in evidence.pods)
     name, bound = "pods", "all ready, none restarted"
-    if restarts or evidence.trouble:
-        found = evidence.trouble or f"{restarts} restarts"
-        return Check(name, bound, found, Verdict.BROKEN)
+    if restarts:
+        return Check(name, bound, f"{restarts} restarts", Verdict.BROKEN)
+    if evidence.silent:
+        return Check(name, bound, f"{evidence.silent} of {ready} ready ones tell no metrics", Verdict.OPEN)
     if ready < evidence.wanted:
         return Check(name, bound, summary(list(evidence.pods)), Verdict.OPEN)
     return Check(name, bound, f"{ready} ready", Verdict.HOLDS)

@@ -9,20 +9,22 @@ from typing import Protocol
 from trtspec.deploy.pod import PORTS
 from trtspec.errors import ClusterError, UnavailableError
 from trtspec.kubernetes.canary.evidence import Counted, counted
-from trtspec.kubernetes.cluster import Cluster
+from trtspec.kubernetes.cluster import Cluster, UnreachableError
 from trtspec.kubernetes.refusals import RefusedByCluster
 from trtspec.monitoring import scrape
 from trtspec.monitoring.scrape import Scrape
 
 MOST_PODS = 50
 """Of more pods of one build not all are asked; so many tell enough."""
+_SILENT = 3
+"""Where so many do not answer, a network policy is in the way rather than a pod on its way out."""
 
 
 class Metrics(Protocol):
     """Where the counters of pods come from."""
 
     def of(self, pods: Sequence[str]) -> dict[str, Counted]:
-        """Returns the counters of those pods that tell any."""
+        """Returns the counters of those of the first `MOST_PODS` that tell any."""
         ...
 
 
@@ -33,16 +35,19 @@ class OfPods:
         self._cluster, self._model = cluster, model
 
     def of(self, pods: Sequence[str]) -> dict[str, Counted]:
-        """Raises `ClusterError` for who may not use the proxy."""
-        found = {}
-        for pod in sorted(pods)[:MOST_PODS]:
+        """Raises `ClusterError` for who may not use the proxy, and where it reaches none of the first."""
+        found: dict[str, Counted] = {}
+        silent = 0
+        for pod in pods[:MOST_PODS]:
             try:
                 text = self._cluster.fetch(pod, PORTS.metrics, "metrics")
-            except RefusedByCluster as error:
-                if error.answer.is_forbidden:
-                    repair = f"{error.repair}; --prometheus URL asks a Prometheus instead"
+            except (RefusedByCluster, UnreachableError) as error:
+                silent += 1
+                is_forbidden = isinstance(error, RefusedByCluster) and error.answer.is_forbidden
+                if is_forbidden or (not found and silent == min(len(pods), _SILENT)):
+                    why = f"{error.repair}; " if error.repair else ""
+                    repair = f"{why}--prometheus URL asks a Prometheus instead"
                     raise ClusterError(error.subject, error.problem, repair) from error
-                # A pod that comes or goes has nothing to tell.
                 continue
             found[pod] = counted(scrape.parse(text, 0.0), self._model)
         return found
@@ -56,7 +61,7 @@ class OfPrometheus:
 
     def of(self, pods: Sequence[str]) -> dict[str, Counted]:
         """Raises `UnavailableError` where it does not answer."""
-        asked = sorted(pods)[:MOST_PODS]
+        asked = pods[:MOST_PODS]
         if not asked:
             return {}
         chosen = f'__name__=~"trtspec:.*",namespace="{self._namespace}",pod=~"{"|".join(asked)}"'
@@ -69,4 +74,8 @@ class OfPrometheus:
                 rows.setdefault(pod, []).append((name, labels, float(each["value"][1])))
         except (ValueError, KeyError, TypeError) as error:
             raise UnavailableError(self._url, "is no Prometheus", "name it with --prometheus") from error
-        return {pod: counted(Scrape(0.0, tuple(found)), self._model) for pod, found in rows.items()}
+        return {
+            pod: counted(Scrape(0.0, tuple(found)), self._model)
+            for pod, found in rows.items()
+            if pod in asked
+        }

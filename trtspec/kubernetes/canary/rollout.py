@@ -14,10 +14,11 @@ from trtspec.kubernetes.canary import standing as standings
 from trtspec.kubernetes.canary import traffic
 from trtspec.kubernetes.canary.bounds import Evidence, check
 from trtspec.kubernetes.canary.evidence import Counted, grown
-from trtspec.kubernetes.canary.metrics import Metrics
+from trtspec.kubernetes.canary.metrics import MOST_PODS, Metrics
 from trtspec.kubernetes.canary.pair import Pair, mounted
 from trtspec.kubernetes.canary.standing import Standing
 from trtspec.kubernetes.canary.steps import Counts, counts_of, name_of, steps_for
+from trtspec.kubernetes.pods import Pod
 from trtspec.kubernetes.rendering.labels import CANARY, STABLE
 from trtspec.kubernetes.resources import CONFIG_MAP, DEPLOYMENT, Ref, ref_of
 from trtspec.kubernetes.workloads import parse
@@ -231,21 +232,24 @@ class Canary:
                     raise _refused(found, then)
 
     def _checks(self, standing: Standing, counts: Counts) -> list[Check]:
-        new, old = self._pair.pods(CANARY), self._pair.pods(STABLE)
-        now = self._metrics.of([pod.name for pod in (*new, *old) if pod.is_ready])
-        of_new, of_old = (
-            {pod.name: now[pod.name] for pod in group if pod.name in now} for group in (new, old)
-        )
-        before = standing.counted
-        evidence = Evidence(grown(before, of_new), grown(before, of_old), new, counts.canary)
+        new = self._pair.pods(CANARY)
+        of_new, of_old = self._metrics.of(_ready(new)), self._metrics.of(_ready(self._pair.pods(STABLE)))
+        before, silent = standing.counted, len(_ready(new)[:MOST_PODS]) - len(of_new)
+        evidence = Evidence(grown(before, of_new), grown(before, of_old), new, counts.canary, silent)
         return check(evidence)
 
     def _counted(self) -> dict[str, Counted]:
         """Returns what the pods have counted until now; nothing where nobody says it: the move is made."""
-        pods = [*self._pair.pods(CANARY), *self._pair.pods(STABLE)]
+        found: dict[str, Counted] = {}
         with suppress(ClusterError, UnavailableError):
-            return self._metrics.of([pod.name for pod in pods if pod.is_ready])
-        return {}
+            for track in (CANARY, STABLE):
+                found |= self._metrics.of(_ready(self._pair.pods(track)))
+        return found
+
+
+def _ready(pods: list[Pod]) -> list[str]:
+    """Returns the names of the pods that are ready, which tell metrics."""
+    return sorted(pod.name for pod in pods if pod.is_ready)
 
 
 def _now() -> str:
