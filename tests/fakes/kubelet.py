@@ -106,7 +106,9 @@ class Probe:
 
 
 class Pod:
-    """A pod of a Deployment in `documents`, from `start` to `end`; nothing else of the manifests is obeyed.
+    """A pod of a Deployment or a Job in `documents`, the former from `start` to `end`.
+
+    Nothing else of the manifests is obeyed.
 
     `secrets` are the contents of Secrets by name, `host` is the node's root folder for volumes of type
     hostPath, and `address` the pod's.
@@ -120,12 +122,15 @@ class Pod:
         address: str,
         folder: Path,
     ) -> None:
-        (found,) = [each for each in documents if each["kind"] == "Deployment"]
+        (found,) = [each for each in documents if each["kind"] in ("Deployment", "Job")]
+        self._annotations = found["spec"]["template"]["metadata"]["annotations"]
         self.spec: Mapping[str, Any] = found["spec"]["template"]["spec"]
         self._maps = {each["metadata"]["name"]: each for each in documents if each["kind"] == "ConfigMap"}
         self._secrets, self._host, self.address, self.folder = secrets, host, address, folder
         (self.server_spec,) = self.spec["containers"]
-        self.ports = {port["name"]: int(port["containerPort"]) for port in self.server_spec["ports"]}
+        self.ports = {
+            port["name"]: int(port["containerPort"]) for port in self.server_spec.get("ports") or ()
+        }
         self._bwrap, self._memory = needs_sandbox(), list[Path]()
         self.volumes = {volume["name"]: self._volume(volume) for volume in self.spec["volumes"]}
         self.restarts, self.is_ready, self.server, self.statuses = 0, False, None, list[int]()
@@ -205,7 +210,7 @@ class Pod:
             self._is_over.wait(_BACK_OFF_S)
 
     def run_to_its_end(self, spec: Mapping[str, Any]) -> int:
-        """Runs an init container; returns its exit status."""
+        """Runs a container that ends of itself; returns its exit status."""
         return self._container(spec).process.wait()
 
     def _watch(self, server: Container) -> None:
@@ -237,7 +242,9 @@ class Pod:
         assert context["readOnlyRootFilesystem"] is True
         assert context["runAsNonRoot"] is True
         user = ("--uid", str(context["runAsUser"]), "--gid", str(context["runAsGroup"]))
-        mounts = [word for mount in spec["volumeMounts"] for word in self._mount(mount)]
+        # As a runtime does, so that one may be below another.
+        ordered = sorted(spec["volumeMounts"], key=lambda mount: str(mount["mountPath"]))
+        mounts = [word for mount in ordered for word in self._mount(mount)]
         # What stands for the image may be below a folder of the pod's.
         ours = [word for path in _image() for word in ("--ro-bind", path, path)]
         line = [str(Path(sys.prefix, "bin", spec["args"][0])), *spec["args"][1:]]
@@ -271,6 +278,10 @@ class Pod:
             assert found or source.get("optional"), f"no ConfigMap {source['name']}"
             for key, text in (found or {"data": {}})["data"].items():
                 (made / key).write_text(text)
+        elif source := volume.get("downwardAPI"):
+            for item in source["items"]:
+                key = item["fieldRef"]["fieldPath"].removeprefix("metadata.annotations['").removesuffix("']")
+                (made / item["path"]).write_text(self._annotations[key])
         elif source := volume.get("hostPath"):
             made = Path(self._host, source["path"].lstrip("/"))
             assert made.is_dir(), f"the node has no {source['path']}"
