@@ -50,11 +50,12 @@ def follow(standing: Standing, scheduler: Scheduler, store: Store, listener: Lis
         standing.has(name, job_id)
         listener.found(standing.jobs[name], job_id)
     while True:
-        for job in standing.ready(keeps_order=scheduler.keeps_order):
-            standing.has(job.name, scheduler.submit(job, standing.ids_before(job)))
-            listener.submitted(job, standing.ids[job.name])
-        running = standing.running
+        running = dict[str, Job]()
         try:
+            for job in standing.ready(keeps_order=scheduler.keeps_order):
+                standing.has(job.name, scheduler.submit(job, standing.ids_before(job)))
+                listener.submitted(job, standing.ids[job.name])
+            running = standing.running
             said = scheduler.states(running)
             answered = monotonic()
         except UnavailableError as error:

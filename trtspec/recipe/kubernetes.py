@@ -128,6 +128,9 @@ class Build(Section):
     memory: Quantity | None = Field(
         default=None, description="Memory of a job; what follows from the model if left out."
     )
+    disk: Quantity | None = Field(
+        default=None, description="Disk of the node, with volume: empty_dir; what follows if left out."
+    )
     limit_hours: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=24, description="After so long a job is ended; the next call goes on."
     )

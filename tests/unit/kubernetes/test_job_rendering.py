@@ -36,6 +36,7 @@ kubernetes:
     volume: {kind: claim, name: work}
     cpu: "8"
     memory: 200Gi
+    disk: 10Gi
     limit_hours: 6
     secret: writer
     priority_class: high
@@ -116,7 +117,12 @@ def test_every_key_arrives(tmp_path: Path) -> None:
     assert container["args"][container["args"].index("--output") + 1] == f"/work/builds/{KEY[:16]}"
     assert container["args"][-2:] == ["--key", KEY]
     assert container["envFrom"] == [{"secretRef": {"name": "writer"}}]
-    assert container["resources"]["requests"] == {"cpu": "8", "memory": "200Gi", "nvidia.com/gpu": 1}
+    assert container["resources"]["requests"] == {
+        "cpu": "8",
+        "memory": "200Gi",
+        "ephemeral-storage": "10Gi",
+        "nvidia.com/gpu": 1,
+    }
     assert made["volumes"][0] == {"name": "work", "persistentVolumeClaim": {"claimName": "work"}}
     assert made["serviceAccountName"] == "builder"
     assert made["priorityClassName"] == "high"
@@ -138,9 +144,10 @@ def test_a_disruption_is_no_failure_and_what_trtspec_says_is_final() -> None:
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_memory_follows_from_the_checkpoint() -> None:
-    limits = pod(rendered(LLAMA))["containers"][0]["resources"]["limits"]
-    assert limits["memory"] == f"{8 + 2 + 3 * 16}Gi"
+def test_memory_and_disk_follow_from_the_checkpoint() -> None:
+    requests = pod(rendered(LLAMA))["containers"][0]["resources"]["requests"]
+    assert requests["memory"] == f"{8 + 2 + 3 * 16}Gi"
+    assert requests["ephemeral-storage"] == f"{1 + 4 * 16}Gi"
 
 
 def test_without_walls(tmp_path: Path) -> None:

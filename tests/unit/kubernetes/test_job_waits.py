@@ -14,9 +14,10 @@ from tests.fakes.kubernetes.scripts import (
     no_image,
     unschedulable,
 )
-from tests.unit.kubernetes.jobs import job_of, pods, run, scripted, while_waiting
+from tests.unit.kubernetes.jobs import Heard, job_of, pods, run, scripted, while_waiting
 from trtspec.errors import JobError
-from trtspec.jobs.state import Phase
+from trtspec.jobs.job import Job
+from trtspec.jobs.state import JobState, Phase
 from trtspec.kubernetes.cluster import Cluster
 from trtspec.kubernetes.jobs import KubernetesJobs
 
@@ -131,3 +132,23 @@ def test_rights_that_are_missing(emulator: Emulator, scheduler: KubernetesJobs, 
     emulator.forbidden.add(("list", "jobs"))
     with pytest.raises(JobError, match="jane"):
         run(scheduler, job_of(recipe))
+
+
+def test_a_server_that_is_away_when_a_job_is_due(
+    emulator: Emulator, scheduler: KubernetesJobs, recipe: Path
+) -> None:
+    class Leaving(Heard):
+        def changed(self, job: Job, state: JobState) -> None:
+            super().changed(job, state)
+            emulator.is_busy = state.phase is Phase.DONE
+
+    def come_back(now: float) -> None:
+        if now > 60:
+            emulator.is_busy = False
+
+    emulator.at_time, heard = come_back, Leaving()
+    scripted(emulator, finishing())
+    convert = job_of(recipe, "convert")
+    run(scheduler, convert, job_of(recipe, "build", after=(convert.name,)), heard=heard)
+    assert "unanswered: the cluster is busy (503)" in heard.said
+    assert heard.events[-1][:2] == ("done", "build")

@@ -33,7 +33,7 @@ from trtspec.kubernetes.kinds.pods import (
 from trtspec.kubernetes.kinds.policies import Egress, NetworkPolicy, NetworkPolicySpec, PolicyPort
 from trtspec.kubernetes.rendering.labels import INSTANCE
 from trtspec.kubernetes.rendering.pod import GPU, NOBODY, NOTHING, gpu_nodes
-from trtspec.recipe.kubernetes import HostPath, OwnClaim
+from trtspec.recipe.kubernetes import EmptyDir, HostPath, OwnClaim
 from trtspec.recipe.schema import Recipe
 from trtspec.units import GIB
 
@@ -57,6 +57,8 @@ _HOUR_S = 3_600
 # For Python, the Hub and the store; weights are in memory as they are read, as TensorRT takes them, and as it
 # writes them.
 _BASE, _TIMES, _SHARED = 8 * GIB, 3, 2 * GIB
+# On a disk are the model, which may have twice the bytes of its checkpoint, the checkpoint and the engine.
+_LOGS, _TIMES_ON_DISK = GIB, 4
 # Statuses of trtspec that another try does not change, and SIGKILL: without a disruption it is for memory.
 _FINAL = (1, 2, 137)
 
@@ -155,7 +157,12 @@ def _container(job: Job, version: str) -> Container:
 def _resources(job: Job) -> Resources:
     build, gpus = job.recipe.kubernetes.build, {GPU: job.gpus} if job.gpus else {}
     memory = build.memory or gib(_BASE + _SHARED + _TIMES * job.size)
-    return Resources(requests={"cpu": build.cpu, "memory": memory, **gpus}, limits={"memory": memory, **gpus})
+    own = _TIMES_ON_DISK * job.size if isinstance(build.volume, EmptyDir) else 0
+    disk = build.disk or gib(_LOGS + own)
+    return Resources(
+        requests={"cpu": build.cpu, "memory": memory, "ephemeral-storage": disk, **gpus},
+        limits={"memory": memory, **gpus},
+    )
 
 
 def _volumes(recipe: Recipe) -> list[Volume]:
