@@ -13,7 +13,7 @@ EXAMPLE = Values(
     version="0",
     labels={},
     annotations={},
-    image="registry.example.com/trtspec:0.1.0-25.08",
+    image="registry.example.com/trtspec:0.1.0-1.2.1",
     image_pull_secrets=(),
     recipe=_RECIPE.read_text(encoding="utf-8"),
     model_name="speculative_llm",
