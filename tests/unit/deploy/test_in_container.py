@@ -1,0 +1,66 @@
+"""A container that was made and could not be started, as podman and docker leave one."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from trtspec.containers.dialect import PODMAN
+from trtspec.containers.engine import ContainerEngine
+from trtspec.containers.program import Program
+from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.in_container import LABEL, container, serve
+from trtspec.deploy.ports import Ports
+from trtspec.errors import UnavailableError
+
+SCRIPT = """#!/bin/sh
+cd {folder}
+case "$1" in
+run) touch made; echo 'Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=0' >&2; exit 126 ;;
+container) [ -e made ] && cat state.json && exit; echo 'Error: no such container' >&2; exit 125 ;;
+rm) [ "$*" = "rm --force --time 0 0123" ] && rm made ;;
+esac
+"""
+
+
+def free_ports() -> Ports:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = Ports(*(listener.getsockname()[1] for listener in listeners))
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+@pytest.mark.parametrize(("owner", "is_left"), [("ours", False), ("theirs", True)])
+def test_it_is_removed_if_it_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, is_left: bool
+) -> None:
+    build, commands = tmp_path / "build", tmp_path / "bin"
+    build.mkdir()
+    commands.mkdir()
+    command = commands / "podman"
+    command.write_text(SCRIPT.format(folder=tmp_path))
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
+    labels = {f"{LABEL}.build": str(build if owner == "ours" else tmp_path)}
+    state = {
+        "Id": "0123",
+        "Name": "x",
+        "Created": "",
+        "RestartCount": 0,
+        "Config": {"Image": "image", "Labels": labels},
+        "State": {"Running": False, "ExitCode": 0, "Restarting": False},
+    }
+    (tmp_path / "state.json").write_text(json.dumps([state]))
+    deployment = Deployment("pair", build, "pair", ports=free_ports())
+    engine = ContainerEngine(Program("podman", PODMAN), "4.3.1")
+    made = container(deployment, "image", ())
+
+    with pytest.raises(UnavailableError) as caught, serve(deployment, made, engine, detach=False) as start:
+        start()
+
+    assert caught.value.problem == "containers get no GPUs here"
+    assert (tmp_path / "made").exists() == is_left
