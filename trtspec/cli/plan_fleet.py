@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from trtspec.fleet.tempo import Tempo
 
 
+PLACES = 0.8
+"""What `kubernetes.autoscaling.places` is if that is left out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The options of the command line, which win over the recipe."""
@@ -86,7 +90,9 @@ def _question(made: Plan, wanted: Wanted) -> Question:
     )
     first, token = asked.time_to_first_token_ms, asked.inter_token_ms
     bounds = Bounds(first and first / 1000, token and token / 1000)
-    return Question(demand, bounds, rates, asked.price_per_gpu_hour.get(recipe.hardware.gpu))
+    scaling = recipe.kubernetes.autoscaling
+    price = asked.price_per_gpu_hour.get(recipe.hardware.gpu)
+    return Question(demand, bounds, rates, float(scaling.places) if scaling else PLACES, price)
 
 
 def _lengths(made: Plan, wanted: Wanted) -> Lengths:

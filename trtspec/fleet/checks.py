@@ -70,20 +70,21 @@ def in_burst(
     usual: Sized,
     peak: Sized,
     demand: Demand,
+    places: float,
     start_s: float,
     seed: int,
     advance: Advance,
 ) -> InBurst:
     """Returns what requests meet that come during a burst, once for each way to bear it.
 
-    The autoscaler holds the requests that each replica has as usual.
+    The autoscaler adds a replica where requests take more than this share of the `places`.
     """
     assert demand.burst is not None
     share, least = _part(usual.replicas)
     most = max(math.ceil(peak.replicas * share), least)
     one = replace(demand.burst, every=LEAD_S + demand.burst.seconds)
     part = replace(demand.of(share), burst=one)
-    scaling = Scaling(usual.steady.texts + usual.steady.waiting, least, most, start_s)
+    scaling = Scaling(places * replica.places, least, most, start_s)
     setups = (
         Setup(replica, least),
         Setup(replica, least, scaling=scaling),

@@ -21,11 +21,16 @@ _TRIES, _STEP, _CHANCE = 10, 1.04, 1.05
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a fleet is to bear within which bounds; `price` is of a GPU's hour, None where unknown."""
+    """What a fleet is to bear within which bounds.
+
+    Its autoscaler has requests take the share `places` of the places. `price` is of a GPU's hour, None where
+    it is unknown.
+    """
 
     demand: Demand
     bounds: Bounds
     rates: Rates
+    places: float = 0.8
     price: float | None = None
 
 
@@ -111,7 +116,7 @@ def checked(question: Question, found: Arm, seed: int, advance: Advance) -> Arm:
         return found
     more = max(found.peak.replicas - found.usual.replicas, 1)
     start_s = cold_start(question.rates, found.weight.whole, found.weight.fullest, more).seconds
-    burst = in_burst(found.replica, found.usual, found.peak, demand, start_s, seed, advance)
+    burst = in_burst(found.replica, found.usual, found.peak, demand, question.places, start_s, seed, advance)
     return replace(found, burst=burst)
 
 

@@ -46,7 +46,7 @@ def print_fleet(fleet: Fleet, resolved: Resolved, seed: int) -> None:
 def _asked(question: Question) -> str:
     demand, bounds = question.demand, question.bounds
     lengths = demand.lengths
-    told = f"{demand.rate:,g} requests/s of {lengths.input:,.0f} + {lengths.output:,.0f} tokens on average"
+    told = f"{demand.rate:,.10g} requests/s of {lengths.input:,.0f} + {lengths.output:,.0f} tokens on average"
     limits = [
         f"{name} within {_time(bound)}"
         for name, bound in (
@@ -143,6 +143,10 @@ def _notes(fleet: Fleet, resolved: Resolved, seed: int) -> Iterator[str]:
     )
     if limit < drafts.replica.places:
         yield f"the KV cache holds {limit} such texts with drafts, fewer than there are places"
+    if recipe.draft is None:
+        yield "drafts are looked up in the text: reckoned as if something were always found there"
+    if any(_is_beyond(arm) for arm in (plain, drafts) if arm):
+        yield "where the two differ much the simulation counts: prompts or full places are most of the wait"
     if fleet.question.price is None:
         yield f"no price: write fleet: {{price_per_gpu_hour: {{{recipe.hardware.gpu}: …}}}} in the recipe"
     if plain is None:
@@ -170,6 +174,13 @@ def _worth(fleet: Fleet, acceptance: float) -> Iterator[str]:
             f"break-even: a replica bears more with drafts from an acceptance of {fleet.break_even:.2f} on;"
             f" reckoned with {acceptance:g}, which trtspec bench measures"
         )
+
+
+def _is_beyond(arm: Arm) -> bool:
+    """Says whether the simulation waits much longer for first tokens than the arithmetic has it."""
+    if arm.usual is None or arm.seen is None:
+        return False
+    return arm.seen.time_to_first_token.p95 > 1.5 * arm.usual.steady.time_to_first_token
 
 
 def _time(seconds: float) -> str:
