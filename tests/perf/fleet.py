@@ -25,9 +25,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.perf.bar import Bar
 from tests.perf.load import DEADLINE_S, HERE, TINY, Texts, free_ports
 from tests.perf.pair import machine
 from trtspec.bench.figures import figures
+from trtspec.bench.inside import Meanwhile
 from trtspec.bench.result import Arms, Inside, Level, Load, Percentiles, Targets
 from trtspec.bench.sample import Block, Sample
 from trtspec.bench.statistics import percentiles
@@ -46,6 +48,7 @@ from trtspec.fleet.measured import Measured, Point, of_levels
 from trtspec.fleet.simulation import Setup, simulate
 from trtspec.fleet.steady import pace
 from trtspec.fleet.tempo import Replica
+from trtspec.monitoring.scrape import Scrape, parse, read
 from trtspec.workloads.prompt import Prompt
 
 PLACES, REPLICAS, PATIENCE_S = 16, 2, 120.0
@@ -54,19 +57,19 @@ DRAFTS = {"drafts": 4, "plain": 0}
 LENGTHS = lognormal(40, 40, 0.4)
 SIMULATED = 9
 """How many seeds the median of which is compared: drafts are accepted by chance."""
-OFF_BY = 0.2
+OFF_BY, CONFIDENCE = 0.2, 0.95
 
 
 def main() -> int:
-    options = parse()
+    options = parsed()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         build = built(folder)
         if options.paced:
             model = build / "model_repository/speculative_llm/1/model.py"
             shutil.copy(HERE / "fleet_model.py", model)
-        urls = [stack.enter_context(replica(build, folder / str(number))) for number in range(REPLICAS)]
-        results = asyncio.run(measure(urls, Texts(build), options))
+        servers = [stack.enter_context(replica(build, folder / str(number))) for number in range(REPLICAS)]
+        results = asyncio.run(Comparison(servers, Texts(build), options).run())
     bars = [
         Bar(f"{arm}, seed {one['seed']}, {name}: off by", one["off"][name], OFF_BY, False)
         for arm, runs in results.items()
@@ -81,7 +84,7 @@ def main() -> int:
     return 0 if all(bar.is_met for bar in bars) else 1
 
 
-def parse() -> argparse.Namespace:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -94,6 +97,17 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@dataclass(frozen=True)
+class Server:
+    """Where a replica is, and its metrics."""
+
+    url: str
+    metrics: str
+
+    def look(self) -> Scrape:
+        return parse(read(self.metrics), time.monotonic())
+
+
 def built(folder: Path) -> Path:
     build = folder / "build"
     command = [sys.executable, "-m", "trtspec", "build", str(TINY / "recipe.yaml"), "--output", str(build)]
@@ -102,8 +116,8 @@ def built(folder: Path) -> Path:
 
 
 @contextmanager
-def replica(build: Path, folder: Path) -> Iterator[str]:
-    """A server of its own on one engine thread; gives its URL."""
+def replica(build: Path, folder: Path) -> Iterator[Server]:
+    """A server of its own on one engine thread."""
     shutil.copytree(build, folder)
     http, grpc, metrics = free_ports()
     ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
@@ -118,7 +132,7 @@ def replica(build: Path, folder: Path) -> Iterator[str]:
         assert process.stdout is not None
         if not process.stdout.readline():
             raise SystemExit("the server did not start")
-        yield f"http://127.0.0.1:{http}"
+        yield Server(f"http://127.0.0.1:{http}", f"127.0.0.1:{metrics}")
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -148,32 +162,58 @@ class Balanced(Endpoint):
             self._present[number] -= 1
 
     async def close(self) -> None:
-        for endpoint in self._endpoints:
-            await endpoint.close()
+        """Closes nothing: who made the endpoints does."""
 
 
-async def measure(
-    urls: Sequence[str], texts: Texts, options: argparse.Namespace
-) -> dict[str, list[dict[str, Any]]]:
-    endpoints = [(await find(url, None, chat=False, timeout_s=PATIENCE_S)).endpoint for url in urls]
-    balanced = Balanced(endpoints)
-    results: dict[str, list[dict[str, Any]]] = {}
-    try:
-        for arm in options.arms:
-            await blocks(endpoints, texts, 4, arm)
-            found = [await levels(endpoints, texts, arm)]
-            results[arm] = []
-            demand = Demand(rate(tempo(found), options.use), LENGTHS, options.burstiness)
-            for seed in options.seeds:
-                asked = jobs(demand, options.seconds, seed)
-                block = await open_loop(
-                    balanced, prompts(texts, asked), [job.arrival for job in asked], manner(DRAFTS[arm])
-                )
-                found.append(await levels(endpoints, texts, arm))
-                results[arm].append(compared(seed, demand, asked, block, tempo(found[-2:])))
-    finally:
-        await balanced.close()
-    return results
+class Comparison:
+    """The replicas, measured and loaded in turns."""
+
+    def __init__(self, servers: Sequence[Server], texts: Texts, options: argparse.Namespace) -> None:
+        self._servers, self._texts, self._options = servers, texts, options
+        self._endpoints: list[Endpoint] = []
+
+    async def run(self) -> dict[str, list[dict[str, Any]]]:
+        for server in self._servers:
+            found = await find(server.url, None, chat=False, timeout_s=PATIENCE_S)
+            self._endpoints.append(found.endpoint)
+        try:
+            return {arm: await self._arm(arm) for arm in self._options.arms}
+        finally:
+            for endpoint in self._endpoints:
+                await endpoint.close()
+
+    async def _arm(self, arm: str) -> list[dict[str, Any]]:
+        await self._blocks(4, arm)
+        found, runs = [await self._levels(arm)], []
+        options, balanced = self._options, Balanced(self._endpoints)
+        demand = Demand(rate(tempo(found), options.use), LENGTHS, options.burstiness)
+        for seed in options.seeds:
+            asked = jobs(demand, options.seconds, seed)
+            times = [job.arrival for job in asked]
+            block = await open_loop(balanced, prompts(self._texts, asked), times, manner(DRAFTS[arm]))
+            found.append(await self._levels(arm))
+            runs.append(compared(seed, demand, asked, block, tempo(found[-2:])))
+        return runs
+
+    async def _levels(self, arm: str) -> list[Level]:
+        """Measures so many streams at each replica, all at once."""
+        found = []
+        for streams in STREAMS:
+            before = self._servers[0].look()
+            seen = await self._blocks(streams, arm)
+            inside = Inside(Meanwhile(before, self._servers[0].look()).round_times)
+            found.append(Level(Load("streams", streams), Arms(figures(seen, Targets(), CONFIDENCE, inside))))
+        return found
+
+    async def _blocks(self, streams: int, arm: str) -> list[Block]:
+        count, pairs = max(4 * streams, 24), LENGTHS.pairs
+        asked = [Job(0.0, *pairs[(37 * number) % len(pairs)]) for number in range(count)]
+        return await asyncio.gather(
+            *(
+                closed_loop(endpoint, prompts(self._texts, asked), streams, manner(DRAFTS[arm]))
+                for endpoint in self._endpoints
+            )
+        )
 
 
 def tempo(found: Sequence[Sequence[Level]]) -> Measured:
@@ -187,7 +227,8 @@ def tempo(found: Sequence[Sequence[Level]]) -> Measured:
 
 def _mean(points: Sequence[Point]) -> Point:
     seconds = statistics.fmean(point.turn.seconds for point in points)
-    return replace(points[0], turn=replace(points[0].turn, seconds=seconds))
+    drafting_s = statistics.fmean(point.turn.drafting_s for point in points)
+    return replace(points[0], turn=replace(points[0].turn, seconds=seconds, drafting_s=drafting_s))
 
 
 def rate(measured: Measured, use: float) -> float:
@@ -196,26 +237,6 @@ def rate(measured: Measured, use: float) -> float:
 
 def _replica(measured: Measured) -> Replica:
     return Replica(measured, PLACES, None, 0, 256, 1)
-
-
-async def levels(endpoints: Sequence[Endpoint], texts: Texts, arm: str) -> list[Level]:
-    """Measures so many streams at each replica, all at once."""
-    found = []
-    for streams in STREAMS:
-        seen = figures(await blocks(endpoints, texts, streams, arm), Targets(), 0.95, Inside())
-        found.append(Level(Load("streams", streams), Arms(seen)))
-    return found
-
-
-async def blocks(endpoints: Sequence[Endpoint], texts: Texts, streams: int, arm: str) -> list[Block]:
-    count = max(4 * streams, 24)
-    asked = [Job(0.0, *LENGTHS.pairs[(37 * number) % len(LENGTHS.pairs)]) for number in range(count)]
-    return await asyncio.gather(
-        *(
-            closed_loop(endpoint, prompts(texts, asked), streams, manner(DRAFTS[arm]))
-            for endpoint in endpoints
-        )
-    )
 
 
 def prompts(texts: Texts, asked: Sequence[Job]) -> list[Prompt]:
@@ -251,6 +272,7 @@ def compared(
         "rate": round(demand.rate, 2),
         "load": [round(one, 1) for one in os.getloadavg()],
         "turn_ms": {str(point.texts): round(point.turn.seconds * 1e3, 2) for point in measured.points},
+        "drafting_ms": {str(point.texts): round(point.turn.drafting_s * 1e3, 2) for point in measured.points},
         "prompt_token_ms": round(measured.prompt_token_s * 1e3, 3),
         "first_token_p95_s": {"real": round(first.p95, 4), "simulated": round(simulated_first, 4)},
         "end_to_end_p95_s": {"real": round(whole.p95, 4), "simulated": round(simulated_whole, 4)},

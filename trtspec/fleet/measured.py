@@ -45,7 +45,9 @@ class Measured:
         low, high = points[min(place, len(points) - 1) - 1 :][:2]
         share = (texts - low.texts) / (high.texts - low.texts)
         seconds = low.turn.seconds + share * (high.turn.seconds - low.turn.seconds)
-        return Turn(max(seconds, low.turn.seconds), _between(low.turn, high.turn, min(share, 1.0)))
+        drafting = low.turn.drafting_s + share * (high.turn.drafting_s - low.turn.drafting_s)
+        survival = _between(low.turn, high.turn, min(share, 1.0))
+        return Turn(max(seconds, low.turn.seconds), survival, max(drafting, 0.0))
 
     def prompt_s(self, tokens: float, has_drafts: bool) -> float:
         return self.prompt_token_s * tokens
@@ -91,7 +93,8 @@ def _arm(level: Level, has_drafts: bool) -> Figures | None:
 class _Cycle:
     """One request after another of a stream, while `texts` streams are at work: `seconds` each, on average.
 
-    An answer takes `turns`, and its first tokens come after `first_s`; prompts have `prompt` tokens.
+    An answer takes `turns`, and its first tokens come after `first_s`; prompts have `prompt` tokens. The
+    share `drafting` of a turn goes to drafts.
     """
 
     texts: int
@@ -100,6 +103,7 @@ class _Cycle:
     first_s: float
     prompt: float
     survival: tuple[float, ...]
+    drafting: float
 
     @property
     def prompt_token_s(self) -> float:
@@ -110,7 +114,8 @@ class _Cycle:
     def point(self, prompt_token_s: float) -> Point:
         """In a cycle each stream's prompt is read once, and all wait for that."""
         prompts_s = min(self.texts * prompt_token_s * self.prompt, self.seconds / 2)
-        return Point(self.texts, Turn((self.seconds - prompts_s) / self.turns, self.survival))
+        turn_s = (self.seconds - prompts_s) / self.turns
+        return Point(self.texts, Turn(turn_s, self.survival, self.drafting * turn_s))
 
 
 def _cycle(texts: int, figures: Figures) -> _Cycle:
@@ -128,7 +133,14 @@ def _cycle(texts: int, figures: Figures) -> _Cycle:
     by_tokens = texts * answer / figures.tokens_per_second.value
     by_answers = first_s + figures.inter_token.mean * (answer - 1)
     seconds = (by_tokens + by_answers) / 2
-    return _Cycle(texts, seconds, turns, first_s, _per_request(figures.input_tokens, figures), survival)
+    prompt = _per_request(figures.input_tokens, figures)
+    return _Cycle(texts, seconds, turns, first_s, prompt, survival, _drafting(figures))
+
+
+def _drafting(figures: Figures) -> float:
+    """Returns the share of a round that its draft takes; 0.0 where the server's metrics were not there."""
+    times = figures.inside.round_times
+    return times.draft / (times.draft + times.verify + times.overhead) if times else 0.0
 
 
 def _survival(figures: Figures) -> tuple[float, ...]:

@@ -58,7 +58,7 @@ class Planned:
             tokens_per_round(drafts[: place + 1]) - tokens_per_round(drafts[:place])
             for place in range(length)
         ]
-        return Turn(plain_s * costs.of(length), tuple(survival))
+        return Turn(plain_s * costs.of(length), tuple(survival), plain_s * costs.draft * length)
 
 
 def _reading_s(network: Network, pair: Pair, rows: int) -> float:

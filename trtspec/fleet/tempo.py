@@ -11,11 +11,13 @@ class Turn:
     """What engines do in one go for all texts at work: a step without drafts, or a round with them.
 
     It takes `seconds`, and gives each text one token of the target's own and the drafted ones that are
-    accepted: more than i of them with the probability `survival[i]`, which never grows with i.
+    accepted: more than i of them with the probability `survival[i]`, which never grows with i. It begins with
+    `drafting_s` seconds of drafts, for which a text may still come.
     """
 
     seconds: float
     survival: tuple[float, ...] = ()
+    drafting_s: float = 0.0
 
     @property
     def tokens(self) -> float:

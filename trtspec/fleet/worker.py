@@ -48,12 +48,16 @@ class _Text:
 
 @dataclass(slots=True)
 class _Run:
-    """What goes on: `steps` turns of `seconds` each, the first of which began at `begin`."""
+    """What goes on: `steps` turns of `seconds` each, the first of which began at `begin`.
+
+    Until `drafting_s` after that drafts are proposed.
+    """
 
     begin: float
     seconds: float
     steps: int
     turn: Turn
+    drafting_s: float
 
     @property
     def end(self) -> float:
@@ -65,7 +69,7 @@ class Worker:
 
     A prompt is read within a turn of the others, up to the replica's `most_rows` tokens a turn, and gives
     its first tokens at the end of the one that finishes it. A text that comes while steps go on joins behind
-    the step that is going on.
+    the step that is going on; one that comes while drafts are proposed has its own before all are verified.
     """
 
     def __init__(self, replica: Replica, most_waiting: int, seed: str) -> None:
@@ -101,7 +105,7 @@ class Worker:
         text = self._texts[ticket] = _Text(job, job.input, job.output)
         if answer:
             self._working[ticket] = text
-            self._join(now)
+            self._join(text, now)
         return True
 
     def finish(self, now: float) -> list[Done]:
@@ -134,11 +138,21 @@ class Worker:
         # Survival falls with the place; the first place that is not above the number has not survived.
         return 1 + bisect_left(survival, -self._dice.random(), key=lambda share: -share)
 
-    def _join(self, now: float) -> None:
+    def _join(self, text: _Text, now: float) -> None:
         """Ends the steps that go on with the one that goes on, or begins where nothing does."""
         run = self._run
         if run is None:
             self._begin(now)
+            return
+        drafted_s = now - run.begin
+        if drafted_s < run.turn.drafting_s and text.unread <= self._replica.most_rows:
+            # All wait for its prompt, and for its draft, which is as long as theirs.
+            more_s = max(drafted_s + run.turn.drafting_s - run.drafting_s, 0.0)
+            more_s += self._replica.tempo.prompt_s(text.unread, has_drafts=True)
+            text.unread = 0
+            run.drafting_s += more_s
+            run.seconds += more_s
+            self.version += 1
             return
         steps = min(run.steps, max(1, math.ceil((now - run.begin) / run.seconds)))
         if steps < run.steps:
@@ -163,6 +177,7 @@ class Worker:
         turn = self._replica.tempo.turn(max(ready, 1), context / ready if ready else rows)
         if read:
             prompt_s = self._replica.tempo.prompt_s(read, bool(turn.survival))
-            self._run = _Run(now, turn.seconds + prompt_s, 1, turn)
+            self._run = _Run(now, turn.seconds + prompt_s, 1, turn, turn.drafting_s)
         else:
-            self._run = _Run(now, turn.seconds, 1 if turn.survival else max(longest, 1), turn)
+            steps = 1 if turn.survival else max(longest, 1)
+            self._run = _Run(now, turn.seconds, steps, turn, turn.drafting_s)
