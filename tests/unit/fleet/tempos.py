@@ -19,9 +19,10 @@ class Flat:
     seconds: float = STEP_S
     survival: tuple[float, ...] = ()
     prompt: float = 0.0
+    drafting: float = 0.0
 
     def turn(self, texts: int, context: float) -> Turn:
-        return Turn(self.seconds, self.survival)
+        return Turn(self.seconds, self.survival, self.drafting)
 
     def prompt_s(self, tokens: float, has_drafts: bool) -> float:
         return self.prompt * tokens

@@ -13,11 +13,13 @@ from trtspec.bench.result import (
     Arms,
     Drafts,
     Figures,
+    Inside,
     Interval,
     Level,
     Load,
     Percentiles,
     Result,
+    RoundTimes,
 )
 from trtspec.errors import MeasureError
 from trtspec.fleet.measured import Measured, measured, of_levels
@@ -49,6 +51,7 @@ def figures(streams: int, turn: Turn) -> Figures:
         same(first),
         same((cycle - first) / (ANSWER - 1)),
         drafts=drafts,
+        inside=Inside(RoundTimes(0.005, 0.014, 0.001)) if drafts else Inside(),
     )
 
 
@@ -71,6 +74,8 @@ def test_a_closed_loop_tells_its_turns(has_drafts: bool) -> None:
         seen = found.turn(streams, 500)
         assert seen.seconds == pytest.approx(turn.seconds / (1 if has_drafts else 2), rel=0.01)
         assert seen.tokens == pytest.approx(turn.tokens if has_drafts else 1)
+        # The server's metrics said that a quarter of a round goes to the draft.
+        assert seen.drafting_s == pytest.approx(seen.seconds / 4 if has_drafts else 0.0)
     assert found.prompt_s(PROMPT, has_drafts) == pytest.approx(READ_S, rel=0.05)
     assert found.prompt_s(3 * PROMPT, has_drafts) == pytest.approx(3 * READ_S, rel=0.05)
 

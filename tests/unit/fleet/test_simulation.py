@@ -62,6 +62,19 @@ def test_prompts_hold_up_the_others() -> None:
     assert long.end_to_end == pytest.approx(1.0 + 0.1, abs=3 * STEP_S)
 
 
+@pytest.mark.parametrize(
+    ("arrival", "waited"),
+    [(0.002, 0.010), (0.0039, 0.010), (0.007, 0.013)],
+)
+def test_whoever_comes_while_drafts_are_proposed_is_verified_with_them(arrival: float, waited: float) -> None:
+    """Of a turn of 10 ms the first 4 are drafts, and all wait for the draft of who comes in these."""
+    tempo = Flat(0.010, (0.0,), drafting=0.004)
+    outcome = simulate(Setup(replica(tempo), 1), [Job(0.0, 1, 100), Job(arrival, 1, 1)], 0)
+    short, long = sorted(outcome.done, key=lambda one: one.job.output)
+    assert short.time_to_first_token == pytest.approx(waited)
+    assert long.end_to_end == pytest.approx(1.0 + (arrival if arrival < 0.004 else 0.0))
+
+
 def test_long_prompts_are_read_in_parts() -> None:
     tempo = Flat(prompt=1e-3)
     outcome = simulate(Setup(replica(tempo, most_rows=100), 1), [Job(0.0, 250, 1)], 0)
