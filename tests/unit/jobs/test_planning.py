@@ -74,6 +74,23 @@ def test_calibration_has_every_gpu_of_the_recipe_and_conversion_none(
     ]
 
 
+def test_weights_are_downloaded_before_a_gpu_is_held(
+    h200_recipe: Path, llama_folder: Callable[..., Path], wanted: Look
+) -> None:
+    """A model of which only the headers are here, as a plan has one of the Hub."""
+    target = llama_folder("target", hidden_size=64, intermediate_size=96)
+    (target / ".sha256.json").write_text("{}")
+    assert shape(jobs(wanted(h200_recipe)))[0] == ("pair target: convert", 0, [])
+    h200_recipe.write_text(h200_recipe.read_text().replace("model: ./target", f"model: ./target, {FP8}"))
+    (h200_recipe.parent / "texts.txt").write_text("one\ntwo\n")
+    assert shape(jobs(wanted(h200_recipe)))[:4] == [
+        ("pair target: fetch", 0, []),
+        ("pair target: calibrate", 1, ["pair target: fetch"]),
+        ("pair target: convert", 0, ["pair target: calibrate"]),
+        ("pair target: build", 1, ["pair target: convert"]),
+    ]
+
+
 def test_a_draft_on_the_cpu_is_built_without_a_gpu(h200_recipe: Path, wanted: Look) -> None:
     h200_recipe.write_text(h200_recipe.read_text().replace("dtype: float16", "device: cpu"))
     assert ("pair draft: build", 0, []) in shape(jobs(wanted(h200_recipe)))
