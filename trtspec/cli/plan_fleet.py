@@ -132,7 +132,7 @@ def _arms(made: Plan, wanted: Wanted, question: Question) -> tuple[Arm | None, A
     from trtspec.fleet.replicas import replica, weight
 
     resolved = made.resolved
-    plain, drafts, any_acceptance = _tempos(made, wanted)
+    plain, drafts, any_acceptance = _tempos(made, wanted, question)
     arms = {
         has_drafts: arm(
             question,
@@ -160,10 +160,12 @@ class _AnyAcceptance:
         return Planned(self.pair, [acceptance] * self.pair.longest, self.resolved.num_draft_tokens)
 
 
-def _tempos(made: Plan, wanted: Wanted) -> tuple[Tempo | None, Tempo, _AnyAcceptance | None]:
+def _tempos(
+    made: Plan, wanted: Wanted, question: Question
+) -> tuple[Tempo | None, Tempo, _AnyAcceptance | None]:
     """Returns the times without drafts and with them, as measured or else as planned."""
     from trtspec.bench.result import read
-    from trtspec.fleet.measured import measured
+    from trtspec.fleet.measured import asked, measured
     from trtspec.fleet.planned import Planned
     from trtspec.plan.speed import unforeseeable
 
@@ -176,6 +178,7 @@ def _tempos(made: Plan, wanted: Wanted) -> tuple[Tempo | None, Tempo, _AnyAccept
         with_drafts = measured(result, wanted.measured, has_drafts=True)
         if with_drafts is None:
             raise MeasureError(wanted.measured, "has no answers")
+        _warn_of_others(wanted.measured, asked(result), question.demand.lengths)
         return measured(result, wanted.measured, has_drafts=False), with_drafts, None
     if reason := unforeseeable(made.resolved):
         name = made.resolved.loaded.path
@@ -184,6 +187,16 @@ def _tempos(made: Plan, wanted: Wanted) -> tuple[Tempo | None, Tempo, _AnyAccept
     tempo = _AnyAcceptance(made)
     plain = Planned(replace(tempo.pair, draft=None))
     return plain, tempo(float(made.resolved.loaded.recipe.fleet.acceptance)), tempo
+
+
+def _warn_of_others(file: Path, seen: tuple[float, float], lengths: Lengths) -> None:
+    """Warns where requests are more than twice as long as those that were measured, or less than half."""
+    for name, was, now in zip(("prompts", "answers"), seen, (lengths.input, lengths.output), strict=True):
+        if was and not 0.5 <= now / was <= 2:
+            told = (
+                f"{file} was measured with {name} of {was:,.0f} tokens on average, and these have {now:,.0f}"
+            )
+            out.warning(f"{told}: measure with such, or read the times of turns with care")
 
 
 def _pulled(made: Plan, wanted: Wanted, planned: Weight, has_drafts: bool) -> Weight:

@@ -73,6 +73,14 @@ def measured(result: Result, path: Path, *, has_drafts: bool) -> Measured | None
     return found
 
 
+def asked(result: Result) -> tuple[float, float]:
+    """Returns the mean tokens of the prompts and of the answers that were measured; 0.0 for none."""
+    seen = [level.arms.speculative for level in result.levels]
+    answered = sum(figures.requests - figures.failed for figures in seen) or 1
+    totals = (sum(figures.input_tokens for figures in seen), sum(figures.output_tokens for figures in seen))
+    return totals[0] / answered, totals[1] / answered
+
+
 def of_levels(levels: Sequence[Level], *, has_drafts: bool) -> Measured | None:
     """Returns the times of one arm of levels of streams; None where it has no answers."""
     ordered = sorted(levels, key=lambda level: level.load.value)

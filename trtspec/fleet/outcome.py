@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -48,8 +47,3 @@ class Outcome:
     def between(self, begin: float, end: float) -> tuple[Done, ...]:
         """Returns those that came from one moment to another."""
         return tuple(one for one in self.done if begin <= one.job.arrival < end)
-
-
-def late(done: Sequence[Done], bound: float) -> float:
-    """Returns the share whose first token came later than that."""
-    return sum(one.time_to_first_token > bound for one in done) / len(done) if done else 0.0

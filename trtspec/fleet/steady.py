@@ -138,7 +138,7 @@ def steady(found: Pace, demand: Demand) -> Steady | None:
     return Steady(
         use=queue.use,
         texts=sum(working),
-        waiting=queue.full * queue.use / (1 - queue.use) * waits,
+        waiting=(queue.mean_present - sum(working)) * waits,
         time_to_first_token=_quantile(
             lambda seconds: _first_later(found, queue, demand.rate, waits, seconds), queue.mean_wait
         ),

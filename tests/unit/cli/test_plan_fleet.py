@@ -116,6 +116,11 @@ def test_the_tiny_pair_by_a_bench(tmp_path: Path) -> None:
     assert found["break_even_acceptance"] is None
     assert found["with_drafts"]["gpus_per_replica"] == 1
     assert found["with_drafts"]["replicas"] >= 1
+    others = fleet(
+        TINY, "--rate", "4", "--measured", tmp_path, "--workload", "synthetic:input=500,output=130"
+    )
+    assert "was measured with prompts of 104 tokens on average, and these have 500" in others.stderr
+    assert "answers of" not in others.stderr
 
 
 def test_what_is_missing_is_told(hub_cache: Path) -> None:
