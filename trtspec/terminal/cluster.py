@@ -120,6 +120,10 @@ def tell_left(cluster: Cluster, left: tuple[object, ...]) -> None:
 def _tell_ready(cluster: Cluster, values: Values) -> None:
     from trtspec.deploy.pod import PORTS
 
+    if values.kserve:
+        out.status(f"{values.model_name} is ready; {_stops(cluster, values.name)} stops it")
+        out.result(f"kubectl get inferenceservice {values.name} -n {cluster.namespace}")
+        return
     host, where = f"{values.name}.{cluster.namespace}.svc", f"-n {cluster.namespace} service/{values.name}"
     out.status(f"{values.model_name} is ready; {_stops(cluster, values.name)} stops it")
     out.result(f"HTTP     http://{host}:{PORTS.http}/v2/models/{values.model_name}/generate")

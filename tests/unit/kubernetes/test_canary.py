@@ -299,9 +299,22 @@ def test_two_who_move_it_at_once(cli: Cli, emulator: Emulator) -> None:
     assert cli.images() == {OLD: 3, NEW: 1}
 
 
+def test_a_deployment_that_helm_manages_is_left_alone(cli: Cli, emulator: Emulator) -> None:
+    labels = {"app.kubernetes.io/managed-by": "Helm"}
+    key = NAMESPACE, "deployments", "llama"
+    emulator.merge(key, {"metadata": {"labels": labels}}, "helm", "")
+    said = cli("next", status=1)
+    assert (
+        "deployment/llama: is there already in namespace serving, and is not ours (Helm manages it)" in said
+    )
+    assert cli.images() == {OLD: 4}
+    assert "llama-canary" not in emulator.names("configmaps")
+
+
 def test_what_cannot_be_tried(cli: Cli, emulator: Emulator) -> None:
     cli.recipe(OLD)
     assert "llama: serves this build already, " in cli("next", status=1)
     cli.run("deploy", "stop", "llama", "--kubernetes")
+    cli.recipe(NEW)
     assert "deployment/llama: is not in namespace serving" in cli("next", status=1)
     assert "the old build has all requests already" in cli("off")

@@ -112,6 +112,22 @@ def test_what_only_others_see_may_lack_and_the_rest_may_not(cli: Cli, emulator: 
     assert "leave it out of the recipe's kubernetes" in said
 
 
+def test_the_form_of_kserve(cli: Cli, emulator: Emulator) -> None:
+    cli.recipe(more="  form: kserve\n", section=BLOCK)
+    assert "this cluster does not have KServe" in cli.deploy(status=1)
+    emulator.groups.add("serving.kserve.io")
+
+    def make_ready(now: float) -> None:
+        of = emulator.stored[NAMESPACE, "inferenceservices", "llama"]
+        of.status = {"conditions": [{"type": "Ready", "status": str(now > 5)}]}
+
+    emulator.at_time = make_ready
+    done = cli("deploy", "recipe.yaml", "--kubernetes")
+    assert "0 of 1 ready" in done.stderr
+    assert done.stdout == "kubectl get inferenceservice llama -n serving\n"
+    assert emulator.now > 5
+
+
 def test_an_autoscaler_that_is_gone_sets_no_replicas(cli: Cli, emulator: Emulator) -> None:
     cli.recipe(more="  autoscaling: {max_replicas: 4}\n", section=BLOCK)
     cli.deploy()

@@ -66,8 +66,8 @@ class Pair:
         return [pod for each in found if not (pod := pods.parse(each)).is_ending]
 
     def check(self) -> None:
-        """Asks the cluster whether it would take the canary."""
-        applying.check(self.cluster, [self._canary(1)], self.labels, force=True)
+        """Asks the cluster whether it would take the canary, and all of the new build in the end."""
+        applying.check(self.cluster, [*self.manifests, self._canary(1)], self.labels, force=True)
 
     def shift(self, then: Counts) -> None:
         """Brings the pods to these numbers, one at a time, each waited for before the next move."""
