@@ -64,6 +64,7 @@ def _question(made: Plan, wanted: Wanted) -> Question:
     from trtspec.fleet.fleet import Question
     from trtspec.fleet.start import Rates
     from trtspec.fleet.steady import Bounds
+    from trtspec.store.store import THREADS
 
     recipe = made.resolved.loaded.recipe
     asked = recipe.fleet
@@ -84,7 +85,7 @@ def _question(made: Plan, wanted: Wanted) -> Question:
         start.image_gb_per_second * giga,
         start.pull_gb_per_second * giga,
         start.store_gb_per_second * giga,
-        start.verify_gb_per_second * giga,
+        start.verify_gb_per_second * giga * THREADS,
         start.load_gb_per_second * giga,
         start.warm_up_seconds,
     )

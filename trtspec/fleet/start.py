@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes a second, and seconds, as `trtspec.recipe.fleet.Start` describes them."""
+    """Bytes a second, and seconds, as `trtspec.recipe.fleet.Start` describes them.
+
+    `verify` is of all cores that read what is pulled.
+    """
 
     node_s: float
     image_bytes: float
@@ -50,7 +53,8 @@ def cold_start(rates: Rates, pulled: float, loaded: float, replicas: int) -> Col
     """Returns the start of so many replicas on nodes without image or engines.
 
     `pulled` are the bytes of what is served, `loaded` those that the GPU with most of them takes; the GPUs
-    of a replica load side by side.
+    of a replica load side by side. What is pulled is verified piece by piece as it comes, so that only what
+    this takes longer is waited for.
     """
     each = min(rates.pull, rates.store / max(replicas, 1))
     shared = "" if each == rates.pull else f", which {replicas:,} share"
@@ -63,7 +67,11 @@ def cold_start(rates: Rates, pulled: float, loaded: float, replicas: int) -> Col
             f"assumed: {rates.image_bytes / 1e9:g} GB at {_rate(rates.image)}, 0 s where the node has it",
         ),
         Part("pull", pulled / each, f"{pulled / 1e9:.1f} GB at {source}{shared}"),
-        Part("verify", pulled / rates.verify, f"SHA-256 of it, {_rate(rates.verify)}"),
+        Part(
+            "verify",
+            max(0.0, pulled / rates.verify - pulled / each),
+            f"SHA-256 of each piece as it comes, {_rate(rates.verify)}",
+        ),
         Part("load", loaded / rates.load, f"{loaded / 1e9:.1f} GB a GPU at {_rate(rates.load)}"),
         Part("warm-up", rates.warm_up_s, "assumed"),
     )

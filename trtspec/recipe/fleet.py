@@ -36,7 +36,7 @@ class Start(Section):
         default=12.5, description="That the store gives to all nodes together."
     )
     verify_gb_per_second: Speed = Field(
-        default=0.9, description="At which a node checks what it has: SHA-256 on one core."
+        default=0.9, description="At which one core of a node checks what comes: SHA-256; a pull uses eight."
     )
     load_gb_per_second: Speed = Field(
         default=2, description="At which a GPU takes its part of the engines from the disk."
