@@ -115,7 +115,8 @@ def _canary(
         told.append(f"{before} -> {then}")
         out.status(f"{values.name}: {told[-1]} ...")
 
-    pair = Pair(cluster, values, [document(each) for each in manifests(values)], PodTalk(_Quiet()))
+    # One move has many waits, so each is told in lines.
+    pair = Pair(cluster, values, [document(each) for each in manifests(values)], PodTalk())
     try:
         yield Canary(pair, metrics, tell)
     except ClusterError:
@@ -128,12 +129,6 @@ def _canary(
                 f"interrupted: {told[-1]} is not reached; trtspec rollout canary next goes on, off ends it"
             )
         raise typer.Exit(INTERRUPTED) from None
-
-
-class _Quiet:
-    """Progress that is told in lines alone, since one move has many waits."""
-
-    def advance(self, amount: int = 1, note: str = "", /) -> None: ...
 
 
 def _tell(moved: tuple[float, float] | None, nothing: str) -> None:

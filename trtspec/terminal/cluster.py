@@ -93,17 +93,18 @@ class Talk:
 
 
 class PodTalk:
-    """Prints how pods come up: in place on a terminal, elsewhere a line for each change."""
+    """Prints how pods come up: in place on a terminal, elsewhere and without progress a line a change."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
         self._progress, self._said = progress, ""
 
     def stands(self, ready: int, wanted: int, words: str) -> None:
         said = f"{ready} of {wanted} ready ({words})"
-        if said != self._said and not out.draws:
+        if said != self._said and not (self._progress and out.draws):
             out.status(said)
         self._said = said
-        self._progress.advance(0, said)
+        if self._progress:
+            self._progress.advance(0, said)
 
     def troubled(self, trouble: Trouble) -> None:
         out.warning(f"{trouble.subject}: {trouble.problem}; it may pass")
