@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trtspec.units import three_digits
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -66,13 +68,13 @@ def cold_start(rates: Rates, pulled: float, loaded: float, replicas: int) -> Col
             rates.image_bytes / rates.image,
             f"assumed: {rates.image_bytes / 1e9:g} GB at {_rate(rates.image)}, 0 s where the node has it",
         ),
-        Part("pull", pulled / each, f"{pulled / 1e9:.1f} GB at {source}{shared}"),
+        Part("pull", pulled / each, f"{three_digits(int(pulled))} at {source}{shared}"),
         Part(
             "verify",
             max(0.0, pulled / rates.verify - pulled / each),
             f"SHA-256 of each piece as it comes, {_rate(rates.verify)}",
         ),
-        Part("load", loaded / rates.load, f"{loaded / 1e9:.1f} GB a GPU at {_rate(rates.load)}"),
+        Part("load", loaded / rates.load, f"{three_digits(int(loaded))} a GPU at {_rate(rates.load)}"),
         Part("warm-up", rates.warm_up_s, "assumed"),
     )
     return ColdStart(replicas, pulled, parts)

@@ -27,7 +27,8 @@ def print_fleet(fleet: Fleet, resolved: Resolved, seed: int) -> None:
     names = ["without drafts", "with drafts"][-len(arms) :]
     out.sentence(f"{recipe.name}: {_asked(fleet.question)}")
     out.result()
-    out.table(_rows(fleet, arms, recipe.fleet.currency), header=("", *names))
+    unit = "server" if recipe.hardware.gpu == "none" else "GPU"
+    out.table(_rows(arms, unit, recipe.fleet.currency), header=("", *names))
     out.result()
     if any(arm.burst for arm in arms):
         out.table(_bursts(arms), header=(_burst(fleet.question), *names))
@@ -39,7 +40,7 @@ def print_fleet(fleet: Fleet, resolved: Resolved, seed: int) -> None:
             _print_start(arm.start, arm.one_more)
             out.result()
             break
-    for line in _notes(fleet, resolved, seed):
+    for line in _notes(fleet, resolved, unit, seed):
         out.sentence(line)
 
 
@@ -58,17 +59,17 @@ def _asked(question: Question) -> str:
     return f"{told}; for 95 of 100 {' and '.join(limits)}" if limits else f"{told}; no bound on latencies"
 
 
-def _rows(fleet: Fleet, arms: list[Arm], currency: str) -> Iterator[tuple[str, ...]]:
+def _rows(arms: list[Arm], unit: str, currency: str) -> Iterator[tuple[str, ...]]:
     """Yields what differs between the arms; a line that no arm has is left out."""
-    for name, cell in _lines(currency):
+    for name, cell in _lines(unit, currency):
         cells = [cell(arm) for arm in arms]
         if any(one is not None for one in cells):
             yield name, *(one or _NOTHING for one in cells)
 
 
-def _lines(currency: str) -> Iterator[tuple[str, Cell]]:
+def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
     yield "replicas", _usual(lambda _, usual: f"{usual.replicas:,}")
-    yield "GPUs", _usual(lambda arm, usual: f"{usual.replicas * arm.replica.gpus:,}")
+    yield f"{unit}s", _usual(lambda arm, usual: f"{usual.replicas * arm.replica.gpus:,}")
     yield "in a burst", lambda arm: f"{arm.peak.replicas:,} replicas" if arm.burst and arm.peak else None
     yield "one bears", lambda arm: f"{arm.each:.3g} requests/s"
     yield "its use", _usual(lambda _, usual: f"{usual.steady.use:.0%}")
@@ -80,7 +81,7 @@ def _lines(currency: str) -> Iterator[tuple[str, Cell]]:
     yield "  simulated", _seen(lambda seen: seen.inter_token.p95 if seen.inter_token else None)
     yield "whole answer, mean", _usual(lambda _, usual: _time(usual.steady.end_to_end))
     yield "  simulated", _seen(lambda seen: seen.end_to_end.mean)
-    yield "GPU hours, 1M tokens", lambda arm: f"{arm.cost.gpu_hours:.3g}" if arm.cost else None
+    yield f"{unit} hours, 1M tokens", lambda arm: f"{arm.cost.gpu_hours:.3g}" if arm.cost else None
     yield f"{currency}, 1M tokens", lambda arm: _money(arm.cost.million) if arm.cost else None
     yield f"{currency} an hour", lambda arm: _money(arm.cost.hour) if arm.cost else None
     yield "a replica pulls", lambda arm: three_digits(arm.weight.whole)
@@ -135,9 +136,9 @@ def _print_start(start: ColdStart, one: ColdStart) -> None:
     out.table([*rows, ("all", _time(one.seconds), _time(start.seconds), "")], header=header)
 
 
-def _notes(fleet: Fleet, resolved: Resolved, seed: int) -> Iterator[str]:
+def _notes(fleet: Fleet, resolved: Resolved, unit: str, seed: int) -> Iterator[str]:
     recipe, plain, drafts = resolved.loaded.recipe, fleet.plain, fleet.drafts
-    yield from _worth(fleet, float(recipe.fleet.acceptance))
+    yield from _worth(fleet, unit, float(recipe.fleet.acceptance))
     limit = drafts.replica.places_for(
         fleet.question.demand.lengths.input + fleet.question.demand.lengths.output
     )
@@ -158,17 +159,17 @@ def _notes(fleet: Fleet, resolved: Resolved, seed: int) -> Iterator[str]:
     yield f"the simulation has some replicas of the fleet with their part of the requests; its seed is {seed}"
 
 
-def _worth(fleet: Fleet, acceptance: float) -> Iterator[str]:
+def _worth(fleet: Fleet, unit: str, acceptance: float) -> Iterator[str]:
     plain, drafts = fleet.plain, fleet.drafts
     if plain is None or plain.usual is None or drafts.usual is None:
         return
     before, after = (arm.usual.replicas * arm.replica.gpus for arm in (plain, drafts) if arm.usual)
     if after < before:
-        yield f"drafts save {before - after:,} of {before:,} GPUs"
+        yield f"drafts save {before - after:,} of {before:,} {unit}s"
     elif after > before:
-        yield f"drafts take {after - before:,} GPUs more than the {before:,} without"
+        yield f"drafts take {after - before:,} {unit}s more than the {before:,} without"
     else:
-        yield f"drafts save no GPU of {before:,}"
+        yield f"drafts save no {unit} of {before:,}"
     if fleet.break_even is not None:
         yield (
             f"break-even: a replica bears more with drafts from an acceptance of {fleet.break_even:.2f} on;"
