@@ -46,7 +46,9 @@ class KubernetesJobs:
         return to_yaml(self._objects(job))
 
     def find(self, names: Collection[str]) -> Mapping[str, str]:
-        return {job.name: job.name for job in self._jobs().values() if job.name in names and not job.is_over}
+        found = {name: job for name, job in self._jobs().items() if name in names}
+        here = self._pods() if found else {}
+        return {name: name for name, job in found.items() if not self._look(job, here).phase.is_over}
 
     def submit(self, job: Job, after: Sequence[str]) -> str:
         with _explained():
@@ -86,11 +88,11 @@ class KubernetesJobs:
         ]
 
     def _is_free(self, name: str) -> bool:
-        """Deletes a job of that name that is over; false where one waits or runs."""
+        """Deletes a job of that name that is over or hopeless; false where one waits or runs."""
         of, begin = Ref(JOB, name), time.monotonic()
         while manifest := self._cluster.find(of):
             found = job_states.parse(manifest)
-            if not found.is_over:
+            if not self._look(found, self._pods()).phase.is_over:
                 return False
             if not found.is_ending:
                 self._cluster.delete(of)
@@ -116,10 +118,15 @@ class KubernetesJobs:
     def _state(self, job: Job, found: JobObject | None, here: Mapping[str, list[Pod]]) -> JobState:
         if found is None:
             return _LOST
-        own = here.get(found.uid, [])
         with _explained():
-            self._logs.bring(own, job.log)
-            return job_states.state_of(found, own, self._events(found, own), self._cluster.namespace)
+            self._logs.bring(here.get(found.uid, []), job.log)
+        return self._look(found, here)
+
+    def _look(self, job: JobObject, here: Mapping[str, list[Pod]]) -> JobState:
+        """Returns the state of a job; `here` are the pods of all."""
+        own = here.get(job.uid, [])
+        with _explained():
+            return job_states.state_of(job, own, self._events(job, own), self._cluster.namespace)
 
     def _events(self, job: JobObject, own: Sequence[Pod]) -> list[Event]:
         """Returns what was said of the pods that do not run yet, or of a job that has none."""

@@ -32,6 +32,14 @@ def test_an_image_that_is_not_there_ends_it(
     assert state.phase is Phase.FAILED
     assert state.reason == "its image cannot be pulled: manifest unknown"
     assert "kubernetes.image" in str(state.repair)
+    # The job waits on in the cluster; after the repair another takes its place.
+    recipe.write_text(recipe.read_text() + "kubernetes: {image: 'registry.example.org/trtspec:1'}\n")
+    scripted(emulator, finishing())
+    repaired = job_of(recipe)
+    standing, _ = run(scheduler, repaired)
+    assert standing.state(job.name).phase is Phase.DONE
+    (container,) = emulator.manifest("jobs", job.name)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.org/trtspec:1"
 
 
 def test_a_job_waits_for_a_node(emulator: Emulator, scheduler: KubernetesJobs, recipe: Path) -> None:
