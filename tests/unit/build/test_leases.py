@@ -73,8 +73,8 @@ def held(recipe: Path, store: Path, expiry_s: float) -> Iterator[subprocess.Pope
         process.communicate()
 
 
-def test_three_builders_that_race_make_each_engine_once(pair_recipe: Path, store: Path) -> None:
-    folders = [pair_recipe.parent / name for name in ("one", "other", "third")]
+def test_two_builders_that_race_make_each_engine_once(pair_recipe: Path, store: Path) -> None:
+    folders = [pair_recipe.parent / name for name in ("one", "other")]
     processes = [
         subprocess.Popen(
             [*TRTSPEC, "build", pair_recipe, "--output", folder, "--store", store, "--json"],
@@ -91,7 +91,7 @@ def test_three_builders_that_race_make_each_engine_once(pair_recipe: Path, store
     for role in ("target", "draft"):
         assert sum(f"build {role}" in steps for steps in ran) == 1
         assert sum(f"convert {role}" in steps for steps in ran) == 1
-        assert sum(f"pull {role}" in steps for steps in ran) == 2
+        assert sum(f"pull {role}" in steps for steps in ran) == 1
     assert entries(store) == ["draft", "pair", "target"]
     assert builders(store) == []
 

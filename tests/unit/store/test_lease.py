@@ -306,7 +306,7 @@ class TestExclusiveFiles:
 
 
 class TestManyProcesses:
-    COUNT = 6
+    COUNT = 5
 
     @pytest.mark.parametrize(("place", "mode"), [("folder", "create"), ("folder", "names"), ("s3", "create")])
     def test_one_builds_at_a_time_whoever_is_killed(
