@@ -52,9 +52,9 @@ class PolicyPort:
 
 @dataclass(frozen=True, slots=True)
 class Ingress:
-    """Who may come in, and where; without `ports` anywhere."""
+    """Who may come in, and where; None for everybody, and without `ports` for anywhere."""
 
-    from_: Sequence[AnyNamespace | SomePods]
+    from_: Sequence[AnyNamespace | SomePods] | None
     ports: Sequence[PolicyPort] | None = None
 
 

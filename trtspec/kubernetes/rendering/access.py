@@ -15,7 +15,7 @@ from trtspec.kubernetes.kinds.policies import (
     PolicyPort,
 )
 from trtspec.kubernetes.rendering.labels import meta, of_instance, selector
-from trtspec.kubernetes.rendering.pod import ENGINES, PORTS
+from trtspec.kubernetes.rendering.pod import ENGINES, METRICS, PORTS
 from trtspec.kubernetes.values import Values
 
 _DNS = [PolicyPort(53, "UDP"), PolicyPort(53)]
@@ -40,9 +40,10 @@ def disruption_budget(values: Values) -> PodDisruptionBudget:
 def network_policy(values: Values) -> NetworkPolicy:
     """Returns a policy by which pods of the cluster reach the ports of the servers, and no others.
 
-    The servers reach names and the store.
+    Metrics, which have no word of a prompt, are for whoever reaches the pods' network: the API server, by way
+    of which a canary is watched, is no pod. The servers reach names and the store.
     """
-    ports = [PolicyPort(name) for name in PORTS]
+    ports = [PolicyPort(name) for name in PORTS if name != METRICS]
     egress = [Egress(_DNS)]
     if values.egress_ports:
         egress.append(Egress([PolicyPort(port) for port in values.egress_ports]))
@@ -51,7 +52,7 @@ def network_policy(values: Values) -> NetworkPolicy:
         NetworkPolicySpec(
             pod_selector=selector(values),
             policy_types=["Ingress", "Egress"],
-            ingress=[Ingress([AnyNamespace({})], ports)],
+            ingress=[Ingress([AnyNamespace({})], ports), Ingress(None, [PolicyPort(METRICS)])],
             egress=egress,
         ),
     )

@@ -54,6 +54,9 @@ ENGINES = "-engines"
 PORTS: dict[str, int] = asdict(facts.PORTS)
 """The ports of a server by their names."""
 
+METRICS = "metrics"
+"""The name of the one that Prometheus reads."""
+
 _USER = 1000  # NVIDIA's Triton image has it, under the name triton-server
 _HOST, _ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 _ENGINES, _RECIPE, _ROLLOUT, _KEYS = "engines", "recipe", "rollout", "api-keys"
