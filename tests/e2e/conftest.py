@@ -41,6 +41,11 @@ def _mostly(layout: str) -> pytest.MarkDecorator:
 # For what is the same in every layout: a test runs in this one, and under `make test-sweep` in the others.
 IN_PROCESS, BLS = map(_mostly, LAYOUTS)
 
+# For what is of one layout alone.
+ONLY_IN_PROCESS, ONLY_BLS = (
+    pytest.mark.parametrize("tiny_recipe", [layout], indirect=True) for layout in LAYOUTS
+)
+
 
 def wait_until(happens: Callable[[], T | Literal[False]], what: str, seconds: float = DEADLINE_S) -> T:
     """What `happens` returns as soon as it is true."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import validate
 
-from tests.e2e.conftest import BLS, IN_PROCESS, Deploy
+from tests.e2e.conftest import IN_PROCESS, ONLY_BLS, ONLY_IN_PROCESS, Deploy
 
 PROMPT = "settings = "
 SCHEMA: dict[str, Any] = {
@@ -33,7 +33,7 @@ BLANKS = ["\n", "\n\n", "\n\n\n", "\t", "\r", *(" " * count for count in range(1
 NO_BLANKS = {"embedding_bias_words": BLANKS, "embedding_bias_weights": [-1e5] * len(BLANKS)}
 
 
-@IN_PROCESS
+@ONLY_IN_PROCESS
 @pytest.mark.parametrize("name", GUIDED)
 def test_a_guided_text_is_of_its_grammar_and_drafts_do_not_change_it(server: Deploy, name: str) -> None:
     body = {"text_input": PROMPT, "max_tokens": 200, "return_perf_metrics": True, **NO_BLANKS}
@@ -95,7 +95,7 @@ def test_what_cannot_be_followed_is_a_400_with_one_line(server: Deploy, name: st
     assert "\n" not in answer["error"]
 
 
-@BLS
+@ONLY_BLS
 def test_engines_that_are_models_of_their_own_decode_alone_and_the_answer_says_so(server: Deploy) -> None:
     """NVIDIA's tensors do not tell where a guide began, so a guided text is one request."""
     body = {"text_input": PROMPT, "max_tokens": 200, **GUIDED["regex"]}
