@@ -22,6 +22,20 @@ def tool(name: str) -> str:
     pytest.skip(f"{name} is not on PATH; Debian's package prometheus has it")
 
 
+def judged(
+    rules: Path, series: Mapping[str, str], expected: Mapping[str, Any]
+) -> subprocess.CompletedProcess[str]:
+    """What promtool says of a file of rules, given series of a value a minute and what is then `expected`.
+
+    The keys of `expected` are those of promtool's test groups.
+    """
+    given = [{"series": name, "values": values} for name, values in series.items()]
+    group = {"interval": "1m", "input_series": given, **expected}
+    file = rules.with_name("test.yaml")
+    file.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [group]}))
+    return subprocess.run([tool("promtool"), "test", "rules", str(file)], capture_output=True, text=True)
+
+
 class Prometheus:
     """A Prometheus that scrapes one server every half second, with rules of these texts.
 

@@ -11,6 +11,7 @@ import typer
 
 from trtspec.cli import rollout_canary
 from trtspec.errors import RefusedError, UnavailableError
+from trtspec.terminal.bounds import print_checks
 from trtspec.terminal.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.terminal.output import out
 
@@ -166,10 +167,7 @@ def _show(view: View, recipe: Path) -> None:
     names = [step.name for step in steps.STEPS]
     ladder = names if here in names else [here]
     out.result("  ".join(f"[{name}]" if name == here else name for name in ladder))
-    if view.checks:
-        out.result()
-        rows = [(check.name, check.bound, check.found, check.verdict.value) for check in view.checks]
-        out.table(rows, header=("bound", "is", "found", ""))
+    print_checks(view.checks)
     if not view.server.goes_by(state):
         why = "cannot read its file" if view.server.is_malformed else "does not go by the file yet"
         out.warning(f"the server {why}; it goes by its last state")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtspec.errors import ClusterError
+from trtspec.terminal.bounds import print_checks
 from trtspec.terminal.cluster import INTERRUPTED, ContextOption, NamespaceOption, PodTalk
 from trtspec.terminal.options import JsonOption, RecipeArgument
 from trtspec.terminal.output import out
@@ -154,10 +155,7 @@ def _show(view: View, recipe: Path) -> None:
         out.result(f"pods: {view.counts.canary} {new}, {old}" if view.share < 1 else alone)
         if not standing.is_reached:
             out.warning("it is not reached yet; next goes on with it")
-    if view.checks:
-        out.result()
-        rows = [(check.name, check.bound, check.found, check.verdict.value) for check in view.checks]
-        out.table(rows, header=("bound", "is", "found", ""))
+    print_checks(view.checks)
     if view.verdict is Verdict.BROKEN:
         out.hint(f"trtspec rollout canary off {recipe}")
     elif view.verdict is Verdict.OPEN:

@@ -13,6 +13,7 @@ import yaml
 
 from trtspec.errors import ClusterError, UnavailableError
 from trtspec.kubernetes.cluster import Cluster
+from trtspec.kubernetes.refusals import one_line
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -48,7 +49,7 @@ def _of_kubeconfig(config: Any, where: str, context: str | None, namespace: str 
     try:
         contexts, current = config.list_kube_config_contexts(where)
     except (config.ConfigException, yaml.YAMLError, OSError) as error:
-        raise ClusterError(where, f"cannot be read: {_one_line(error)}", "kubectl config view") from error
+        raise ClusterError(where, f"cannot be read: {one_line(str(error))}", "kubectl config view") from error
     known = {each["name"]: each.get("context") or {} for each in contexts}
     name = context or (current or {}).get("name")
     if name is None:
@@ -59,7 +60,7 @@ def _of_kubeconfig(config: Any, where: str, context: str | None, namespace: str 
         try:
             api = config.new_client_from_config(where, name, persist_config=False)
         except (config.ConfigException, OSError) as error:
-            raise ClusterError(name, _one_line(error), "kubectl config view shows the context") from error
+            raise ClusterError(name, one_line(str(error)), "kubectl config view shows the context") from error
     if said:
         # The client goes on without credentials where the program that fetches them fails.
         raise ClusterError(name, f"its credentials cannot be had: {said[0]}", "kubectl get pods, as a test")
@@ -74,7 +75,7 @@ def _of_this_pod(config: Any, namespace: str | None) -> Cluster:
         config.load_incluster_config(client_configuration=made)
     except config.ConfigException as error:
         repair = "its service account's token must be mounted: automountServiceAccountToken"
-        raise ClusterError(_HERE, _one_line(error), repair) from error
+        raise ClusterError(_HERE, one_line(str(error)), repair) from error
     own = _NAMESPACE_FILE.read_text().strip() if _NAMESPACE_FILE.exists() else None
     return Cluster(_patient(ApiClient(made)), _HERE, namespace or own or "default")
 
@@ -92,7 +93,7 @@ def _what_is_logged() -> Iterator[list[str]]:
     """Yields the errors that the client tells the root logger alone, and keeps them off the terminal."""
     said: list[str] = []
     handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: said.append(" ".join(record.getMessage().split()))  # type: ignore[method-assign]
+    handler.emit = lambda record: said.append(one_line(record.getMessage()))  # type: ignore[method-assign]
     logging.getLogger().addHandler(handler)
     try:
         yield said
@@ -102,7 +103,3 @@ def _what_is_logged() -> Iterator[list[str]]:
 
 def _one_of(names: dict[str, Any]) -> str:
     return ", ".join(sorted(names)) or "none"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -101,6 +101,7 @@ def words_of_denial(message: str, namespace: str) -> tuple[str, str | None] | No
 
 
 def one_line(text: str) -> str:
+    """Returns a text with a blank for each run of white space."""
     return " ".join(text.split())
 
 

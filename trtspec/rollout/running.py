@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +151,7 @@ class Running:
         if step is not steps.OFF:
             with suppress(UnavailableError):
                 so_far = counted(self._scrape(), self._model)
-        since = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
-        standing.write(self._file, Standing(step.state, since, so_far))
+        standing.write(self._file, Standing(step.state, standing.now(), so_far))
         return Moved(now, step.state, self._is_followed(step.state))
 
     def _is_followed(self, state: RolloutState) -> bool:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
 from trtspec.atomic import write_atomically
@@ -26,6 +27,11 @@ class Standing:
     state: RolloutState
     since: str | None = None
     counted: Mapping[str, float] = field(default_factory=dict)
+
+
+def now() -> str:
+    """Returns the present time as a standing has it, in ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def read(path: Path) -> Standing | None:

@@ -13,6 +13,7 @@ from tests.unit.kubernetes.builds import EVERY, RECIPES
 from tests.unit.kubernetes.jobs import KEY, job_of
 from tests.unit.kubernetes.schemas import check
 from trtspec.kubernetes.jobs import KubernetesJobs
+from trtspec.kubernetes.rendering.job import WORK
 from trtspec.recipe.gpus import GPUS
 from trtspec.recipe.kubernetes import Build
 
@@ -114,7 +115,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
     assert container["image"] == "registry.example.org/trtspec:0.1.0-26.06"
     assert container["args"][:2] == ["trtspec", "build"]
     assert container["args"][container["args"].index("--store") + 1] == "s3://inside/engines"
-    assert container["args"][container["args"].index("--output") + 1] == f"/work/builds/{KEY[:16]}"
+    assert container["args"][container["args"].index("--output") + 1] == f"{WORK}/builds/{KEY[:16]}"
     assert container["args"][-2:] == ["--key", KEY]
     assert container["envFrom"] == [{"secretRef": {"name": "writer"}}]
     assert container["resources"]["requests"] == {

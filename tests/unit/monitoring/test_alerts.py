@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.prometheus import tool
+from tests.prometheus import judged, tool
 from tests.promql import names
 from trtspec.monitoring.files import alerts
 from trtspec.refusals import NAME
@@ -99,21 +98,7 @@ def fires(rule_file: Path, changed: dict[str, str]) -> set[str]:
         (name,) = [name for name in series if (part % WHERE if "%s" in part else part) in name]
         series[name] = values
     expected = [{"eval_time": "100m", "alertname": rule["alert"], "exp_alerts": []} for rule in rules()]
-    test = {
-        "rule_files": [str(rule_file)],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [{"series": name, "values": values} for name, values in series.items()],
-                "alert_rule_test": expected,
-            }
-        ],
-    }
-    file = rule_file.with_name("test.yaml")
-    file.write_text(json.dumps(test))
-    line = [tool("promtool"), "test", "rules", str(file)]
-    said = subprocess.run(line, capture_output=True, text=True)
+    said = judged(rule_file, series, {"alert_rule_test": expected})
     found = {rule["alert"] for rule in rules() if f"alertname: {rule['alert']}, time" in said.stderr}
     assert (said.returncode == 0) == (not found), said.stderr
     return found

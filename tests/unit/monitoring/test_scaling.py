@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.prometheus import tool
+from tests.prometheus import judged, tool
 from tests.promql import names
 from trtspec.monitoring.files import scaling
 from trtspec.serving.metrics import FAMILIES
@@ -83,20 +82,7 @@ def test_they_say_how_full_each_server_is(
             if other == name
         ]
         tests.append({"expr": name, "eval_time": "5m", "exp_samples": found})
-    content = {
-        "rule_files": [str(rule_file)],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [{"series": name, "values": values} for name, values in series.items()],
-                "promql_expr_test": tests,
-            }
-        ],
-    }
-    file = rule_file.with_name("test.yaml")
-    file.write_text(json.dumps(content))
-    said = subprocess.run([tool("promtool"), "test", "rules", str(file)], capture_output=True, text=True)
+    said = judged(rule_file, series, {"promql_expr_test": tests})
     assert said.returncode == 0, said.stdout + said.stderr
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
 from typing import Any
 
 from trtspec.errors import ClusterError, RefusedError, UnavailableError
@@ -23,6 +22,7 @@ from trtspec.kubernetes.rendering.labels import CANARY, STABLE
 from trtspec.kubernetes.resources import CONFIG_MAP, DEPLOYMENT, Ref, ref_of
 from trtspec.kubernetes.workloads import parse
 from trtspec.rollout.bounds import Check, Verdict, overall
+from trtspec.rollout.standing import now
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,13 @@ class Canary:
         if standing.share == 1 and standing.is_reached:
             return None
         self._check_build(standing)
-        now = standing.share
+        here = standing.share
         if not standing.is_reached:
-            return now, self._move(standing, now)
-        then = next(each for each in self._steps(standing.replicas) if each > now)
+            return here, self._move(standing, here)
+        then = next(each for each in self._steps(standing.replicas) if each > here)
         if not force:
             self._check(self._checks(standing, self._pair.counts()), then)
-        return now, self._move(standing, then)
+        return here, self._move(standing, then)
 
     def go_back(self) -> tuple[float, float] | None:
         """Goes to the share before, and returns both; None where the old build serves alone already."""
@@ -145,7 +145,7 @@ class Canary:
         self._pair.lead(min(standing.share, then))
         self._pair.shift(self._counts(then, standing.replicas))
         self._pair.lead(then)
-        self._write(replace(meant, is_reached=True, since=_now(), counted=self._counted()))
+        self._write(replace(meant, is_reached=True, since=now(), counted=self._counted()))
         return then
 
     def _promote(self, standing: Standing) -> float:
@@ -162,7 +162,7 @@ class Canary:
         pair.remove_canary()
         applying.apply(self._cluster, manifests, pair.labels, force=True)
         pair.wait(STABLE)
-        done = self._write(replace(standing, is_reached=True, since=_now()))
+        done = self._write(replace(standing, is_reached=True, since=now()))
         kept = [*manifests, standings.manifest(self._name, pair.labels, done)]
         applying.prune(self._cluster, kept, pair.labels)
         return 1.0
@@ -250,10 +250,6 @@ class Canary:
 def _ready(pods: list[Pod]) -> list[str]:
     """Returns the names of the pods that are ready, which tell metrics."""
     return sorted(pod.name for pod in pods if pod.is_ready)
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _refused(found: Check, then: float) -> RefusedError:
