@@ -38,7 +38,7 @@ from trtspec.recipe.schema import Recipe
 from trtspec.units import GIB
 
 CONTAINER = "build"
-WORK = "/work"
+WORK = "/scratch"
 """The volume in which models, checkpoints and engines are made."""
 
 BUILDS = {"app.kubernetes.io/name": "trtspec", "app.kubernetes.io/component": "build"}
