@@ -1,0 +1,50 @@
+"""How a server of others is started: what a build for one of them comes to, as `launch.json` there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtspec.atomic import write_atomically
+
+FILE = "launch.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One server's launch configuration; nothing in it is of this machine but the models' folders.
+
+    `module` is what Python runs (`python -m`), `arguments` are its own without host and port, which
+    `deploy` adds by `host_option` and `port_option`. `files` are written beside this one, by their names, and
+    named in `arguments` as `{build}/NAME`. `environment` is what the process needs beside the caller's own.
+    `image` is the vendor's with the release, in which `program` stands for `python -m module`.
+    """
+
+    backend: str
+    release: str
+    module: str
+    program: tuple[str, ...]
+    arguments: tuple[str, ...]
+    image: str
+    served_model_name: str
+    host_option: str = "--host"
+    port_option: str = "--port"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    models: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        """Writes it and its files into a build's folder, the others first."""
+        for name, text in self.files.items():
+            write_atomically(folder / name, text)
+        write_atomically(folder / FILE, json.dumps(asdict(self), indent=2) + "\n")
+
+
+def read(folder: Path) -> Launch:
+    """Returns what a build says; raises what reading and parsing a file raises."""
+    values: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    lists = {name: tuple(values[name]) for name in ("program", "arguments", "models")}
+    return Launch(**{**values, **lists})
