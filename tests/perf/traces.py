@@ -115,7 +115,7 @@ def step_costs(build: Path, clients: int) -> StepCosts:
     one, five, nine = (_step_ms(target, device_thread, clients, rows) for rows in (1, 5, 9))
     drafted = _step_ms(draft, device_thread, clients, 1)
     logits, tokens = torch.randn(clients, draft.limits.vocab_size), [0] * clients
-    logged = device_thread.call(lambda: _milliseconds(partial(log_probs, logits, tokens)))
+    logged = device_thread.call(lambda: _milliseconds(partial(log_probs, logits, tokens, [0] * len(tokens))))
     for engine in (target, draft):
         engine.shutdown()
     row = (nine - one) / 8

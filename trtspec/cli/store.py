@@ -86,13 +86,17 @@ def pull(
 
 
 def list_(url: UrlArgument, json: JsonOption = False) -> None:
-    """Show what is in the store, the newest first."""
+    """Show what is in the store, the newest first, and who builds for it."""
+    from trtspec.store.lease import builders
     from trtspec.store.store import Store
 
-    entries = Store(url).entries()
+    store = Store(url)
+    entries = store.entries()
     if json:
         out.json([entry_as_json(entry) for entry in entries])
         return
+    for builder in builders(store):
+        out.status(f"{builder.what}: {builder}")
     if not entries:
         out.status("the store is empty, or there is none")
         return

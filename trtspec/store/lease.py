@@ -96,6 +96,17 @@ def leased(store: Store, platform: Platform, key: str, what: str, watch: Progres
         yield None if store.find(platform, key) else lease
 
 
+def builders(store: Store) -> list[Builder]:
+    """Returns who builds engines for the store now.
+
+    In a folder a builder that was killed is among them until another takes over: only a lease that does not
+    change tells, and nobody waits for that here.
+    """
+    folders = {name.rpartition("/")[0] for name in store.files.find(BUILDING)}
+    found = [_Leases(store, folder).look()[1] for folder in sorted(folders)]
+    return [builder for builder in found if builder]
+
+
 def _wait(store: Store, platform: Platform, key: str, what: str, watch: Progress) -> Lease | None:
     leases = _Leases(store, f"{BUILDING}/{platform.folder}/{key}")
     advance: Advance | None = None

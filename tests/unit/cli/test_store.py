@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from os import getpid
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 from cyclonedx.schema import SchemaVersion
@@ -11,7 +13,9 @@ from typer.testing import CliRunner, Result
 from trtspec.cli.app import app
 from trtspec.engine.loading import Runtime
 from trtspec.errors import StoreError, UnavailableError
+from trtspec.progress import no_progress
 from trtspec.store.entry import Entry
+from trtspec.store.lease import leased
 from trtspec.store.platform import Platform
 from trtspec.store.push import describe, push
 from trtspec.store.store import Store
@@ -54,6 +58,13 @@ def test_list(store: Path) -> None:
     assert lines[0].split() == ["digest", "name", "what", "for", "size", "created"]
     assert "pair  pair  SM 90, TensorRT 10.14.1.48, TensorRT-LLM 1.2.1  0.0 MB  2026-06-01" in lines[1]
     assert "torch" in lines[2]
+
+
+def test_list_says_who_builds(store: Path) -> None:
+    with leased(Store(str(store)), H200, "7" * 64, "target of llama", no_progress):
+        listed = run("list", store)
+        assert f"target of llama: {gethostname()}, process {getpid()}, builds it since 2" in listed.stderr
+    assert "builds it" not in run("list", store).stderr
 
 
 def test_show(store: Path) -> None:
