@@ -6,19 +6,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trtspec.findings import Finding
-from trtspec.recipe import devices, gpus
+from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import SIZES, option_problem
 from trtspec.recipe.methods import Hybrid, Ngram
 from trtspec.recipe.schema import BLS_MODELS, Model, Recipe
+from trtspec.recipe.support import SERVERS, refusal
 from trtspec.roles import Role
 
 _TOKENS_PER_BLOCK = 32
 _DEVICE = "draft.device"
+_NEEDS_GPU = {
+    "tensorrt_llm": "TensorRT-LLM engines need a GPU",
+    "tensorrt_llm_pytorch": "TensorRT-LLM needs a GPU",
+    "sglang": "SGLang's releases for a CPU are built from source",
+}
 
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys of the recipe that contradict each other; each subject is the dotted key to change."""
+    yield from _backend(recipe)
     yield from _draft(recipe)
     yield from _draft_length(recipe)
     yield from _hardware(recipe)
@@ -32,6 +39,19 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
         yield from _build_options(role, model, recipe)
+
+
+def _backend(recipe: Recipe) -> Iterator[Finding]:
+    """Finds a method that the backend does not run, and a release that it does not have."""
+    backend, version, method = recipe.backend, recipe.engine.release, recipe.speculation.method.kind
+    if found := refusal(method, backend):
+        problem = f"{backend} does not run {method}: {found.reason}"
+        yield Finding("speculation.method", problem, "write another method, or another engine.backend")
+    if version:
+        of_server = backend in SERVERS
+        flaw = server_releases.flaw(backend, version) if of_server else releases.flaw(version)
+        if flaw:
+            yield Finding("engine.release", *flaw)
 
 
 def _draft_length(recipe: Recipe) -> Iterator[Finding]:
@@ -65,8 +85,8 @@ def _build_options(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]
 
 
 def _hardware(recipe: Recipe) -> Iterator[Finding]:
-    if recipe.backend == "tensorrt_llm" and recipe.hardware.gpu == gpus.NONE:
-        problem = "gpu is none, but TensorRT-LLM engines need a GPU"
+    if recipe.hardware.gpu == gpus.NONE and (why := _NEEDS_GPU.get(recipe.backend)):
+        problem = f"gpu is none, but {why}"
         yield Finding("engine.backend", problem, "write backend: torch, or name a GPU in hardware.gpu")
 
 

@@ -43,11 +43,11 @@ RELEASES = {
 }
 
 
-def check(version: str) -> str:
-    """Returns the version if engines can be built with it, else raises ValueError(problem, repair)."""
+def flaw(version: str) -> tuple[str, str] | None:
+    """Returns why no engine can be built with this version, and the repair; None if one can."""
     if version in RELEASES:
-        return version
-    raise ValueError(f"found {version!r:.80}: {_reason(version)}", _repair(version))
+        return None
+    return f"found {version!r:.80}: {_reason(version)}", _repair(version)
 
 
 def release_of(version: str | None) -> Release:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from trtspec.digest import digest_of
-from trtspec.recipe import devices, gpus, releases
+from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.fleet import Fleet
 from trtspec.recipe.kubernetes import Kubernetes
 from trtspec.recipe.methods import METHODS, DraftModel, Method
@@ -26,10 +26,9 @@ Device = Annotated[
     str, BeforeValidator(devices.check), WithJsonSchema({"type": "string", "pattern": devices.PATTERN})
 ]
 BuildOption = bool | int | float | Text
-Backend = Literal["tensorrt_llm", "torch"]
-ReleaseName = Annotated[
-    str, AfterValidator(releases.check), WithJsonSchema({"type": "string", "enum": list(releases.RELEASES)})
-]
+Backend = Literal["tensorrt_llm", "torch", "vllm", "sglang", "tensorrt_llm_pytorch"]
+RELEASES = tuple(dict.fromkeys([*releases.RELEASES, *server_releases.VERSIONS]))
+ReleaseName = Annotated[Text, WithJsonSchema({"type": "string", "enum": list(RELEASES)})]
 
 
 class Calibration(Section):
@@ -143,10 +142,13 @@ class Engine(Section):
 
     backend: Backend | None = Field(
         default=None,
-        description="What builds and runs the engines; torch if left out on a machine without a GPU.",
+        description="What builds and runs the engines; torch if left out on a machine without a GPU. vllm, "
+        "sglang and tensorrt_llm_pytorch (trtllm-serve) are servers that load the models themselves.",
     )
     release: ReleaseName | None = Field(
-        default=None, description="TensorRT-LLM release that builds and serves; 1.2.1 if left out."
+        default=None,
+        description="Release of TensorRT-LLM that builds and serves, or of the server that backend names; "
+        "the newest of it that trtspec knows if left out.",
     )
     max_batch_size: Positive = Field(default=16, description="Requests in flight at once.")
     max_input_len: Positive | None = Field(default=None, description="Longest prompt, in tokens.")

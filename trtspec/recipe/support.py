@@ -11,7 +11,10 @@ from dataclasses import dataclass
 ENGINES = ("tensorrt_llm", "torch")
 """The backends whose engines trtspec builds and coordinates itself."""
 
-BACKENDS = ENGINES
+SERVERS = ("vllm", "sglang", "tensorrt_llm_pytorch")
+"""The backends that are servers of others: they load the models themselves, and no engine is built."""
+
+BACKENDS = (*ENGINES, *SERVERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +28,18 @@ class Refusal:
 Cell = Refusal | None
 """None where it runs."""
 
+_ONE_SOURCE = "drafts come from one source for the whole server, which the configuration names"
+
 SUPPORT: Mapping[str, Mapping[str, Cell]] = {
-    "draft_model": {"tensorrt_llm": None, "torch": None},
-    "ngram": {"tensorrt_llm": None, "torch": None},
-    "hybrid": {"tensorrt_llm": None, "torch": None},
+    "draft_model": dict.fromkeys(BACKENDS),
+    "ngram": dict.fromkeys(BACKENDS),
+    "hybrid": {
+        "tensorrt_llm": None,
+        "torch": None,
+        "vllm": Refusal(_ONE_SOURCE, "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeConfig.method"),
+        "sglang": Refusal(_ONE_SOURCE, "SGLang 0.5.23, sglang/srt/arg_groups/fields/spec.py"),
+        "tensorrt_llm_pytorch": Refusal(_ONE_SOURCE, "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py"),
+    },
 }
 """By the name of a method, and then by that of a backend."""
 

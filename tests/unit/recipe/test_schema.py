@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from trtspec.errors import RecipeError
-from trtspec.recipe import gpus, releases
+from trtspec.recipe import gpus, releases, server_releases
 from trtspec.recipe.loader import load
 from trtspec.recipe.schema import Recipe, json_schema
 from trtspec.recipe.starter import STARTER
@@ -120,7 +120,9 @@ def test_an_editor_and_the_loader_want_a_draft_of_the_same_recipes(
 def test_tables_are_offered_for_completion() -> None:
     assert SCHEMA["$defs"]["Hardware"]["properties"]["gpu"]["enum"] == list(gpus.NAMES)
     release, nothing = SCHEMA["$defs"]["Engine"]["properties"]["release"]["anyOf"]
-    assert (release["enum"], nothing) == (list(releases.RELEASES), {"type": "null"})
+    assert set(release["enum"]) == {*releases.RELEASES, *server_releases.VERSIONS}
+    assert len(release["enum"]) == len(set(release["enum"]))
+    assert nothing == {"type": "null"}
 
 
 def test_the_starter_has_no_key_that_the_schema_lacks() -> None:
