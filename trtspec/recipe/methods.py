@@ -62,19 +62,48 @@ class Hybrid(DraftMethod):
     earlier_answers: KeptTokens | None = Field(default=None, description=EARLIER_ANSWERS)
 
 
+class Eagle3(DraftMethod):
+    """A head proposes from the target's states behind three layers (Li et al. 2025, arXiv 2503.01840)."""
+
+    has_model = True
+    kind: Literal["eagle3"] = Field(description="The name of this method.")
+
+
+class Eagle(DraftMethod):
+    """A head proposes from the target's last states (Li et al. 2024, arXiv 2401.15077)."""
+
+    has_model = True
+    kind: Literal["eagle"] = Field(description="The name of this method.")
+
+
+class Medusa(DraftMethod):
+    """Heads propose a token each from the target's last state (Cai et al. 2024, arXiv 2401.10774)."""
+
+    has_model = True
+    kind: Literal["medusa"] = Field(description="The name of this method.")
+
+
 def _named(method: object) -> object:
     """A method by its name alone is that method with its defaults."""
     return {"kind": method} if isinstance(method, str) else method
 
 
 Method = Annotated[
-    DraftModel | Ngram | Hybrid,
+    DraftModel | Ngram | Hybrid | Eagle3 | Eagle | Medusa,
     Field(discriminator="kind"),
     BeforeValidator(
-        _named, json_schema_input_type=Literal["draft_model", "ngram", "hybrid"] | DraftModel | Ngram | Hybrid
+        _named,
+        json_schema_input_type=Literal["draft_model", "ngram", "hybrid", "eagle3", "eagle", "medusa"]
+        | DraftModel
+        | Ngram
+        | Hybrid
+        | Eagle3
+        | Eagle
+        | Medusa,
     ),
 ]
 METHODS: Mapping[str, type[DraftMethod]] = {
-    get_args(method.model_fields["kind"].annotation)[0]: method for method in (DraftModel, Ngram, Hybrid)
+    get_args(method.model_fields["kind"].annotation)[0]: method
+    for method in (DraftModel, Ngram, Hybrid, Eagle3, Eagle, Medusa)
 }
 """The methods by their names."""

@@ -40,6 +40,43 @@ SUPPORT: Mapping[str, Mapping[str, Cell]] = {
         "sglang": Refusal(_ONE_SOURCE, "SGLang 0.5.23, sglang/srt/arg_groups/fields/spec.py"),
         "tensorrt_llm_pytorch": Refusal(_ONE_SOURCE, "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py"),
     },
+    "eagle3": {
+        "tensorrt_llm": Refusal(
+            "TensorRT-LLM reads EAGLE-3 heads in its PyTorch backend alone, not in engines",
+            "TensorRT-LLM 1.2, docs/source/features/speculative-decoding.md",
+        ),
+        **dict.fromkeys(("torch", *SERVERS)),
+    },
+    "eagle": {
+        "tensorrt_llm": Refusal(
+            "an engine of TensorRT-LLM has EAGLE's head inside (mode eagle) and verifies no other drafts",
+            "TensorRT-LLM 1.2, examples/eagle/README.md",
+        ),
+        "torch": None,
+        "vllm": None,
+        "sglang": None,
+        "tensorrt_llm_pytorch": Refusal(
+            "of EAGLE's heads its PyTorch backend reads those of EAGLE-3 alone",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: EagleDecodingConfig.spec_dec_mode",
+        ),
+    },
+    "medusa": {
+        "tensorrt_llm": Refusal(
+            "an engine of TensorRT-LLM has Medusa's heads inside (mode medusa) and verifies no other drafts",
+            "TensorRT-LLM 1.2, examples/medusa/README.md",
+        ),
+        "torch": None,
+        "vllm": Refusal(
+            "vLLM has no Medusa any more", "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeMethod"
+        ),
+        "sglang": Refusal(
+            "SGLang has no Medusa", "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm"
+        ),
+        "tensorrt_llm_pytorch": Refusal(
+            "only engines of TensorRT-LLM have Medusa, its PyTorch backend has not",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: MedusaDecodingConfig.supports_backend",
+        ),
+    },
 }
 """By the name of a method, and then by that of a backend."""
 

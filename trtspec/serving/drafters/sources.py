@@ -49,6 +49,9 @@ SOURCES: Mapping[str, Callable[..., DraftSource]] = {
     "draft_model": _draft_model,
     "ngram": _ngram,
     "hybrid": _hybrid,
+    "eagle3": _draft_model,
+    "eagle": _draft_model,
+    "medusa": _draft_model,
 }
 
 
