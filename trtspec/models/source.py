@@ -87,7 +87,7 @@ def read_source(folder: Path) -> Source:
         raise ModelError(config.file, problem, "take config.json and weights from the same revision")
     hidden_size = config.size("hidden_size")
     heads = config.size("num_attention_heads")
-    rotary_base, rotary_scaling, partial_rotary_factor = _rope(config)
+    rotary_base, rotary_scaling, partial_rotary_factor = read_rope(config)
     return Source(
         folder=folder,
         config=config,
@@ -138,7 +138,7 @@ def _scheme(config: HfConfig) -> Scheme | None:
     return read_scheme(beside, read_json(beside)) if beside.is_file() else None
 
 
-def _rope(config: HfConfig) -> tuple[float, Mapping[str, Any] | None, float]:
+def read_rope(config: HfConfig) -> tuple[float, Mapping[str, Any] | None, float]:
     """Returns the rotary base, the scaling, and the share of each head that is rotated.
 
     They are `rope_theta`, `rope_scaling` and `partial_rotary_factor`, or stand in transformers 5's

@@ -1,0 +1,45 @@
+"""Folders of heads as their own tools write them: configurations, and tensors by name, dtype and shape.
+
+`tests/data/heads` has what each `writer` wrote, but for the numbers in the weights.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+_DATA = Path(__file__).parents[1] / "data" / "heads"
+_DTYPES = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
+
+
+def written(name: str) -> dict[str, Any]:
+    """Returns what was written: its `config`, and its `tensors` with dtype and shape."""
+    found: dict[str, Any] = json.loads((_DATA / f"{name}.json").read_text())
+    return found
+
+
+def write_head(folder: Path, name: str, file: str = "model.safetensors", **config: Any) -> Path:
+    """Writes the folder; keywords replace keys of its configuration, None removes one.
+
+    Of its vocabulary every second token of the target is in the head's, the first ones.
+    """
+    found = written(name)
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        name: torch.rand(shape, generator=generator).mul(0.2).to(_DTYPES[dtype])
+        for name, (dtype, shape) in found["tensors"].items()
+    }
+    if "d2t" in tensors:
+        size = len(tensors["d2t"])
+        tensors["d2t"] = torch.arange(size)
+        tensors["t2d"][: 2 * size : 2] = True
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / file)
+    values = found["config"] | config
+    values = {key: value for key, value in values.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder

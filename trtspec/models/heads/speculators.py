@@ -1,0 +1,65 @@
+"""Speculators' format (https://github.com/vllm-project/speculators, 0.9), for EAGLE-3 heads.
+
+vLLM reads it too (`vllm/transformers_utils/configs/speculators`), and refuses a folder whose first proposal
+method or whose verifier is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import ModelError
+from trtspec.models.heads.eagle3 import NORMS, eagle3_head
+from trtspec.models.heads.head import Head
+from trtspec.models.heads.layer import read_layer
+from trtspec.models.heads.weights import read_weights
+from trtspec.models.hf_config import HfConfig
+from trtspec.models.tensors import Tensor
+
+KIND = "speculators_model_type"
+_PROPOSES_AT_ONCE = "proposes all tokens at once, from masked places, which no method of a recipe does"
+_REFUSED: Mapping[str, str] = {
+    "eagle": "is an EAGLE head of Speculators before 0.5, which Speculators 0.9 and vLLM 0.32 read no more",
+    "mlp": "is an MLP speculator, which Speculators 0.9 has dropped, and vLLM 0.32 too",
+    "independent": "wraps a draft model of its own, which Speculators 0.9 has dropped",
+    "mtp": "is a layer of its target for multi-token prediction, which belongs into the target's folder",
+    "peagle": _PROPOSES_AT_ONCE,
+    "dflash": _PROPOSES_AT_ONCE,
+    "dflash2": _PROPOSES_AT_ONCE,
+    "dspark": _PROPOSES_AT_ONCE,
+    "xpress": _PROPOSES_AT_ONCE,
+}
+
+
+def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
+    return KIND in config
+
+
+def read(folder: Path, config: HfConfig) -> Head:
+    """Reads an EAGLE-3 head; raises ModelError for another kind of draft, with the reason."""
+    kind = config.get(KIND, str)
+    if kind != "eagle3":
+        reason = _REFUSED.get(kind, "is of a kind that trtspec does not know")
+        raise ModelError(folder, f"{KIND} is {kind}: it {reason}", "take an EAGLE-3 head of the target")
+    layer = config.section("transformer_layer_config")
+    aux = config.ids("eagle_aux_hidden_state_layer_ids")
+    return eagle3_head(
+        folder,
+        "speculators",
+        read_layer(layer),
+        tensors(folder),
+        hidden_size=config.get("target_hidden_size", int, None),
+        vocab_size=layer.size("vocab_size"),
+        draft_vocab_size=config.size("draft_vocab_size", 32000),
+        aux_layers=aux or None,
+        norm_before_residual=config.get("norm_before_residual", bool, False),
+        extra_norms=tuple(name for name in NORMS if config.get(name, bool, False)),
+        verifier=config.section("speculators_config").section("verifier").get("name_or_path", str, None),
+    )
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    """Returns the head's tensors under these names, its own."""
+    return read_weights(folder)

@@ -1,0 +1,60 @@
+"""The tensors of a head's folder, headers only, and whether they are those that it must have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from trtspec.errors import ModelError, TensorError
+from trtspec.models.hf_config import DOWNLOAD_AGAIN
+from trtspec.models.source import DTYPES
+from trtspec.models.tensors import INDEX, PICKLES, SINGLE, Tensor, read_header, read_tensors
+
+_SAVE = "torch.load({0!r}, weights_only=True), {1!r}"
+_UNUSED = re.compile(r"verifier_\w+\.weight|.*rotary_emb\.inv_freq")  # of the target; computed anew
+
+
+def read_weights(folder: Path, single: str = SINGLE) -> dict[str, Tensor]:
+    """Reads the tensors of `single`, or of an index's shards; raises ModelError or TensorError."""
+    if (folder / single).is_file():
+        return read_header(folder / single)
+    if (folder / INDEX).is_file():
+        return read_tensors(folder)
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+    if pickles:
+        problem = f"holds its weights as pickle ({pickles[0]}), which can run code when read"
+        repair = f"in a sandbox: safetensors.torch.save_file({_SAVE.format(pickles[0], single)})"
+        raise ModelError(folder, problem, repair)
+    raise ModelError(folder, f"holds no {single}", DOWNLOAD_AGAIN)
+
+
+def check_shapes(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    optional: Collection[str] = (),
+    dtypes: Mapping[str, str] | None = None,
+) -> None:
+    """Raises TensorError unless the tensors are those of `shapes`, of which `optional` ones may be missing.
+
+    They must be floats but for those of `dtypes`, which names the safetensors dtype of each.
+    """
+    for name, shape in shapes.items():
+        if name not in tensors:
+            if name not in optional:
+                raise TensorError(folder, f"{name}: is missing", DOWNLOAD_AGAIN)
+            continue
+        tensor = tensors[name]
+        if tensor.shape != shape:
+            problem = f"{tensor.name}: has shape {list(tensor.shape)}, config.json demands {list(shape)}"
+            raise TensorError(tensor.file, problem, "take config.json and weights from the same revision")
+        allowed = [dtypes[name]] if dtypes and name in dtypes else list(DTYPES)
+        if tensor.dtype not in allowed:
+            problem = f"{tensor.name}: has dtype {tensor.dtype}, not {' or '.join(allowed)}"
+            raise TensorError(tensor.file, problem, "take the head before it was quantized")
+    if extra := sorted(name for name in tensors if name not in shapes and not _UNUSED.fullmatch(name)):
+        problem = f"{tensors[extra[0]].name}: is no tensor of this head"
+        raise TensorError(
+            tensors[extra[0]].file, problem, "take config.json and weights from the same revision"
+        )
