@@ -16,58 +16,81 @@ from trtspec.openai.template import ChatTemplate
 _LIMIT_S = 5.0
 # Several times what the longest body takes.
 _MEMORY = 512 << 20
+# The most bytes of values that are rendered in a few milliseconds.
+_SHORT = 256 << 10
 
 
 class Renderer:
     """Renders one `template`; it is made and used on one asyncio loop.
 
-    The process (`trtspec.openai.rendering`) renders one prompt at a time, each in a fraction of a
-    millisecond. It ends by itself where a template takes longer than `limit_s` or more than its memory, and
+    Each process (`trtspec.openai.rendering`) renders one prompt at a time, a usual one in a fraction of a
+    millisecond. Long messages, which take up to seconds, have a process of their own, and no others wait for
+    them. A process ends by itself where a template takes longer than `limit_s` or more than its memory, and
     the next prompt begins another one.
     """
 
     def __init__(self, template: ChatTemplate, limit_s: float = _LIMIT_S) -> None:
         self.source = template.source
         first = {"source": template.source, "tokens": template.tokens, "limit_s": limit_s, "memory": _MEMORY}
-        self._first = marshal.dumps(first)
-        self._process: Process | None = None
-        self._turn = asyncio.Lock()
+        self._short, self._long = (_Lane(marshal.dumps(first)) for _ in range(2))
 
     async def start(self) -> None:
-        """Starts the process, so that the first prompt does not wait for that."""
-        async with self._turn:
-            await self._started()
+        """Starts the process of short messages, so that the first prompt does not wait for that."""
+        await self._short.start()
 
     async def close(self) -> None:
-        """Ends the process, and what it renders."""
-        if self._process:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+        """Ends the processes, and what they render."""
+        await self._short.close()
+        await self._long.close()
 
     async def render(
         self, messages: list[dict[str, Any]], tools: list[Any] | None, more: dict[str, Any]
     ) -> str:
         """Returns the prompt that lets the model answer; raises `ApiError` where the template refuses."""
-        values = {**more, "messages": messages, "tools": tools}
-        frame = marshal.dumps(values)
-        async with self._turn:
-            process = await self._started()
-            try:
-                answer = await _asked(process, frame)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                await process.wait()
-                raise ApiError(
-                    400, "the chat template makes too much of these messages", "messages"
-                ) from None
-            except BaseException:
-                # Nobody waits for the answer any more, and the next one must not get it.
-                await self.close()
-                raise
+        frame = marshal.dumps({**more, "messages": messages, "tools": tools})
+        lane = self._short if len(frame) <= _SHORT else self._long
+        try:
+            answer = await lane.ask(frame)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            problem = "the chat template makes too much of these messages"
+            raise ApiError(400, problem, "messages") from None
         text = answer[1:].decode()
         if answer[:1] == REFUSAL:
             raise ApiError(400, f"the model's chat template {text}", "messages")
         return text
+
+
+class _Lane:
+    """A process that renders, which gets the `first` frame when it starts, and those who wait for it."""
+
+    def __init__(self, first: bytes) -> None:
+        self._first = first
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+
+    async def start(self) -> None:
+        async with self._turn:
+            await self._started()
+
+    async def close(self) -> None:
+        if self._process:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+    async def ask(self, frame: bytes) -> bytes:
+        """Returns the answer to a frame; raises IncompleteReadError or ConnectionError where it ends."""
+        async with self._turn:
+            process = await self._started()
+            try:
+                return await _asked(process, frame)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                await process.wait()
+                raise
+            except BaseException:
+                # Nobody waits for the answer any more, and the next one must not get it.
+                await self.close()
+                raise
 
     async def _started(self) -> Process:
         if self._process is None or self._process.returncode is not None:

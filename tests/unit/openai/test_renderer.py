@@ -113,11 +113,23 @@ def test_a_prompt_that_waits_behind_one_that_is_stopped_is_made() -> None:
     assert [type(error) for error in said[1::2]] == [ApiError, ApiError]
 
 
+def test_no_short_prompt_waits_behind_a_long_one() -> None:
+    async def work(renderer: Renderer) -> str:
+        long = asyncio.ensure_future(render(renderer, "bomb", blob="a" * 300_000))
+        said = await render(renderer)
+        assert not long.done()
+        long.cancel()
+        return said
+
+    slow = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}slow"
+    assert use(BOMB % slow, work, limit_s=60) == "fine"
+
+
 def test_nobody_gets_the_prompt_of_one_who_left() -> None:
     async def work(renderer: Renderer) -> str:
         await render(renderer)
         left = asyncio.ensure_future(render(renderer, "bomb"))
-        while not renderer._turn.locked():
+        while not renderer._short._turn.locked():
             await asyncio.sleep(0)
         left.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -137,7 +149,7 @@ async def run():
     source = "{% if messages %}{{ 9 ** (9 ** (8 + messages | length)) }}{% endif %}"
     renderer = Renderer(ChatTemplate(source, {}), 2)
     await renderer.render([], None, {})
-    print(renderer._process.pid, flush=True)
+    print(renderer._short._process.pid, flush=True)
     await renderer.render([1], None, {})
 
 asyncio.run(run())
