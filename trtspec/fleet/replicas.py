@@ -28,7 +28,7 @@ def replica(resolved: Resolved, tempo: Tempo, *, has_drafts: bool) -> Replica:
     used = {*placed.target, *(placed.draft if has_drafts else ())}
     return Replica(
         tempo,
-        places=resolved.admission.max_places,
+        places=min(engine.options.max_batch_size for engine in resolved.engines.values()),
         kv_tokens=_kv_tokens(resolved, engines),
         longest_draft=options.max_draft_len if has_drafts else 0,
         most_rows=options.max_num_tokens,
@@ -58,6 +58,6 @@ def _kv_tokens(resolved: Resolved, engines: dict[Role, EnginePlan]) -> int | Non
     """Returns the tokens that the KV caches hold; None for a replica on a CPU, which is not reckoned."""
     hardware = resolved.loaded.recipe.hardware
     gpu = gpus.GPUS.get(hardware.gpu)
-    if resolved.release is None or gpu is None:
+    if resolved.backend == "torch" or gpu is None:
         return None
     return budget_of(gpu, engines, hardware.count).tokens

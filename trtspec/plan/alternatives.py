@@ -52,7 +52,7 @@ def alternatives(resolved: Resolved) -> list[Alternative]:
     has the room.
     """
     gpu = gpus.GPUS.get(resolved.loaded.recipe.hardware.gpu)
-    if resolved.release is None or gpu is None:
+    if resolved.backend == "torch" or gpu is None:
         return []
     found = sorted(_fitting(resolved, gpu), key=_rank)
     return [one for one in found if not any(_is_spared(one, other) for other in found)]
@@ -98,7 +98,7 @@ def _quantized(
             fp8=before.fp8 or "weights" in parts,
             fp8_kv_cache=before.fp8_kv_cache or "kv_cache" in parts,
         )
-        if after.fp8 and engine.backend == "tensorrt_llm":
+        if after.fp8 and engine.backend != "torch":
             if not gpu.fp8 or misfit(engine.model.source, mapping, fp8=True):
                 return None
             changed[role] = replace(engine, checkpoint=after)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trtspec.errors import RecipeError
+from trtspec.recipe.limits import contradictions
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.support import BACKENDS, SERVERS
 
 Origin = Literal["flag", "environment", "recipe", "model", "default"]
 ENVIRONMENT = {"output": "TRTSPEC_OUTPUT", "engine.backend": "TRTSPEC_BACKEND"}
@@ -41,7 +43,8 @@ class Chooser:
 
         `origin` and `reason` are those of the default.
         """
-        flag, variable, written = self._flags.get(key), ENVIRONMENT.get(key, ""), self._written(key)
+        flag, variable = self._flags.get(key), ENVIRONMENT.get(key, "")
+        written = self.loaded.recipe.written(key)
         if flag is not None:
             choice = Choice(key, flag, "flag", "as asked for")
         elif self._environment.get(variable):
@@ -57,15 +60,6 @@ class Chooser:
         """Returns an error about the value of a key, for the caller to raise."""
         return RecipeError(self.loaded.path, [self.loaded.problem(key, problem, repair)])
 
-    def _written(self, key: str) -> Any:
-        """Returns the value that the recipe writes for a key; None where it writes none."""
-        value: Any = self.loaded.recipe
-        for name in key.split("."):
-            if name not in getattr(value, "model_fields_set", ()):
-                return None
-            value = getattr(value, name)
-        return value
-
 
 def build_folder(
     loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]
@@ -75,9 +69,21 @@ def build_folder(
 
 
 def backend_of(loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]) -> str:
-    """Returns the name of the backend, which is known before the facts are; it may be none that there is."""
-    backend: str = Chooser(loaded, flags, environment)("engine.backend", loaded.recipe.backend, "")
-    return backend
+    """Returns the name of the backend, which is known before the facts are.
+
+    Raises RecipeError for one that there is not, and for a recipe that contradicts the server that a flag or
+    the environment names, or that is written for a server and not for the engines that these name.
+    """
+    choose = Chooser(loaded, flags, environment)
+    own, backend = loaded.recipe.backend, choose("engine.backend", loaded.recipe.backend, "")
+    if backend not in BACKENDS:
+        raise choose.error("engine.backend", f"found {backend!r}", f"use {' or '.join(BACKENDS)}")
+    if backend not in (own, "torch") and {own, backend} & set(SERVERS):
+        engine = loaded.recipe.engine.model_copy(update={"backend": backend})
+        findings = contradictions(loaded.recipe.model_copy(update={"engine": engine}))
+        if errors := [loaded.problem(one.subject, one.problem, one.repair) for one in findings]:
+            raise RecipeError(loaded.path, errors)
+    return str(backend)
 
 
 def choose_output(choose: Chooser) -> Path:

@@ -50,14 +50,15 @@ class Embedded:
 
 
 def embedded(resolved: Resolved, host: ProcessShare) -> Embedded | None:
-    """Returns what the engines take of this host; None where all are of the `tensorrt_llm` backend.
+    """Returns what the engines take of this host; None where none is of the `torch` backend.
 
     Beside a target in the same process a thread of that drives its GPU.
     """
     by_role = {role: engine for role, engine in resolved.engines.items() if engine.backend == "torch"}
     if not by_role:
         return None
-    is_beside_gpu = resolved.release is not None and resolved.layout == "in_process"
+    serving = resolved.coordination
+    is_beside_gpu = resolved.release is not None and serving is not None and serving.layout == "in_process"
     host, engines = replace(host, busy=int(is_beside_gpu)), by_role.values()
     needs, weights = [_need(engine) for engine in engines], sum(_weights(engine) for engine in engines)
     threads, because = host.threads

@@ -15,10 +15,12 @@ from trtspec.roles import Role
 
 
 def repository_spec(resolved: Resolved) -> RepositorySpec:
+    serving = resolved.coordination
+    assert serving is not None, "a server of others has no model repository"
     engines: tuple[EngineModel, ...] = ()
     in_process = None
-    admission = resolved.admission
-    if resolved.layout == "bls":
+    admission = serving.admission
+    if serving.layout == "bls":
         engines = tuple(_engine(resolved, role, engine) for role, engine in resolved.engines.items())
         admission = replace(admission, kv_tokens=_kv_tokens(resolved))
     elif resolved.release:
@@ -38,9 +40,9 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
         draft_engine_dir="../../draft/engine" if draft else None,
         draft_device=draft.device if draft and draft.backend == "torch" and not engines else None,
         num_draft_tokens=resolved.num_draft_tokens,
-        policy=resolved.policy,
-        share=resolved.share,
-        drafting=resolved.drafting,
+        policy=serving.policy,
+        share=serving.share,
+        drafting=serving.drafting,
         tensorrt_llm=in_process,
         admission=admission,
         engines=engines,

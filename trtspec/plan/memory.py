@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.convert import rank_sizes
+from trtspec.models.families import FAMILIES
 from trtspec.models.tensors import ITEM_SIZE
 from trtspec.plan.resolved import EnginePlan, Resolved, placement
 from trtspec.recipe import gpus
@@ -91,10 +92,14 @@ class Budget:
 
 
 def budget(resolved: Resolved) -> Budget | None:
-    """Returns the budget of a plan; None for the `torch` backend, whose numbers `embedded` returns."""
+    """Returns the budget of a plan; None for the `torch` backend, whose numbers `embedded` returns.
+
+    None too without a GPU, and for a server's model of which trtspec does not know the layers.
+    """
     hardware = resolved.loaded.recipe.hardware
     gpu = gpus.GPUS.get(hardware.gpu)
-    if resolved.release is None or gpu is None:
+    is_known = all(engine.model.source.architecture in FAMILIES for engine in resolved.engines.values())
+    if resolved.backend == "torch" or gpu is None or not is_known:
         return None
     return budget_of(gpu, resolved.engines, hardware.count)
 
@@ -102,7 +107,7 @@ def budget(resolved: Resolved) -> Budget | None:
 def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: int) -> Budget:
     """Returns the budget of engines on a server with `count` such GPUs."""
     options, is_shared = engines[Role.TARGET].options, placement(engines, count).is_shared
-    on_gpus = {role: engine for role, engine in engines.items() if engine.backend == "tensorrt_llm"}
+    on_gpus = {role: engine for role, engine in engines.items() if engine.backend != "torch"}
     nothing = EngineMemory(0, 0, 0)
     return Budget(
         gpu=gpu.label,

@@ -17,21 +17,22 @@ from trtspec.engine.defaults import EngineKind, defaults
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import Source
-from trtspec.plan.choices import Choice, Chooser, choose_output
+from trtspec.plan.choices import Choice, Chooser, backend_of, choose_output
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
 from trtspec.plan.memory import budget_of, fits_a_tensor
-from trtspec.plan.resolved import CalibrationPlan, EnginePlan, Resolved, placement
+from trtspec.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
+from trtspec.plan.resolved import CalibrationPlan, Coordination, EnginePlan, Resolved, placement
+from trtspec.plan.server import resolve_server
 from trtspec.plan.serving import choose_admission, choose_drafting, choose_layout, choose_policy, choose_share
+from trtspec.plan.texts import choose_max_seq_len
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.support import SERVERS
 from trtspec.roles import Role
 
-BACKENDS = ("tensorrt_llm", "torch")
-
 MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU = 8, 4
-MAX_SEQ_LEN = 8192
 _PRICE = 0.1  # the largest share of the KV cache that iterations with more texts may cost
 
 
@@ -48,9 +49,10 @@ def resolve(
     recipe = loaded.recipe
     output = choose_output(choose)
     suits = "what serves in production" if recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
+    backend_of(loaded, flags, environment)  # raises for one that does not suit the recipe
     backend = choose("engine.backend", recipe.backend, suits)
-    if backend not in BACKENDS:
-        raise choose.error("engine.backend", f"found {backend!r}", f"use {' or '.join(BACKENDS)}")
+    if backend in SERVERS:
+        return resolve_server(choose, facts, output, backend)
     release = None
     if backend == "tensorrt_llm":
         if recipe.hardware.gpu == gpus.NONE:
@@ -77,14 +79,10 @@ def resolve(
         backend,
         release,
         model_name,
-        layout,
-        policy,
         num_draft_tokens,
-        share,
-        drafting,
         engines,
-        admission,
         tuple(choose.choices),
+        Coordination(layout, policy, share, drafting, admission),
     )
 
 
@@ -99,18 +97,7 @@ def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
     batch = choose(
         "engine.max_batch_size", choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"
     )
-    longest = {role: model.source.max_position for role, model in facts.models.items()}
-    shorter = min(longest, key=lambda role: longest[role])
-    bounded = longest[shorter] > MAX_SEQ_LEN
-    length = choose(
-        "engine.max_seq_len",
-        min(longest[shorter], MAX_SEQ_LEN),
-        "keeps memory for many requests" if bounded else f"the longest text that the {shorter} was made for",
-        "default" if bounded else "model",
-    )
-    if length > longest[Role.TARGET]:
-        problem = f"{length} is more than the target was made for, {longest[Role.TARGET]} tokens"
-        raise choose.error("engine.max_seq_len", problem, f"at most {longest[Role.TARGET]}")
+    length = choose_max_seq_len(choose, facts)
     prompt = choose("engine.max_input_len", length - 1, "leaves room for one token of answer")
     if prompt >= length:
         problem = f"{prompt} leaves no room for an answer: max_seq_len is {length}"
@@ -193,10 +180,7 @@ def _engine(
     # Raises for a model that trtspec does not convert, before anything asks for facts of its family.
     family_of(facts.source)
     backend, device = choose.loaded.recipe.backend_of(role, of_target), _device(choose, role)
-    dtype = choose(f"{role}.dtype", facts.source.dtype, "what the model is stored in", "model")
-    if dtype == "auto":
-        dtype = facts.source.dtype
-        choose.choices[-1] = Choice(f"{role}.dtype", dtype, "model", "auto: what the model is stored in")
+    dtype = choose_dtype(choose, role, facts.source)
     if dtype == "float32" and backend == "tensorrt_llm":
         problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
         raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
@@ -271,16 +255,13 @@ def _adapter(choose: Chooser, key: str, written: str) -> str:
 
 
 def _checkpoint(choose: Chooser, role: Role, dtype: str, source: Source) -> ConvertOptions:
-    weights = choose(f"{role}.quantization.weights", "none", "as the model is")
-    cache = choose(f"{role}.quantization.kv_cache", "none", "as the model is")
+    fp8, fp8_cache = choose_fp8_weights(choose, role, source), choose_fp8_cache(choose, role)
     tensor = choose(f"{role}.parallel.tensor", 1, "one GPU has every layer whole")
     pipeline = choose(f"{role}.parallel.pipeline", 1, "one GPU has every layer")
-    if source.scheme and weights != "fp8":
-        raise choose.error(f"{role}.quantization.weights", "the model is FP8 already", "write weights: fp8")
-    mapping, fp8 = RankMapping(tensor, pipeline), weights == "fp8"
+    mapping = RankMapping(tensor, pipeline)
     if found := misfit(source, mapping, fp8=fp8):
         raise choose.error(f"{role}.{found.subject}", found.problem, found.repair)
-    return ConvertOptions(dtype, mapping, fp8, cache == "fp8")
+    return ConvertOptions(dtype, mapping, fp8, fp8_cache)
 
 
 def _calibration(

@@ -14,9 +14,11 @@ from trtspec.plan.choices import Choice
 from trtspec.plan.facts import DatasetFacts, ModelFacts
 from trtspec.recipe import devices, releases
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.support import SERVERS
 from trtspec.repository.placement import Placement, place
 from trtspec.repository.spec import AdmissionParameters
 from trtspec.roles import Role
+from trtspec.servers.launch import Launch
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.pace import Policy
 
@@ -50,10 +52,26 @@ class EnginePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """Everything that the steps are made from; `backend` is the target's, `release` None where that is torch.
+class Coordination:
+    """How trtspec's own coordinator serves engines.
 
     `admission` has no `kv_tokens` yet; `repository_spec` adds them.
+    """
+
+    layout: Layout
+    policy: Policy
+    share: float
+    drafting: Drafting | None
+    admission: AdmissionParameters
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Everything that the steps are made from; `backend` is the target's.
+
+    `release` is that of TensorRT-LLM's engines, None where there are none. Engines have a `coordination`; a
+    server of others has a `launch` instead, and its models are the `engines` of the plan, of which nothing is
+    built. `num_draft_tokens` is K where that is fixed.
     """
 
     loaded: LoadedRecipe
@@ -61,14 +79,11 @@ class Resolved:
     backend: str
     release: releases.Release | None
     model_name: str
-    layout: Layout
-    policy: Policy
     num_draft_tokens: int | None
-    share: float
-    drafting: Drafting | None
     engines: Mapping[Role, EnginePlan]
-    admission: AdmissionParameters
     choices: tuple[Choice, ...]
+    coordination: Coordination | None = None
+    launch: Launch | None = None
 
     @property
     def target(self) -> EnginePlan:
@@ -81,7 +96,12 @@ class Resolved:
 
 
 def placement(engines: Mapping[Role, EnginePlan], gpus: int) -> Placement:
-    """Returns the GPUs that the engines run on, of a server with so many."""
+    """Returns the GPUs that the engines run on, of a server with so many.
+
+    A server of others runs the draft on the GPUs of the target.
+    """
     ranks = {role: engine.checkpoint.mapping.world_size for role, engine in engines.items()}
     draft = engines.get(Role.DRAFT)
+    if engines[Role.TARGET].backend in SERVERS:
+        gpus = ranks[Role.TARGET]
     return place(ranks, gpus, devices.gpus_of(draft.device) if draft else None)

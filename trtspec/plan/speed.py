@@ -15,7 +15,7 @@ from trtspec.checkpoint.cast import DTYPES
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.forecast.outlook import Best, Pair, best, break_even
 from trtspec.forecast.roofline import Chip, Load, Network, Step, step
-from trtspec.models.families import family_of
+from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.tensors import ITEM_SIZE
 from trtspec.plan.memory import Budget, kv_of_layer
 from trtspec.plan.resolved import EnginePlan, Layout, Resolved
@@ -63,8 +63,12 @@ class Speed:
 
 def unforeseeable(resolved: Resolved) -> str | None:
     """Returns why no speed can be told before a run; None where it can."""
-    if resolved.release is None:
+    if resolved.backend == "torch":
         return "engines of the torch backend have no data sheet: `trtspec bench` measures them"
+    if resolved.loaded.recipe.hardware.gpu == gpus.NONE:
+        return "a CPU has no data sheet: `trtspec bench` measures it"
+    if unknown := {engine.model.source.architecture for engine in resolved.engines.values()} - set(FAMILIES):
+        return f"the layers of {' and '.join(sorted(unknown))} are not known"
     draft = resolved.engines.get(Role.DRAFT)
     if draft and draft.backend == "torch":
         return "a draft on the CPU has no data sheet: `trtspec bench` measures it"
@@ -80,13 +84,16 @@ def speed(resolved: Resolved, budget: Budget, context: int | None = None) -> Spe
 
 
 def pair_of(resolved: Resolved, longest: int) -> Pair:
-    """Returns the engines of a plan on its GPUs, with drafts of at most `longest` tokens."""
+    """Returns the engines of a plan on its GPUs, with drafts of at most `longest` tokens.
+
+    What a server of others takes for a round beside its models is not in it.
+    """
     draft = resolved.engines.get(Role.DRAFT)
     return Pair(
         network(resolved.target),
         network(draft) if draft else None,
         chip(gpus.GPUS[resolved.loaded.recipe.hardware.gpu]),
-        ROUND_S[resolved.layout],
+        ROUND_S[resolved.coordination.layout] if resolved.coordination else 0.0,
         longest,
     )
 

@@ -11,7 +11,8 @@ from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import SIZES, option_problem
 from trtspec.recipe.methods import Hybrid, Ngram
 from trtspec.recipe.schema import BLS_MODELS, Model, Recipe
-from trtspec.recipe.support import SERVERS, refusal
+from trtspec.recipe.server_limits import server_contradictions
+from trtspec.recipe.support import ENGINES, SERVERS, refusal
 from trtspec.roles import Role
 
 _TOKENS_PER_BLOCK = 32
@@ -30,14 +31,20 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     yield from _draft_length(recipe)
     yield from _hardware(recipe)
     yield from _lengths(recipe)
-    yield from _serving(recipe)
-    yield from _times(recipe)
-    yield from _overlap(recipe)
-    yield from _device(recipe)
+    yield from server_contradictions(recipe) if recipe.backend in SERVERS else _engines(recipe)
     yield from _kubernetes(recipe)
     for role, model in recipe.models.items():
         yield from _parallel(role, model, recipe)
         yield from _precision(role, model, recipe)
+
+
+def _engines(recipe: Recipe) -> Iterator[Finding]:
+    """Finds contradictions in what only engines have, and trtspec's coordinator before them."""
+    yield from _serving(recipe)
+    yield from _times(recipe)
+    yield from _overlap(recipe)
+    yield from _device(recipe)
+    for role, model in recipe.models.items():
         yield from _build_options(role, model, recipe)
 
 
@@ -221,8 +228,9 @@ def _parallel(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
 
 
 def _precision(role: Role, model: Model, recipe: Recipe) -> Iterator[Finding]:
-    quantization, on_tensorrt = model.quantization, recipe.backend_of(role) == "tensorrt_llm"
-    if quantization.kv_cache == "fp8" and quantization.weights != "fp8":
+    quantization, backend = model.quantization, recipe.backend_of(role)
+    on_tensorrt = backend in ("tensorrt_llm", "tensorrt_llm_pytorch")
+    if backend in ENGINES and quantization.kv_cache == "fp8" and quantization.weights != "fp8":
         # The builder would switch paged context FMHA off, without which a target verifies nothing.
         problem = "an fp8 KV cache needs fp8 weights"
         yield Finding(f"{role}.quantization.kv_cache", problem, "write weights: fp8 too, or kv_cache: none")

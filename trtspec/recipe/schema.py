@@ -238,6 +238,15 @@ class Recipe(Section):
     slurm: Slurm = Field(default=Slurm(), description="What trtspec build --on slurm asks Slurm for.")
     fleet: Fleet = Field(default=Fleet(), description="What trtspec plan --fleet reckons for.")
 
+    def written(self, key: str) -> Any:
+        """Returns the value that the recipe writes for a dotted key; None where it writes none."""
+        value: Any = self
+        for name in key.split("."):
+            if name not in getattr(value, "model_fields_set", ()):
+                return None
+            value = getattr(value, name)
+        return value
+
     @property
     def ranks(self) -> dict[Role, int]:
         """How many ranks each engine has, each on a GPU of its own."""

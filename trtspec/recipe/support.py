@@ -14,6 +14,12 @@ ENGINES = ("tensorrt_llm", "torch")
 SERVERS = ("vllm", "sglang", "tensorrt_llm_pytorch")
 """The backends that are servers of others: they load the models themselves, and no engine is built."""
 
+QUANTIZING = ("vllm", "sglang")
+"""The servers that make FP8 of a model's weights while they load them.
+
+TensorRT-LLM's PyTorch backend ignores what it is told (`CachedModelLoader` in llmapi/llm_utils.py).
+"""
+
 BACKENDS = (*ENGINES, *SERVERS)
 
 

@@ -40,7 +40,11 @@ class Launch:
         """Writes it and its files into a build's folder, the others first."""
         for name, text in self.files.items():
             write_atomically(folder / name, text)
-        write_atomically(folder / FILE, json.dumps(asdict(self), indent=2) + "\n")
+        write_atomically(folder / FILE, self.to_json())
+
+    def to_json(self) -> str:
+        """Returns the text of `launch.json`."""
+        return json.dumps(asdict(self), indent=2) + "\n"
 
 
 def read(folder: Path) -> Launch:

@@ -10,6 +10,7 @@ from trtspec.plan.resolved import Resolved
 from trtspec.recipe.devices import CPU
 from trtspec.roles import Role
 from trtspec.run.step import Step
+from trtspec.servers.launch import Launch
 from trtspec.steps import (
     build,
     calibrate,
@@ -18,6 +19,7 @@ from trtspec.steps import (
     copy_tokenizer,
     pull,
     verify,
+    write_launch,
     write_manifest,
     write_repository,
 )
@@ -36,7 +38,10 @@ def make_steps(
     """Returns every step in order; engines that were `found` in a store are pulled from there. Pure.
 
     With `only` these are the steps of one engine, which ends with a manifest and is not served by itself.
+    A server of others needs no engine.
     """
+    if resolved.launch:
+        return _server_steps(resolved, resolved.launch, facts)
     engines = {only: resolved.engines[only]} if only else resolved.engines
     steps = []
     if only is None:
@@ -56,6 +61,14 @@ def make_steps(
     if only is None:
         steps.append(write_repository.step(resolved, facts))
     steps.append(write_manifest.step(resolved, facts, steps, found))
+    return steps
+
+
+def _server_steps(resolved: Resolved, launch: Launch, facts: Facts) -> list[Step]:
+    steps = [check_pair.step(resolved, facts)] if Role.DRAFT in resolved.engines else []
+    steps.append(copy_tokenizer.step(facts.target))
+    steps += write_launch.steps(launch)
+    steps.append(write_manifest.step(resolved, facts, steps, _NOTHING))
     return steps
 
 

@@ -1,0 +1,156 @@
+"""Fills in every default of a recipe that a server of others serves; pure.
+
+What is chosen here is all that the server is told, so that a launch says the same on every machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.mapping import Mapping as RankMapping
+from trtspec.engine.engine_options import BuildOptions
+from trtspec.models.source import Source
+from trtspec.plan.choices import Choice, Chooser
+from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.memory import kv_of_layer
+from trtspec.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
+from trtspec.plan.resolved import EnginePlan, Resolved
+from trtspec.plan.texts import choose_max_seq_len
+from trtspec.recipe import gpus, server_releases
+from trtspec.recipe.support import QUANTIZING
+from trtspec.roles import Role
+from trtspec.servers.servers import LAUNCHES
+from trtspec.servers.wanted import ServedModel, Wanted
+
+NUM_DRAFT_TOKENS = 4
+MAX_NUM_TOKENS, MAX_NUM_TOKENS_CPU = 8192, 2048
+_CPU_BLOCK = 128  # tokens of a block of vLLM's KV cache on a CPU (`CpuPlatform`)
+
+
+def resolve_server(choose: Chooser, facts: Facts, output: Path, backend: str) -> Resolved:
+    """Returns the recipe with every default filled in, and how the server is started.
+
+    Raises RecipeError for what the recipe asks for and the server cannot do with these models.
+    """
+    loaded, recipe = choose.loaded, choose.loaded.recipe
+    version = choose(
+        "engine.release",
+        server_releases.release_of(backend, None).version,
+        "the newest that trtspec knows",
+    )
+    options = _sizes(choose, facts)
+    target = _target(choose, backend, facts.target, options)
+    engines = {Role.TARGET: target}
+    if draft := facts.models.get(Role.DRAFT):
+        engines[Role.DRAFT] = _draft(choose, backend, draft, target)
+    method = recipe.speculation.method
+    choose.choices.append(Choice("speculation.method", method.kind, "recipe", "as written"))
+    for name, value in method.options.items():
+        choose(f"speculation.method.{name}", value, "what is usual")
+    name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
+    places = {role: _served(choose, role, engine) for role, engine in engines.items()}
+    launch = LAUNCHES[backend](
+        Wanted(
+            release=server_releases.release_of(backend, version),
+            name=name,
+            target=places[Role.TARGET],
+            draft=places.get(Role.DRAFT),
+            method=method,
+            num_draft_tokens=options.max_draft_len,
+            dtype=target.checkpoint.dtype,
+            fp8_kv_cache=target.checkpoint.fp8_kv_cache,
+            tensor=target.checkpoint.mapping.tp_size,
+            pipeline=target.checkpoint.mapping.pp_size,
+            max_batch_size=options.max_batch_size,
+            max_seq_len=options.max_seq_len,
+            max_num_tokens=options.max_num_tokens,
+            enable_chunked_context=target.enable_chunked_context,
+            kv_bytes=_kv_bytes(engines) if recipe.hardware.gpu == gpus.NONE else None,
+        )
+    )
+    return Resolved(
+        loaded,
+        output,
+        backend,
+        None,
+        launch.served_model_name,
+        options.max_draft_len,
+        engines,
+        tuple(choose.choices),
+        launch=launch,
+    )
+
+
+def _sizes(choose: Chooser, facts: Facts) -> BuildOptions:
+    """Returns the sizes; the longest draft is K, which no server changes from round to round."""
+    recipe, on_cpu = choose.loaded.recipe, choose.loaded.recipe.hardware.gpu == gpus.NONE
+    most = recipe.written("speculation.max_draft_len")
+    length = choose(
+        "speculation.num_draft_tokens",
+        most or NUM_DRAFT_TOKENS,
+        "max_draft_len, in every round" if most else "about what the servers' own examples have",
+    )
+    batch = choose("engine.max_batch_size", recipe.engine.max_batch_size, "drafts pay at low load")
+    longest = choose_max_seq_len(choose, facts)
+    tokens = choose(
+        "engine.max_num_tokens",
+        MAX_NUM_TOKENS_CPU if on_cpu else MAX_NUM_TOKENS,
+        "a CPU reads no faster in larger steps" if on_cpu else "what the servers take of a large GPU",
+    )
+    return BuildOptions(batch, longest - 1, longest, tokens, length)
+
+
+def _target(choose: Chooser, backend: str, facts: ModelFacts, options: BuildOptions) -> EnginePlan:
+    dtype = choose_dtype(choose, Role.TARGET, facts.source)
+    fp8 = choose_fp8_weights(choose, Role.TARGET, facts.source)
+    fp8_cache = choose_fp8_cache(choose, Role.TARGET)
+    _check_quantization(choose, backend, Role.TARGET, facts.source, fp8=fp8)
+    tensor = choose("target.parallel.tensor", 1, "one GPU has every layer whole")
+    pipeline = choose("target.parallel.pipeline", 1, "one GPU has every layer")
+    _check_heads(choose, facts.source, tensor)
+    chunked = choose("engine.enable_chunked_context", True, "a long prompt does not hold up the others")
+    checkpoint = ConvertOptions(dtype, RankMapping(tensor, pipeline), fp8, fp8_cache)
+    return EnginePlan(facts, None, checkpoint, options, chunked, backend)
+
+
+def _draft(choose: Chooser, backend: str, facts: ModelFacts, target: EnginePlan) -> EnginePlan:
+    """Returns the plan of the draft, which a server loads like the target but for the weights' precision."""
+    fp8, like = choose_fp8_weights(choose, Role.DRAFT, facts.source), target.checkpoint
+    _check_quantization(choose, backend, Role.DRAFT, facts.source, fp8=fp8)
+    mapping = RankMapping(like.mapping.tp_size, 1)
+    _check_heads(choose, facts.source, mapping.tp_size)
+    checkpoint = ConvertOptions(like.dtype, mapping, fp8, like.fp8_kv_cache)
+    return EnginePlan(facts, None, checkpoint, target.options, target.enable_chunked_context, backend)
+
+
+def _check_quantization(choose: Chooser, backend: str, role: Role, source: Source, *, fp8: bool) -> None:
+    if fp8 and source.scheme is None and backend not in QUANTIZING:
+        problem = f"{backend} quantizes nothing, and the model is not FP8"
+        repair = "name a model that is FP8 already, such as NVIDIA's with hf_quant_config.json"
+        raise choose.error(f"{role}.quantization.weights", problem, repair)
+
+
+def _check_heads(choose: Chooser, source: Source, tensor: int) -> None:
+    """Raises RecipeError for attention heads that tensor ranks cannot share, which all servers refuse."""
+    if source.num_attention_heads % tensor:
+        problem = f"{source.num_attention_heads} attention heads do not divide among {tensor} ranks"
+        raise choose.error("target.parallel.tensor", problem)
+
+
+def _served(choose: Chooser, role: Role, engine: EnginePlan) -> ServedModel:
+    """Returns where the server finds a model: on the Hub at its commit, or in its folder."""
+    model, facts = choose.loaded.recipe.models[role], engine.model
+    quantize = engine.checkpoint.fp8 and facts.source.scheme is None
+    location = choose.loaded.model_location(model)
+    place = str(location.absolute()) if isinstance(location, Path) else location
+    return ServedModel(place, facts.revision, quantize)
+
+
+def _kv_bytes(engines: dict[Role, EnginePlan]) -> int:
+    """Returns the bytes of the KV caches that hold as many of the longest texts as may come at once."""
+    options = engines[Role.TARGET].options
+    blocks = -(-(options.max_seq_len + options.max_draft_len) // _CPU_BLOCK)
+    tokens = options.max_batch_size * blocks * _CPU_BLOCK
+    layers = ((engine.model.source.num_hidden_layers, kv_of_layer(engine)) for engine in engines.values())
+    return tokens * sum(count * size for count, size in layers)

@@ -1,0 +1,75 @@
+"""What a server of others is to serve: a recipe with every default filled in, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtspec.recipe.methods import DraftMethod
+from trtspec.recipe.server_releases import ServerRelease
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as a server loads it: `place` is its folder, or its Hub id, whose commit is `revision`.
+
+    With `quantize` the server makes FP8 of the weights while it loads them.
+    """
+
+    place: str
+    revision: str | None = None
+    quantize: bool = False
+
+    @property
+    def is_folder(self) -> bool:
+        return Path(self.place).is_absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """All that a launch configuration is made of.
+
+    `dtype` is that of the unquantized weights of all models, and `fp8_kv_cache` whether their caches are FP8.
+    `kv_bytes` is the memory of the KV caches where the server cannot choose it itself, on a CPU; None on a
+    GPU. `name` is what clients call the model, where the server has names.
+    """
+
+    release: ServerRelease
+    name: str
+    target: ServedModel
+    draft: ServedModel | None
+    method: DraftMethod
+    num_draft_tokens: int
+    dtype: str
+    fp8_kv_cache: bool
+    tensor: int
+    pipeline: int
+    max_batch_size: int
+    max_seq_len: int
+    max_num_tokens: int
+    enable_chunked_context: bool
+    kv_bytes: int | None
+
+    @property
+    def image(self) -> str:
+        """The vendor's image, without a GPU that for a CPU."""
+        of_cpu = self.release.cpu_image if self.kv_bytes is not None else None
+        return of_cpu or self.release.image
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the models; those of the Hub have none."""
+        models = (self.target, self.draft)
+        return tuple(model.place for model in models if model and model.is_folder)
+
+
+def words(options: Mapping[str, str | int | bool | None]) -> tuple[str, ...]:
+    """Returns options as arguments: nothing for None and False, for True the option alone."""
+    found: list[str] = []
+    for option, value in options.items():
+        if value is True:
+            found.append(option)
+        elif value is not None and value is not False:
+            found += (option, str(value))
+    return tuple(found)
