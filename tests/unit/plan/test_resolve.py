@@ -244,7 +244,8 @@ class TestSizesOfOneEngine:
         assert (target.max_batch_size, draft.max_batch_size) == (16, 256)
         assert (target.max_num_tokens, draft.max_num_tokens) == (16384, 4096)
         assert "max_batch_size" not in draft.extra
-        assert found.admission.max_places == 16
+        assert found.coordination
+        assert found.coordination.admission.max_places == 16
         assert choice(found, "draft.build.max_batch_size").origin == "recipe"
 
     @pytest.mark.parametrize(
@@ -269,7 +270,8 @@ class TestDevice:
         found = resolved(self.CPU)
         target, draft = found.engines.values()
         assert (found.backend, target.backend, draft.backend) == ("tensorrt_llm", "tensorrt_llm", "torch")
-        assert (found.layout, found.placement) == ("in_process", Placement((0,), ()))
+        assert found.coordination
+        assert (found.coordination.layout, found.placement) == ("in_process", Placement((0,), ()))
         assert choice(found, "draft.device") == Choice("draft.device", "cpu", "recipe", "as written")
         assert not [
             written.key

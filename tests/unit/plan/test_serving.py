@@ -9,7 +9,7 @@ import pytest
 from trtspec.build.plan import make_plan
 from trtspec.plan.choices import Choice
 from trtspec.plan.layout import repository_spec
-from trtspec.plan.resolved import Resolved
+from trtspec.plan.resolved import Coordination, Resolved
 from trtspec.progress import no_progress
 from trtspec.repository.config import config_text
 from trtspec.repository.spec import AdmissionParameters
@@ -28,13 +28,18 @@ def resolved(recipe: Path, serving: str = "{}", engine: str = "backend: torch") 
     return make_plan(recipe, {}, no_progress, to_run=False).resolved
 
 
+def coordination(found: Resolved) -> Coordination:
+    assert found.coordination
+    return found.coordination
+
+
 def choice(found: Resolved, key: str) -> Choice:
     return next(choice for choice in found.choices if choice.key == f"serving.{key}")
 
 
 def test_defaults(pair_recipe: Path) -> None:
     found = resolved(pair_recipe)
-    assert found.admission == AdmissionParameters(
+    assert coordination(found).admission == AdmissionParameters(
         max_places=16,
         max_queue_size=256,
         max_queue_delay_microseconds=300 * SECOND,
@@ -47,15 +52,16 @@ def test_defaults(pair_recipe: Path) -> None:
 
 @pytest.mark.parametrize(("places", "queue"), [(1, 256), (16, 256), (17, 272), (64, 1024)])
 def test_a_queue_for_every_place(pair_recipe: Path, places: int, queue: int) -> None:
-    admission = resolved(pair_recipe, engine=f"backend: torch, max_batch_size: {places}").admission
+    found = resolved(pair_recipe, engine=f"backend: torch, max_batch_size: {places}")
+    admission = coordination(found).admission
     assert (admission.max_places, admission.max_queue_size) == (places, queue)
 
 
 def test_what_is_left_out_keeps_within_what_is_written(pair_recipe: Path) -> None:
     found = resolved(pair_recipe, "{default_timeout_microseconds: 4000000, max_queue_size: 3}")
-    assert (found.admission.max_queue_size, choice(found, "max_queue_size").origin) == (3, "recipe")
-    assert found.admission.max_queue_delay_microseconds == 4 * SECOND
-    assert found.admission.draft_timeout_microseconds == 2 * SECOND
+    assert (coordination(found).admission.max_queue_size, choice(found, "max_queue_size").origin) == (3, "recipe")
+    assert coordination(found).admission.max_queue_delay_microseconds == 4 * SECOND
+    assert coordination(found).admission.draft_timeout_microseconds == 2 * SECOND
     assert choice(found, "draft_timeout_microseconds").reason == "half the time limit"
 
 
@@ -63,9 +69,9 @@ def test_where_no_engine_proposes_nothing_is_said_of_its_time(pair_recipe: Path)
     lines = [line for line in pair_recipe.read_text().splitlines() if not line.startswith("draft:")]
     pair_recipe.write_text("\n".join([*lines, "speculation: {method: ngram}", ""]))
     found = resolved(pair_recipe)
-    assert found.admission.draft_timeout_microseconds is None
+    assert coordination(found).admission.draft_timeout_microseconds is None
     assert "draft_timeout_microseconds" not in config_text(repository_spec(found))
-    assert found.drafting == Drafting("ngram", {"prompt_lookup_min": 2, "prompt_lookup_max": 8})
+    assert coordination(found).drafting == Drafting("ngram", {"prompt_lookup_min": 2, "prompt_lookup_max": 8})
     assert not [choice for choice in found.choices if choice.key == "serving.draft_timeout_microseconds"]
 
 
