@@ -32,9 +32,9 @@ class Job:
 
 
 def job_of(loaded: LoadedRecipe) -> Job | None:
-    """Returns the job of a recipe; None for one of the torch backend, whose engines any machine builds."""
+    """Returns the job of a recipe; None for one without engines of TensorRT-LLM, which any machine builds."""
     recipe = loaded.recipe
-    if recipe.backend == "torch":
+    if recipe.backend != "tensorrt_llm":
         return None
     release = releases.RELEASES[recipe.engine.release or releases.DEFAULT]
     hardware = recipe.hardware

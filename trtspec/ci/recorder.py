@@ -38,6 +38,8 @@ class _Build:
         made_for: dict[str, str | int] = {"backend": resolved.backend}
         if resolved.release:
             made_for |= {"release": resolved.release.version}
+        if resolved.launch:
+            made_for |= {"release": resolved.launch.release}
         made_for |= {"gpu": hardware.gpu, "count": hardware.count}
         name, output = resolved.loaded.recipe.name, str(made.output)
         steps = tuple(self._steps(made, failure))

@@ -79,6 +79,11 @@ def build(
     With --on there is a job for each engine that the store lacks, and one for each recipe that puts the whole
     into the store. A second call finds the jobs that wait or run.
     """
+    _only_of_engines(
+        recipes,
+        backend,
+        {"--on": on, "--store": store, "--container": container, "--only": only, "--key": key},
+    )
     if (context or namespace) and on != "kubernetes":
         raise typer.BadParameter("it is for --on kubernetes", param_hint="--context, --namespace")
     if on:
@@ -155,6 +160,15 @@ def build(
         run_steps(made, up_to(made.steps, stage), watch, json=json)
         if pushes:
             print_pushed(push_build(pushes, made.own_steps, made.resolved, watch, only))
+
+
+def _only_of_engines(recipes: list[Path], backend: str | None, options: dict[str, object]) -> None:
+    """Raises RecipeError for an option that a recipe without engines has no use for."""
+    from trtspec.terminal.engines import require_engines
+
+    for recipe in recipes if any(options.values()) else ():
+        given = ", ".join(name for name, value in options.items() if value)
+        require_engines(recipe, f"no engine to build, which {given} is for", backend)
 
 
 def _refuse(options: dict[str, object]) -> None:

@@ -61,7 +61,7 @@ def matrix(
     for recipe in loaded:
         job = made_of[recipe.path]
         if job is None:
-            out.status(f"{recipe.path}: torch backend, nothing to build on a GPU")
+            out.status(f"{recipe.path}: {recipe.recipe.backend} backend, nothing to build on a GPU")
         elif recipe.path in stored:
             out.status(f"{recipe.path}: the store has it")
         else:

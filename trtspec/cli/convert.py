@@ -34,7 +34,9 @@ def convert(
     from trtspec.steps import calibrate
     from trtspec.steps import convert as converting
     from trtspec.steps import verify as verifying
+    from trtspec.terminal.engines import require_engines
 
+    require_engines(recipe, "no checkpoint to convert")
     if only and only not in load(recipe).recipe.models:
         raise typer.BadParameter(f"{recipe} has no {only}", param_hint="--only")
     made = make_plan(recipe, {"output": output}, out.watch, to_run=True)

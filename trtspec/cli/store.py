@@ -39,7 +39,9 @@ def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) 
     from trtspec.build.plan import make_plan
     from trtspec.build.stored import push_build
     from trtspec.store.store import Store
+    from trtspec.terminal.engines import require_engines
 
+    require_engines(recipe, "no engine to store")
     store, made = Store(url), make_plan(recipe, {"output": output}, out.watch, to_run=False)
     if undone := made.pending():
         problem = f"is not a finished build of {recipe}: {sorted(undone)[0]} is to be done"

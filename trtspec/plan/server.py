@@ -18,7 +18,7 @@ from trtspec.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_we
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.plan.texts import choose_max_seq_len
 from trtspec.recipe import gpus, server_releases
-from trtspec.recipe.support import QUANTIZING
+from trtspec.recipe.support import PINNING, QUANTIZING
 from trtspec.roles import Role
 from trtspec.servers.servers import LAUNCHES
 from trtspec.servers.wanted import ServedModel, Wanted
@@ -110,12 +110,20 @@ def _target(choose: Chooser, backend: str, facts: ModelFacts, options: BuildOpti
     pipeline = choose("target.parallel.pipeline", 1, "one GPU has every layer")
     _check_heads(choose, facts.source, tensor)
     chunked = choose("engine.enable_chunked_context", True, "a long prompt does not hold up the others")
+    if not chunked and options.max_num_tokens < options.max_seq_len:
+        problem = f"{options.max_num_tokens} is less than the longest text, which is read in one iteration"
+        repair = f"at least {options.max_seq_len}, or enable_chunked_context: true"
+        raise choose.error("engine.max_num_tokens", problem, repair)
     checkpoint = ConvertOptions(dtype, RankMapping(tensor, pipeline), fp8, fp8_cache)
     return EnginePlan(facts, None, checkpoint, options, chunked, backend)
 
 
 def _draft(choose: Chooser, backend: str, facts: ModelFacts, target: EnginePlan) -> EnginePlan:
     """Returns the plan of the draft, which a server loads like the target but for the weights' precision."""
+    if facts.revision and backend not in PINNING:
+        problem = f"{backend} takes a draft of the Hub at its latest commit, and at no other"
+        repair = f"hf download {facts.name} --revision {facts.revision} --local-dir draft, and model: ./draft"
+        raise choose.error("draft.model", problem, repair)
     fp8, like = choose_fp8_weights(choose, Role.DRAFT, facts.source), target.checkpoint
     _check_quantization(choose, backend, Role.DRAFT, facts.source, fp8=fp8)
     mapping = RankMapping(like.mapping.tp_size, 1)

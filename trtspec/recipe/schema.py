@@ -19,6 +19,7 @@ from trtspec.recipe.kubernetes import Kubernetes
 from trtspec.recipe.methods import METHODS, DraftModel, Method
 from trtspec.recipe.section import GpuName, Positive, Section, Share, Text
 from trtspec.recipe.slurm import Slurm
+from trtspec.recipe.support import SERVERS
 from trtspec.roles import Role
 
 Microseconds = Annotated[int, Field(ge=1_000, le=7 * 86_400 * 10**6)]  # up to a week
@@ -249,8 +250,14 @@ class Recipe(Section):
 
     @property
     def ranks(self) -> dict[Role, int]:
-        """How many ranks each engine has, each on a GPU of its own."""
-        return {role: model.parallel.ranks for role, model in self.models.items()}
+        """How many ranks each engine has, each on a GPU of its own.
+
+        A server of others loads the draft on as many tensor ranks as the target.
+        """
+        ranks = {role: model.parallel.ranks for role, model in self.models.items()}
+        if Role.DRAFT in ranks and self.backend in SERVERS:
+            ranks[Role.DRAFT] = self.target.parallel.tensor
+        return ranks
 
     @property
     def models(self) -> dict[Role, Model]:

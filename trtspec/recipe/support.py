@@ -20,6 +20,12 @@ QUANTIZING = ("vllm", "sglang")
 TensorRT-LLM's PyTorch backend ignores what it is told (`CachedModelLoader` in llmapi/llm_utils.py).
 """
 
+PINNING = ("vllm", "sglang")
+"""The servers that take a draft of the Hub at a commit.
+
+TensorRT-LLM would take the latest: `speculative_model_dir` has no revision (llmapi/llm_args.py).
+"""
+
 BACKENDS = (*ENGINES, *SERVERS)
 
 

@@ -59,9 +59,10 @@ def test_a_queue_for_every_place(pair_recipe: Path, places: int, queue: int) -> 
 
 def test_what_is_left_out_keeps_within_what_is_written(pair_recipe: Path) -> None:
     found = resolved(pair_recipe, "{default_timeout_microseconds: 4000000, max_queue_size: 3}")
-    assert (coordination(found).admission.max_queue_size, choice(found, "max_queue_size").origin) == (3, "recipe")
-    assert coordination(found).admission.max_queue_delay_microseconds == 4 * SECOND
-    assert coordination(found).admission.draft_timeout_microseconds == 2 * SECOND
+    admission = coordination(found).admission
+    assert (admission.max_queue_size, choice(found, "max_queue_size").origin) == (3, "recipe")
+    assert admission.max_queue_delay_microseconds == 4 * SECOND
+    assert admission.draft_timeout_microseconds == 2 * SECOND
     assert choice(found, "draft_timeout_microseconds").reason == "half the time limit"
 
 

@@ -1,0 +1,80 @@
+"""How servers of others are started for recipes, to the letter; UPDATE_GOLDEN=1 writes them anew.
+
+Recipes are taken as they are for engines, so that what a server refuses of them is there too.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtspec.build.plan import make_plan
+from trtspec.errors import RecipeError
+from trtspec.progress import no_progress
+from trtspec.recipe.support import SERVERS
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+GOLDEN = Path(__file__).with_name("servers")
+PAIR = """
+name: pair
+target: {model: ./target, quantization: {weights: fp8, kv_cache: fp8}, parallel: {tensor: 2}}
+draft: {model: ./draft}
+speculation: {num_draft_tokens: 3}
+engine: {max_batch_size: 64, max_seq_len: 128, max_num_tokens: 4096, enable_chunked_context: false}
+hardware: {gpu: h100, count: 2}
+"""
+LOOKUP = """
+name: lookup
+target: {model: ./target, dtype: float16}
+speculation: {method: {kind: ngram, prompt_lookup_max: 5}, max_draft_len: 6}
+hardware: {gpu: l4}
+"""
+STORED = """
+name: stored
+target: {model: ./target}
+draft: {model: ./draft}
+hardware: {gpu: h100}
+"""
+
+
+def golden(name: str, output: str) -> None:
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(output)
+    assert output == file.read_text()
+
+
+def shown(recipe: Path, backend: str) -> str:
+    """The command line and its files, or why there is none."""
+    try:
+        launch = make_plan(recipe, {"engine.backend": backend}, no_progress, to_run=False).resolved.launch
+    except RecipeError as error:
+        return "\n".join(
+            f"{backend} refuses {found.subject}: {found.problem}\n    {found.repair}"
+            for found in error.findings
+        )
+    assert launch
+    options = " ".join(shlex.quote(word) for word in launch.arguments).replace(" --", " \\\n    --")
+    files = "".join(f"\n{name}:\n{text}" for name, text in launch.files.items())
+    return f"# {launch.image}\n{shlex.join(launch.program)} {options}\n{files}"
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b-h100", "llama-3.3-70b-2xh100", "llama-3.3-70b-h200-ngram"])
+@pytest.mark.usefixtures("hub_cache")
+def test_models_of_the_hub(name: str) -> None:
+    recipe = RECIPES / f"{name}.yaml"
+    golden(name, "\n\n".join(shown(recipe, backend).strip() for backend in SERVERS) + "\n")
+
+
+@pytest.mark.parametrize(("name", "recipe"), [("pair", PAIR), ("lookup", LOOKUP), ("stored", STORED)])
+def test_models_in_folders(llama_folder: Callable[..., Path], tmp_path: Path, name: str, recipe: str) -> None:
+    llama_folder("target", hidden_size=64)
+    llama_folder("draft", num_hidden_layers=1)
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    output = "\n\n".join(shown(tmp_path / "recipe.yaml", backend).strip() for backend in SERVERS) + "\n"
+    golden(name, output.replace(str(tmp_path), "/models"))
