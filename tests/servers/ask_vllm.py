@@ -1,0 +1,52 @@
+"""What vLLM's parser and configurations make of arguments of its server; run by a Python that has vLLM.
+
+Reads a JSON list of launches on stdin, each `{"arguments": [...], "whole": true}`, and writes what came of
+each as the last line of stdout. Without `whole` the arguments are parsed, and the platform is not asked: that
+of a CPU has no FP8.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+
+def asked(arguments: list[str], whole: bool) -> dict[str, Any]:
+    parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
+    validate_parsed_serve_args(parsed)
+    engine = AsyncEngineArgs.from_cli_args(parsed)
+    if not whole:
+        fields = ("quantization", "kv_cache_dtype", "tensor_parallel_size", "enable_chunked_prefill")
+        return {name: getattr(engine, name) for name in fields}
+    config = engine.create_engine_config()
+    speculation = config.speculative_config
+    return {
+        "served_model_name": config.model_config.served_model_name,
+        "dtype": str(config.model_config.dtype),
+        "max_model_len": config.model_config.max_model_len,
+        "max_num_seqs": config.scheduler_config.max_num_seqs,
+        "kv_cache_memory_bytes": config.cache_config.kv_cache_memory_bytes,
+        "method": speculation.method,
+        "num_speculative_tokens": speculation.num_speculative_tokens,
+        "model": speculation.model,
+        "prompt_lookup": [speculation.prompt_lookup_min, speculation.prompt_lookup_max],
+    }
+
+
+def main() -> None:
+    found = []
+    for launch in json.load(sys.stdin):
+        try:
+            found.append(asked(launch["arguments"], launch["whole"]))
+        except (SystemExit, Exception) as error:
+            found.append({"error": str(error)})
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

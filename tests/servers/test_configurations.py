@@ -1,0 +1,87 @@
+"""What is written for vLLM and SGLang, judged by their own parsers and configuration classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.servers.conftest import ROOT, ask
+from trtspec.servers.launch import Launch
+
+pytestmark = pytest.mark.vllm
+
+TINY = ROOT / "recipes/tiny"
+NGRAM = "{method: {kind: ngram, prompt_lookup_min: 3, prompt_lookup_max: 7}, max_draft_len: 5}"
+FP8 = f"{{model: {TINY}/target, quantization: {{weights: fp8, kv_cache: fp8}}}}"
+
+
+def test_vllm(launched: Callable[..., Launch]) -> None:
+    pair = launched("vllm", speculation="{num_draft_tokens: 3}")
+    lookup = launched("vllm", draft=None, speculation=NGRAM)
+    wide = FP8.replace("}}", "}, parallel: {tensor: 2}}")
+    precise = launched("vllm", draft=None, speculation=NGRAM, target=wide, hardware="{gpu: h100, count: 2}")
+    wrong = list(pair.arguments)
+    wrong[-1] = json.dumps({**json.loads(wrong[-1]), "max_draft_len": 3})
+    asked = [(pair.arguments, True), (lookup.arguments, True), (precise.arguments, False), (wrong, True)]
+    drafted, looked_up, quantized, refused = ask(
+        "ask_vllm.py", [{"arguments": list(arguments), "whole": whole} for arguments, whole in asked]
+    )
+
+    assert drafted == {
+        "served_model_name": "speculative_llm",
+        "dtype": "torch.bfloat16",
+        "max_model_len": 1024,
+        "max_num_seqs": 16,
+        "kv_cache_memory_bytes": int(pair.arguments[pair.arguments.index("--kv-cache-memory-bytes") + 1]),
+        "method": "draft_model",
+        "num_speculative_tokens": 3,
+        "model": str(TINY / "draft"),
+        "prompt_lookup": [0, 0],
+    }
+    assert (looked_up["method"], looked_up["num_speculative_tokens"]) == ("ngram", 5)
+    assert looked_up["prompt_lookup"] == [3, 7]
+    assert quantized == {
+        "quantization": "fp8",
+        "kv_cache_dtype": "fp8",
+        "tensor_parallel_size": 2,
+        "enable_chunked_prefill": None,
+    }
+    assert "max_draft_len" in refused["error"]
+
+
+def test_sglang(launched: Callable[..., Launch]) -> None:
+    pair = launched("sglang", target=FP8, speculation="{num_draft_tokens: 3}")
+    lookup = launched("sglang", draft=None, speculation=NGRAM.replace("prompt_lookup_min: 3, ", ""))
+    wrong = replace(pair, arguments=(*pair.arguments, "--speculative-max-draft-len", "3"))
+    drafted, looked_up, refused = ask(
+        "ask_sglang.py", [list(launch.arguments) for launch in (pair, lookup, wrong)]
+    )
+
+    assert drafted == {
+        "model_path": str(TINY / "target"),
+        "served_model_name": "speculative_llm",
+        "dtype": "bfloat16",
+        "quantization": "fp8",
+        "kv_cache_dtype": "fp8_e4m3",
+        "tp_size": 1,
+        "context_length": 1024,
+        "max_running_requests": 16,
+        "chunked_prefill_size": 8192,
+        "enable_metrics": True,
+        "speculative_algorithm": "STANDALONE",
+        "speculative_num_steps": 3,
+        "speculative_eagle_topk": 1,
+        "speculative_num_draft_tokens": 4,
+        "speculative_draft_model_path": str(TINY / "draft"),
+        "speculative_draft_model_quantization": "unquant",
+        "speculative_ngram_max_bfs_breadth": 10,
+        "speculative_ngram_max_trie_depth": 18,
+    }
+    assert looked_up["speculative_algorithm"] == "NGRAM"
+    assert looked_up["speculative_num_draft_tokens"] == 6
+    assert looked_up["speculative_ngram_max_bfs_breadth"] == 1
+    assert looked_up["speculative_ngram_max_trie_depth"] == 12
+    assert "error" in refused
