@@ -22,7 +22,7 @@ def written(name: str) -> dict[str, Any]:
     return found
 
 
-def write_head(folder: Path, name: str, file: str = "model.safetensors", **config: Any) -> Path:
+def write_head(folder: Path, name: str, **config: Any) -> Path:
     """Writes the folder; keywords replace keys of its configuration, None removes one.
 
     Of its vocabulary every second token of the target is in the head's, the first ones.
@@ -36,9 +36,10 @@ def write_head(folder: Path, name: str, file: str = "model.safetensors", **confi
     if "d2t" in tensors:
         size = len(tensors["d2t"])
         tensors["d2t"] = torch.arange(size)
+        tensors["t2d"] = torch.zeros_like(tensors["t2d"])
         tensors["t2d"][: 2 * size : 2] = True
     folder.mkdir(parents=True)
-    save_file(tensors, folder / file)
+    save_file(tensors, folder / ("medusa_lm_head.safetensors" if name == "medusa" else "model.safetensors"))
     values = found["config"] | config
     values = {key: value for key, value in values.items() if value is not None}
     (folder / "config.json").write_text(json.dumps(values))

@@ -122,14 +122,14 @@ class _Reader:
 
     def check_zero_points(self, module: str) -> None:
         for tensor in filter(None, (self._tensors.get(f"{module}.{name}") for name in _ZERO_POINTS)):
-            if any(_bytes(tensor)):
+            if any(tensor.read()):
                 problem = f"{tensor.name}: is not zero; TensorRT-LLM's FP8 is symmetric"
                 raise TensorError(tensor.file, problem, QUANTIZE_IT)
             self.read.add(tensor.name)
 
 
 def _number(tensor: Tensor) -> float:
-    data = _bytes(tensor)
+    data = tensor.read()
     if tensor.dtype == "F32":
         return float(np.frombuffer(data, "<f4")[0])
     if tensor.dtype == "F16":
@@ -137,9 +137,3 @@ def _number(tensor: Tensor) -> float:
     if tensor.dtype == "BF16":
         return float(np.frombuffer(b"\0\0" + data, "<f4")[0])
     raise TensorError(tensor.file, f"{tensor.name}: a scale of dtype {tensor.dtype}", QUANTIZE_IT)
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    with tensor.file.open("rb") as stream:
-        stream.seek(tensor.start)
-        return stream.read(tensor.end - tensor.start)

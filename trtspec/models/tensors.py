@@ -46,6 +46,17 @@ class Tensor:
     def elements(self) -> int:
         return prod(self.shape)
 
+    def read(self) -> bytes:
+        """The data, little endian; for small tensors. Raises TensorError if the file was cut off."""
+        with self.file.open("rb") as stream:
+            stream.seek(self.start)
+            data = stream.read(self.end - self.start)
+        if len(data) < self.end - self.start:
+            raise TensorError(
+                self.file, f"{self.name}: the file was cut off while it was read", DOWNLOAD_AGAIN
+            )
+        return data
+
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Every tensor of a model folder by name, from `model.safetensors` or the shards that its index names.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trtspec.errors import ModelError
-from trtspec.models.heads import specforge, speculators
+from trtspec.models.heads import eagle, medusa, specforge, speculators
 from trtspec.models.heads.head import Form, Head
 from trtspec.models.hf_config import HfConfig, read_hf_config
 from trtspec.models.tensors import Tensor
@@ -27,7 +27,12 @@ class _Format(Protocol):
         """Returns the tensors of the head under Speculators' names."""
 
 
-FORMATS: Mapping[Form, _Format] = {"speculators": speculators, "specforge": specforge}
+FORMATS: Mapping[Form, _Format] = {
+    "speculators": speculators,
+    "specforge": specforge,
+    "medusa": medusa,
+    "eagle": eagle,
+}
 """In the order in which a folder is held against them."""
 
 

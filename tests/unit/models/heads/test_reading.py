@@ -12,20 +12,26 @@ from tests.fakes.heads import write_head, written
 from trtspec.errors import ModelError, TensorError
 from trtspec.models.heads.reading import head_tensors, is_head, read_head
 
-EAGLE3_WRITERS = ("speculators", "speculators_qwen3", "specforge")
+WRITTEN = {
+    "speculators": ("speculators", "eagle3"),
+    "speculators_qwen3": ("speculators", "eagle3"),
+    "specforge": ("specforge", "eagle3"),
+    "eagle3": ("eagle", "eagle3"),
+    "eagle": ("eagle", "eagle"),
+    "medusa": ("medusa", "medusa"),
+}
 
 
-@pytest.mark.parametrize("name", EAGLE3_WRITERS)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_what_its_own_tool_wrote(tmp_path: Path, name: str) -> None:
     folder = write_head(tmp_path / name, name)
     head = read_head(folder)
     assert is_head(folder)
-    assert (head.method, head.hidden_size, head.vocab_size) == ("eagle3", 16, 24)
-    assert head.parameters == sum(
-        tensor.numel()
-        for tensor in load_file(folder / "model.safetensors").values()
-        if tensor.is_floating_point()
-    )
+    assert (head.form, head.method) == WRITTEN[name]
+    assert (head.hidden_size, head.vocab_size) == (16, 24)
+    (file,) = folder.glob("*.safetensors")
+    weights = [tensor for tensor in load_file(file).values() if tensor.is_floating_point()]
+    assert head.parameters == sum(tensor.numel() for tensor in weights)
 
 
 def test_speculators(tmp_path: Path) -> None:
@@ -52,12 +58,14 @@ def test_specforge_counts_the_targets_layers_from_0(tmp_path: Path) -> None:
     assert read_head(write_head(tmp_path / "other", "specforge", eagle_config=None)).aux_layers is None
 
 
-def test_tensors_have_the_names_of_speculators(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["specforge", "eagle3"])
+def test_tensors_have_the_names_of_speculators(tmp_path: Path, name: str) -> None:
     theirs = read_head(write_head(tmp_path / "theirs", "speculators"))
-    other = read_head(write_head(tmp_path / "other", "specforge"))
+    other = read_head(write_head(tmp_path / "other", name))
     found = {name: tensor.shape for name, tensor in head_tensors(other).items()}
     expected = {name: tensor.shape for name, tensor in head_tensors(theirs).items()}
-    del expected["embed_tokens.weight"]  # SpecForge leaves it out: it is the target's
+    if name == "specforge":
+        del expected["embed_tokens.weight"]  # its exporter leaves it out: it is the target's
     assert found == expected
 
 
@@ -116,15 +124,21 @@ def test_whole_vocabulary_needs_no_mapping_and_no_logits_of_its_own(tmp_path: Pa
     assert "lm_head.weight" not in head_tensors(read_head(folder))
 
 
-def test_pickle_is_refused_with_the_repair(tmp_path: Path) -> None:
-    folder = write_head(tmp_path / "head", "specforge")
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+@pytest.mark.parametrize(
+    ("name", "of", "pickle"),
+    [
+        ("specforge", "model.safetensors", "pytorch_model.bin"),
+        ("eagle", "model.safetensors", "pytorch_model.bin"),
+        ("medusa", "medusa_lm_head.safetensors", "medusa_lm_head.pt"),
+    ],
+)
+def test_pickle_is_refused_with_the_repair(tmp_path: Path, name: str, of: str, pickle: str) -> None:
+    folder = write_head(tmp_path / "head", name)
+    (folder / of).rename(folder / pickle)
     assert is_head(folder)
     with pytest.raises(ModelError, match="pickle") as raised:
         read_head(folder)
-    assert "save_file(torch.load('pytorch_model.bin', weights_only=True), 'model.safetensors')" in str(
-        raised.value.repair
-    )
+    assert f"save_file(torch.load('{pickle}', weights_only=True), '{of}')" in str(raised.value.repair)
 
 
 @pytest.mark.parametrize(
@@ -143,3 +157,25 @@ def test_layers_of_another_kind(tmp_path: Path, layer: dict[str, Any], problem: 
 def test_specforge_without_its_last_norm(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="norm_output"):
         read_head(write_head(tmp_path / "head", "specforge", norm_output=False))
+
+
+def test_medusa(tmp_path: Path) -> None:
+    head = read_head(write_head(tmp_path / "head", "medusa"))
+    assert (head.count, head.num_layers, head.layer, head.verifier) == (3, 1, None, "./target")
+
+
+def test_medusa_with_the_logits_of_its_target(tmp_path: Path) -> None:
+    folder = write_head(tmp_path / "head", "medusa")
+    file = folder / "medusa_lm_head.safetensors"
+    save_file({name: value for name, value in load_file(file).items() if "linear" in name}, file)
+    with pytest.raises(ModelError, match=r"0\.1\.weight: is missing"):
+        read_head(folder)
+
+
+def test_medusa_with_fewer_heads_than_it_says(tmp_path: Path) -> None:
+    with pytest.raises(TensorError, match=r"3\.0\.linear\.weight: is missing"):
+        read_head(write_head(tmp_path / "head", "medusa", medusa_num_heads=4))
+
+
+def test_a_model_of_one_layer_is_no_head(llama_folder: Callable[..., Path]) -> None:
+    assert not is_head(llama_folder(num_hidden_layers=1))

@@ -1,0 +1,108 @@
+"""Compares a head with a target, and says what each difference does.
+
+A head reads what its target computes and says which of its tokens come next, so that it fits one model and
+those made of it by fine-tuning. What it says is verified: a head that was trained for another target makes no
+wrong text, but one of other sizes cannot be computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+
+import numpy as np
+
+from trtspec.findings import Finding, Severity, note
+from trtspec.models.heads.head import Head, default_aux_layers
+from trtspec.models.heads.reading import head_tensors
+from trtspec.models.source import DTYPES, Source
+
+_TRAINED_FOR_IT = "take a head that was trained for this target, or train one: trtspec distill"
+
+
+def check_head(head: Head, target: Source) -> list[Finding]:
+    """Returns every difference with its effect; errors, with which the head cannot run, come first.
+
+    Reads `d2t` and `t2d`, a few bytes a token; raises TensorError for a file that was cut off meanwhile.
+    """
+    findings = [
+        *_sizes(head, target),
+        *_vocabulary(head),
+        *_layers(head, target),
+        *_dtype(head, target),
+        *_verifier(head, target),
+    ]
+    return sorted(findings, key=lambda finding: finding.severity is not Severity.ERROR)
+
+
+def _sizes(head: Head, target: Source) -> Iterator[Finding]:
+    if head.hidden_size != target.hidden_size:
+        problem = (
+            f"the head reads states of {head.hidden_size} numbers, the target's have {target.hidden_size}"
+        )
+        yield Finding("hidden size", problem, _TRAINED_FOR_IT, effect="the head cannot read them")
+    if head.vocab_size != target.vocab_size:
+        problem = f"{head.vocab_size} tokens in the head's target, {target.vocab_size} in this one"
+        yield Finding("vocabulary", problem, _TRAINED_FOR_IT, effect="their tokens are not the same")
+    own = head.layer and head.layer["hidden_size"]
+    if own and own != target.hidden_size and "embed_tokens.weight" not in head_tensors(head):
+        problem = f"the head has none of its own, and is {own} wide; the target's is {target.hidden_size}"
+        yield Finding("embedding", problem, _TRAINED_FOR_IT, effect="the head cannot read its tokens")
+
+
+def _vocabulary(head: Head) -> Iterator[Finding]:
+    """Holds both mappings against each other: token i of the head is i + d2t[i] of the target."""
+    tensors = head_tensors(head)
+    if "d2t" not in tensors:
+        return
+    to_target = np.arange(head.draft_vocab_size) + np.frombuffer(tensors["d2t"].read(), "<i8")
+    again = "convert or train the head again"
+    if to_target.min() < 0 or to_target.max() >= head.vocab_size:
+        wrong = int(np.flatnonzero((to_target < 0) | (to_target >= head.vocab_size))[0])
+        problem = f"token {wrong} of the head is {to_target[wrong]} of a target with {head.vocab_size}"
+        yield Finding("d2t", problem, again, effect="the head would say what the target lacks")
+        return
+    if len(np.unique(to_target)) < len(to_target):
+        problem = f"{len(to_target) - len(np.unique(to_target))} tokens of the target are there twice"
+        yield note("d2t", problem, again, effect="the head can say less than its size promises")
+    if "t2d" not in tensors or head.draft_vocab_size == head.vocab_size:
+        return
+    known = np.frombuffer(tensors["t2d"].read(), "?")
+    if not np.array_equal(np.flatnonzero(known), np.unique(to_target)):
+        problem = f"says that the head knows {int(known.sum())} tokens, which are not those of d2t"
+        effect = "none while drafts are proposed, which d2t alone decides; a training would go wrong"
+        yield note("t2d", problem, again, effect=effect)
+
+
+def _layers(head: Head, target: Source) -> Iterator[Finding]:
+    if head.method != "eagle3":
+        return
+    count = target.num_hidden_layers
+    read = head.aux_layers or default_aux_layers(count)
+    beyond = [number for number in read if not 0 <= number <= count]
+    if beyond or len(set(read)) < len(read):
+        says = "the head reads" if head.aux_layers else "the head names none, so that by default it reads"
+        problem = f"{says} the states behind layers {', '.join(map(str, read))} of a target with {count}"
+        repair = (
+            _TRAINED_FOR_IT if head.aux_layers else "name eagle_aux_hidden_state_layer_ids in config.json"
+        )
+        yield Finding("auxiliary layers", problem, repair, effect="the head cannot read them")
+
+
+def _dtype(head: Head, target: Source) -> Iterator[Finding]:
+    dtypes = {DTYPES[tensor.dtype] for tensor in head_tensors(head).values() if tensor.dtype in DTYPES}
+    for dtype in sorted(dtypes - {target.dtype}):
+        effect = "it is rounded to the target's, or computed beside it; somewhat fewer drafts may be accepted"
+        yield note("dtype", f"the head is stored in {dtype}, the target in {target.dtype}", effect=effect)
+
+
+def _verifier(head: Head, target: Source) -> Iterator[Finding]:
+    if head.verifier is None:
+        if head.method == "eagle3" and head.form == "speculators":
+            effect = "vLLM does not start with the head alone, which should name its target"
+            yield note("verifier", "the head names no target", effect=effect)
+        return
+    named = PurePath(head.verifier).name
+    if named not in (target.folder.name, *(part.rpartition("--")[2] for part in target.folder.parts)):
+        problem = f"the head was trained for {head.verifier}, the target's folder is {target.folder.name}"
+        yield note("verifier", problem, effect="few drafts are accepted if that is another model")

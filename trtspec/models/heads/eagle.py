@@ -1,0 +1,74 @@
+"""The format of EAGLE's own repository (https://github.com/SafeAILab/EAGLE), for EAGLE and EAGLE-3 heads.
+
+The configuration is that of a Llama of one layer; `draft_vocab_size` is what tells an EAGLE-3 head. An EAGLE
+head (https://arxiv.org/abs/2401.15077) brings the embedding of a token and what the target's last norm gave,
+one beside the other, to the width of its layer by `fc`. It takes the target's `lm_head`, and has no norm
+before its first layer and behind its last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtspec.models.heads.eagle3 import eagle3_head
+from trtspec.models.heads.head import Head
+from trtspec.models.heads.layer import layer_shapes, read_layer
+from trtspec.models.heads.weights import check_shapes, read_weights
+from trtspec.models.hf_config import HfConfig
+from trtspec.models.tensors import PICKLES, Tensor, read_tensors
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
+
+
+def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
+    if config.get("draft_vocab_size"):
+        return True
+    if config.get("num_hidden_layers") != 1:
+        return False
+    if any(path.suffix == ".safetensors" for path in folder.iterdir()):
+        return "fc.weight" in read_tensors(folder)
+    is_pickle = any(path.suffix in PICKLES for path in folder.iterdir())
+    return is_pickle and not any((folder / name).exists() for name in _TOKENIZERS)
+
+
+def read(folder: Path, config: HfConfig) -> Head:
+    layer, vocab_size, found = read_layer(config), config.size("vocab_size"), tensors(folder)
+    if config.content.get("draft_vocab_size"):
+        return eagle3_head(
+            folder,
+            "eagle",
+            layer,
+            found,
+            hidden_size=config.get("target_hidden_size", int, None),
+            vocab_size=vocab_size,
+            draft_vocab_size=config.size("draft_vocab_size"),
+            aux_layers=None,
+        )
+    hidden = layer["hidden_size"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (hidden, 2 * hidden),
+        "fc.bias": (hidden,),
+        "embed_tokens.weight": (vocab_size, hidden),
+    }
+    for number in range(layer["num_hidden_layers"]):
+        shapes |= layer_shapes(layer, number, hidden)
+        if number:
+            shapes[f"layers.{number}.input_layernorm.weight"] = (hidden,)
+    check_shapes(folder, found, shapes, {"fc.bias", "embed_tokens.weight"})
+    return Head(
+        folder=folder,
+        method="eagle",
+        form="eagle",
+        hidden_size=hidden,
+        vocab_size=vocab_size,
+        draft_vocab_size=vocab_size,
+        parameters=sum(tensor.elements for tensor in found.values()),
+        layer=layer,
+    )
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    """Returns the head's tensors under Speculators' names."""
+    return {name.replace("midlayer.", "layers.0."): tensor for name, tensor in read_weights(folder).items()}

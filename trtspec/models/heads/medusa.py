@@ -1,0 +1,65 @@
+"""The format of Medusa's own repository (https://github.com/FasterDecoding/Medusa, arXiv 2401.10774).
+
+`config.json` names the target and how many heads there are, `medusa_lm_head.safetensors` has their weights.
+`H.L.linear` is the residual block L of head H, which reads what the target's last norm gave; behind its
+blocks, under the next number, stands what makes logits. Head 0 proposes the token after the next one.
+TensorRT-LLM reads exactly this (`tensorrt_llm/models/medusa/weight.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import ModelError
+from trtspec.models.heads.head import Head
+from trtspec.models.heads.weights import check_shapes, read_weights
+from trtspec.models.hf_config import HfConfig
+from trtspec.models.tensors import Tensor
+
+WEIGHTS = "medusa_lm_head.safetensors"
+
+
+def recognises(folder: Path, config: Mapping[str, Any]) -> bool:
+    return "medusa_num_heads" in config
+
+
+def read(folder: Path, config: HfConfig) -> Head:
+    """Reads the heads; raises ModelError for those that have no logits of their own."""
+    count, blocks, found = (
+        config.size("medusa_num_heads"),
+        config.size("medusa_num_layers", 1),
+        tensors(folder),
+    )
+    if (logits := found.get(f"0.{blocks}.weight")) is None:
+        problem = f"0.{blocks}.weight: is missing: the heads take their target's logits (Medusa's version 2)"
+        repair = (
+            f"store the target's lm_head.weight as H.{blocks}.weight of each head H, as TensorRT-LLM demands"
+        )
+        raise ModelError(folder, problem, repair)
+    vocab_size, hidden = logits.shape if len(logits.shape) == 2 else (0, 0)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for head in range(count):
+        for block in range(blocks):
+            shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)
+            shapes[f"{head}.{block}.linear.bias"] = (hidden,)
+        shapes[f"{head}.{blocks}.weight"] = (vocab_size, hidden)
+    check_shapes(folder, found, shapes)
+    return Head(
+        folder=folder,
+        method="medusa",
+        form="medusa",
+        hidden_size=hidden,
+        vocab_size=vocab_size,
+        draft_vocab_size=vocab_size,
+        parameters=sum(tensor.elements for tensor in found.values()),
+        count=count,
+        num_layers=blocks,
+        verifier=config.get("base_model_name_or_path", str, None),
+    )
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    """Returns the heads' tensors under these names, Medusa's."""
+    return read_weights(folder, WEIGHTS)
