@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtspec.errors import TrtspecError
 from trtspec.findings import Severity, as_json, errors
+from trtspec.roles import Role
 from trtspec.terminal.options import JsonOption, RecipeArgument
 from trtspec.terminal.output import out
 from trtspec.units import short
@@ -47,6 +48,8 @@ def _print(report: PairReport) -> None:
         out.result()
         names = next(iter(facts.values()))
         out.table([(name, *(fact[name] for fact in facts.values())) for name in names], header=("", *facts))
+    if head := report.head:
+        out.result(f"draft: a head, {head.method}, {head.form}'s format, {short(head.parameters)} parameters")
     if report.findings:
         out.result()
     for finding in report.findings:
@@ -76,7 +79,7 @@ def _facts(side: Member) -> dict[str, str]:
 
 
 def _as_json(report: PairReport) -> dict[str, Any]:
-    models = {
+    models: dict[Role, dict[str, Any]] = {
         role: {
             "folder": str(side.source.folder),
             "family": side.family,
@@ -89,6 +92,15 @@ def _as_json(report: PairReport) -> dict[str, Any]:
         }
         for role, side in report.sides.items()
     }
+    if head := report.head:
+        models[Role.DRAFT] = {
+            "folder": str(head.folder),
+            "method": head.method,
+            "format": head.form,
+            "parameters": head.parameters,
+            "vocab_size": head.vocab_size,
+            "draft_vocab_size": head.draft_vocab_size,
+        }
     return {
         "recipe": str(report.loaded.path),
         "models": models,

@@ -20,9 +20,15 @@ EXAMPLES = (
     "trtspec inspect meta-llama/Llama-3.1-8B-Instruct",
     "trtspec inspect build/tiny/target/checkpoint",
     "trtspec inspect build/tiny/target/engine --digest --json",
+    "trtspec inspect ./my-eagle3-head --target meta-llama/Llama-3.1-8B-Instruct",
 )
 
-_KINDS = {"hugging_face": "Hugging Face model", "checkpoint": "TensorRT-LLM checkpoint", "engine": "engine"}
+_KINDS = {
+    "hugging_face": "Hugging Face model",
+    "head": "head",
+    "checkpoint": "TensorRT-LLM checkpoint",
+    "engine": "engine",
+}
 _LABELS = {Severity.ERROR: "wrong", Severity.NOTE: "odd"}
 _ALWAYS = ("quant_algo", "kv_cache_quant_algo")
 
@@ -32,20 +38,26 @@ def inspect(
         str,
         typer.Argument(
             metavar="DIR",
-            help="A model, checkpoint or engine; or the id of a Hub model that this machine has.",
+            help="A model, head, checkpoint or engine; or the id of a Hub model that this machine has.",
             show_default=False,
         ),
     ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target", metavar="DIR", help="The model that a head or a draft is for: do they fit together?"
+        ),
+    ] = None,
     digest: Annotated[
         bool,
         typer.Option("--digest", help="Read every byte for the SHA-256; of less than 1 GB it always is."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show a model, checkpoint or engine, and what is odd in it."""
+    """Show a model, head, checkpoint or engine, and what is odd in it."""
     from trtspec.inspection.folder import inspect as look
 
-    report = look(folder)
+    report = look(folder, target)
     found = _digest(report, asked=digest)
     if json:
         out.json(_as_json(report, found))
@@ -81,6 +93,8 @@ def _print(report: Report, digest: str | None) -> None:
     for finding in report.findings:
         subject = f"{finding.subject}: " if finding.subject else ""
         out.result(f"{_LABELS[finding.severity]:5}  {subject}{finding.problem}")
+        if finding.effect:
+            out.result(f"       {finding.effect}")
         if finding.repair:
             out.result(f"       {finding.repair}")
 

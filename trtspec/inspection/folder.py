@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from trtspec.errors import ModelError
+from trtspec.findings import Finding, errors
 from trtspec.inspection.checkpoint import inspect_checkpoint
 from trtspec.inspection.engine import inspect_engine
+from trtspec.inspection.head import inspect_head
 from trtspec.inspection.hugging_face import inspect_model
 from trtspec.inspection.report import Report
+from trtspec.models.heads.check import check_head
+from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.hf_config import read_json
 from trtspec.models.hub import cached_folder
+from trtspec.models.pair import compare, read_member
+from trtspec.models.source import read_source
 
 
-def inspect(place: str) -> Report:
-    """The report of a folder, or of a Hub model that this machine has; raises ModelError if it is neither."""
+def inspect(place: str, target: str | None = None) -> Report:
+    """The report of a folder, or of a Hub model that this machine has; raises ModelError if it is neither.
+
+    With a target, a head or a model that is whole is held against it, as what proposes tokens for it.
+    """
     folder = _find(place)
+    report = _inspected(folder)
+    if target is None or errors(report.findings):
+        return report
+    return replace(report, findings=(*report.findings, *_compared(report, _find(target))))
+
+
+def _compared(report: Report, target: Path) -> list[Finding]:
+    if report.kind == "head":
+        return check_head(read_head(report.folder), read_source(target))
+    if report.kind == "hugging_face":
+        return compare(read_member(target), read_member(report.folder))
+    problem = f"is {report.kind}, which is not compared with a target"
+    raise ModelError(report.folder, problem, "name the folder of a head or of a model")
+
+
+def _inspected(folder: Path) -> Report:
     config = read_json(folder / "config.json")
     if "pretrained_config" in config:
         return inspect_engine(folder, config)
     if "architecture" in config and "mapping" in config:
         return inspect_checkpoint(folder, config)
+    if is_head(folder):
+        return inspect_head(folder)
     return inspect_model(folder, config)
 
 

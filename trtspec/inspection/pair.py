@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from trtspec.errors import ModelError
 from trtspec.findings import Finding
+from trtspec.models.heads.check import check_head
+from trtspec.models.heads.head import Head, HeadMethod
+from trtspec.models.heads.reading import read_head
 from trtspec.models.hub import cached_folder
 from trtspec.models.pair import Member, compare, read_member
 from trtspec.recipe.loader import LoadedRecipe
@@ -18,18 +22,20 @@ from trtspec.roles import Role
 class PairReport:
     """What was found; `unseen` says why a model could not be looked at.
 
-    If one could not, nothing was compared, and there are no findings.
+    If one could not, nothing was compared, and there are no findings. `head` is the draft that is one.
     """
 
     loaded: LoadedRecipe
     sides: Mapping[Role, Member]
     unseen: Mapping[Role, str]
     findings: list[Finding]
+    head: Head | None = None
 
 
 def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     """Compares what this machine has, without a download; raises ModelError for a folder that is no model."""
-    sides, unseen = dict[Role, Member](), dict[Role, str]()
+    method = loaded.recipe.speculation.method.kind
+    sides, unseen, head = dict[Role, Member](), dict[Role, str](), None
     for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)
         folder = location if isinstance(location, Path) else cached_folder(location, model.revision)
@@ -37,12 +43,24 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
             unseen[role] = f"{location} is on the Hub and not on this machine"
             continue
         try:
-            sides[role] = read_member(folder)
+            if role is Role.DRAFT and method in get_args(HeadMethod):
+                head = read_head(folder)
+            else:
+                sides[role] = read_member(folder)
         except ModelError as error:
             if folder == location:
                 raise
             unseen[role] = f"{location} is not whole in this machine's Hub cache: {error.problem}"
     findings = []
-    if not unseen and Role.DRAFT in sides:
+    if not unseen and head:
+        findings = [*_method(head, method), *check_head(head, sides[Role.TARGET].source)]
+    elif not unseen and Role.DRAFT in sides:
         findings = compare(sides[Role.TARGET], sides[Role.DRAFT], loaded.recipe.engine.max_seq_len)
-    return PairReport(loaded, sides, unseen, findings)
+    return PairReport(loaded, sides, unseen, findings, head)
+
+
+def _method(head: Head, method: str) -> Iterator[Finding]:
+    if head.method != method:
+        problem = f"is {method}, the draft is a head of method {head.method}"
+        repair = f"speculation.method: {head.method}"
+        yield Finding("speculation.method", problem, repair, effect="it is asked for what it does not have")

@@ -11,7 +11,7 @@ from trtspec.errors import TrtspecError
 from trtspec.findings import Finding, Severity
 from trtspec.models.tensors import Tensor
 
-Kind = Literal["hugging_face", "checkpoint", "engine"]
+Kind = Literal["hugging_face", "head", "checkpoint", "engine"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.errors import PairError
+from trtspec.errors import ModelError, PairError
 from trtspec.findings import Finding, Severity, errors, note
 from trtspec.models.families import family_of
+from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TokenizerTraits, read_tokenizer
 
@@ -35,6 +36,9 @@ class Member:
 
 def read_member(folder: Path) -> Member:
     """Reads a Hugging Face folder, without the data of its weights; raises ModelError or TensorError."""
+    if is_head(folder):
+        method = read_head(folder).method
+        raise ModelError(folder, f"is a head of method {method}, no model", f"speculation.method: {method}")
     source = read_source(folder)
     return Member(source, read_tokenizer(folder), family_of(source).name)
 
