@@ -49,7 +49,7 @@ def _print(report: PairReport) -> None:
         names = next(iter(facts.values()))
         out.table([(name, *(fact[name] for fact in facts.values())) for name in names], header=("", *facts))
     if head := report.head:
-        out.result(f"draft: a head, {head.method}, {head.form}'s format, {short(head.parameters)} parameters")
+        out.result(f"draft: a head, {head.method}, {head.form} format, {short(head.parameters)} parameters")
     if report.findings:
         out.result()
     for finding in report.findings:

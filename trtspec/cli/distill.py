@@ -1,11 +1,11 @@
-"""`trtspec distill`: the recipe's draft, trained on its target's own answers."""
+"""`trtspec distill`: the recipe's draft, or a head, trained on its target's own answers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,6 +23,7 @@ from trtspec.terminal.server_options import (
 if TYPE_CHECKING:
     from trtspec.distill.acceptance import Measured
     from trtspec.distill.distillation import Distilled
+    from trtspec.distill.wanted import Wanted
     from trtspec.progress import Advance
     from trtspec.recipe.loader import LoadedRecipe
     from trtspec.tune.estimate import Estimate
@@ -31,11 +32,16 @@ EXAMPLES = (
     "trtspec distill recipe.yaml --workload prompts.jsonl",
     "trtspec distill recipe.yaml --answers recorded.jsonl --held-out others.jsonl",
     "trtspec distill recipe.yaml --workload prompts.jsonl --url http://host:8000 --recipe-out distilled.yaml",
+    "trtspec distill recipe.yaml --workload prompts.jsonl --method eagle3 --draft-vocab-size 32000",
 )
 
 
 def distill(
     recipe: RecipeArgument,
+    method: Annotated[
+        Literal["draft_model", "eagle3", "medusa"],
+        typer.Option("--method", help="What is trained: the recipe's draft, or a new head for its target."),
+    ] = "draft_model",
     workload: Annotated[
         str | None,
         typer.Option("--workload", metavar="NAME", help="Prompts that the target is asked now: a file."),
@@ -60,14 +66,34 @@ def distill(
     temperature: Annotated[float, typer.Option(min=0, help="Temperature of the answers; 0 is greedy.")] = 0.0,
     chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Answers a step of the training.")] = 8,
-    epochs: Annotated[int, typer.Option(min=1, help="How often each answer is learned.")] = 3,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How often each answer is learned; 3, 20 for eagle3, 2 for medusa.",
+            show_default=False,
+        ),
+    ] = None,
     learning_rate: Annotated[
-        float, typer.Option(min=0, help="Rate of the first step, from which it falls to 0.")
-    ] = 2e-5,
+        float | None,
+        typer.Option(
+            min=0,
+            help="Rate of the first step, from which it falls to 0; 2e-5, 1e-4 for eagle3, 1e-3 for medusa.",
+            show_default=False,
+        ),
+    ] = None,
     max_length: Annotated[
         int, typer.Option(min=2, help="Longest prompt and answer to learn, in tokens.")
     ] = 2048,
     seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers.")] = 0,
+    ttt_steps: Annotated[
+        int, typer.Option(min=1, help="eagle3: how many tokens it learns to propose one after the other.")
+    ] = 7,
+    draft_vocab_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="eagle3: say only so many tokens, the answers' most frequent ones."),
+    ] = None,
+    medusa_heads: Annotated[int, typer.Option(min=1, help="medusa: how many tokens it proposes.")] = 3,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Where everything goes; distilled/<name>.")
     ] = None,
@@ -79,7 +105,7 @@ def distill(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Train the recipe's draft on its target's own answers."""
+    """Train the recipe's draft, or a head, on its target's own answers."""
     from trtspec.recipe.loader import load
 
     if (workload is None) == (answers is None):
@@ -91,12 +117,17 @@ def distill(
     _require_packages()
     from trtspec.atomic import write_atomically
     from trtspec.distill.deployment import Deployment
-    from trtspec.distill.distillation import DRAFT, as_json
+    from trtspec.distill.distillation import as_json
     from trtspec.distill.distillation import distill as run
+    from trtspec.distill.heads.settings import PUBLISHED, HeadSettings
     from trtspec.distill.settings import Settings
     from trtspec.distill.wanted import Wanted
 
     key = read_key(api_key_file, api_key_env)
+    head = (
+        None if method == "draft_model" else HeadSettings(method, ttt_steps, draft_vocab_size, medusa_heads)
+    )
+    published = PUBLISHED[head.method] if head else Settings()
     wanted = Wanted(
         recipe=recipe,
         output=folder,
@@ -107,10 +138,17 @@ def distill(
         chat=chat,
         max_tokens=max_tokens,
         temperature=temperature,
-        settings=Settings(batch_size, epochs, learning_rate, max_length, seed),
+        settings=Settings(
+            batch_size,
+            epochs or published.epochs,
+            published.learning_rate if learning_rate is None else learning_rate,
+            max_length,
+            seed,
+        ),
+        head=head,
     )
-    changes = _changes(loaded, folder / DRAFT, recipe.parent)
-    new_recipe = _edited(loaded, folder / DRAFT, recipe_out.parent) if recipe_out else ""
+    changes = _changes(loaded, wanted, recipe.parent)
+    new_recipe = _edited(loaded, wanted, recipe_out.parent) if recipe_out else ""
     result = run(wanted, _show, out.watch)
     if recipe_out:
         write_atomically(recipe_out, new_recipe)
@@ -137,22 +175,24 @@ def _show(label: str, total: int, unit: str) -> Iterator[Advance]:
         yield progress.advance
 
 
-def _changes(loaded: LoadedRecipe, draft: Path, folder: Path) -> dict[str, str | None]:
+def _changes(loaded: LoadedRecipe, wanted: Wanted, folder: Path) -> dict[str, str | None]:
     """Returns what a recipe in `folder` must say of the new draft, by dotted keys; None removes a key."""
     from trtspec.tune.places import written
 
-    changes: dict[str, str | None] = {"draft.model": written(draft, folder)}
+    changes: dict[str, str | None] = {"draft.model": written(wanted.folder, folder)}
     if "draft.revision" in loaded.lines:
         changes["draft.revision"] = None
+    if wanted.head:
+        changes["speculation.method"] = wanted.head.method
     return changes
 
 
-def _edited(loaded: LoadedRecipe, draft: Path, folder: Path) -> str:
+def _edited(loaded: LoadedRecipe, wanted: Wanted, folder: Path) -> str:
     """Returns the recipe with the new draft, for `folder`; raises RecipeError where it cannot be changed."""
     from trtspec.recipe.edit import edit
     from trtspec.tune.places import places
 
-    changes = {**places(loaded, folder), **_changes(loaded, draft, folder)}
+    changes = {**places(loaded, folder), **_changes(loaded, wanted, folder)}
     return edit(loaded.path.read_text(encoding="utf-8-sig"), changes, loaded.path)
 
 
@@ -170,7 +210,7 @@ def _print(result: Distilled) -> None:
     if not (result.before and result.after):
         out.warning("a draft says nothing on the held-out answers, so that its acceptance is not known")
         return
-    before, after, length = result.before, result.after, result.pair.num_draft_tokens
+    before, after, length = result.before, result.after, result.num_draft_tokens
     rows = [
         (
             "a token, if all before it were",

@@ -37,10 +37,10 @@ class Measured:
     tallies: tuple[Tally, ...]
 
 
-def measure(answers: Sequence[Answer], choices: Sequence[Choices], length: int) -> Measured | None:
+def measure(answers: Sequence[Answer], choices: Sequence[Sequence[Choices]], length: int) -> Measured | None:
     """Returns the acceptance with K = `length`; None where nothing was drafted.
 
-    `choices` are the draft's own after each beginning of each answer.
+    `choices` are the draft's own for each answer, as `replay` takes them.
     """
     replays = [
         replay(answer, DRAFT_MODEL, said, length) for answer, said in zip(answers, choices, strict=True)

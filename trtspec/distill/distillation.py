@@ -1,8 +1,9 @@
-"""A distillation from its recipe to the folder of the new draft.
+"""A distillation from its recipe to the folder of the new draft, or of the new head.
 
 Everything is kept in one folder: `target/` (an engine, if the target answers here), `answers/`, a
-`training-…/` with its checkpoints and its loss, and the result, `draft/`. What is done stays done: a run that
-was killed, at any moment, goes on there, and what depends on something that changed has another name.
+`training-…/` with its checkpoints and its loss, and the result, `draft/` or what its method is called. What
+is done stays done: a run that was killed, at any moment, goes on there, and what depends on something that
+changed has another name.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from trtspec.distill.acceptance import Measured, Tally, change, measure
 from trtspec.distill.answers import Answers, Show, gather
 from trtspec.distill.checkpoints import Checkpoints
 from trtspec.distill.curve import Point, as_svg
-from trtspec.distill.engines import choices
+from trtspec.distill.draft import DraftModel
 from trtspec.distill.examples import Example, examples_of
-from trtspec.distill.model import load, write
-from trtspec.distill.pair import Pair, read_pair
+from trtspec.distill.heads.student import Head
+from trtspec.distill.pair import Pair, read_pair, read_target
+from trtspec.distill.student import Student
 from trtspec.distill.training import num_steps, train
 from trtspec.distill.wanted import Wanted
-from trtspec.models.source import Source, read_source
 from trtspec.progress import Progress
 from trtspec.recipe.loader import load as load_recipe
 from trtspec.run.digests import FileDigests
 from trtspec.run.lock import locked
 from trtspec.tune.estimate import Estimate
 
-DRAFT, RECORD = "draft", "distillation.json"
+RECORD = "distillation.json"
 _PACKAGES = ("torch", "transformers", "accelerate")
 
 
@@ -42,12 +43,13 @@ _PACKAGES = ("torch", "transformers", "accelerate")
 class Distilled:
     """The new draft's folder, what it learned from, how the loss fell, and what came of it.
 
-    `before` and `after` are None where the draft said nothing at all.
+    It was measured with K = `num_draft_tokens`; `before` and `after` are None where it said nothing at all.
     """
 
     folder: Path
     training: Path
     pair: Pair
+    num_draft_tokens: int
     answers: Answers
     points: Sequence[Point]
     before: Measured | None
@@ -75,47 +77,59 @@ class Distilled:
 def distill(
     wanted: Wanted, show: Show, watch: Progress, make_checkpoints: Callable[[], Checkpoints] = Checkpoints
 ) -> Distilled:
-    """Trains the recipe's draft on its target's answers, and measures it on those that are held out.
+    """Trains the recipe's draft, or a head, on its target's answers, and measures it on those held out.
 
     Raises RecipeError, ModelError, PairError, DatasetError, TrainingError, UnavailableError, and what the
     target raises.
     """
-    pair = read_pair(load_recipe(wanted.recipe), watch)
+    read = read_target if wanted.head else read_pair
+    pair = read(load_recipe(wanted.recipe), watch)
     with locked(wanted.output):
         answers = gather(wanted, pair, show, watch)
         examples = examples_of(answers.learned, pair.tokenizer, wanted.settings.max_length)
+        student = _student(wanted, pair, examples)
         digests = FileDigests(wanted.output / ".trtspec" / "digests.json", watch)
-        made_of = {file.name: digests.of(file) for file in pair.draft.files}
+        made_of = {file.name: digests.of(file) for file in student.files}
         digests.save()
-        digest = digest_of([made_of, [asdict(each) for each in examples], asdict(wanted.settings)])
+        digest = digest_of([made_of, [asdict(each) for each in examples], _settings(wanted)])
         training = wanted.output / f"training-{digest[:8]}"
-        before = _measured("acceptance before", pair.draft, pair, answers, wanted, show)
-        draft = wanted.output / DRAFT
-        made = temporary(draft)
+        before = _measured("acceptance before", student, None, answers, show)
+        made = temporary(wanted.folder)
         remove(made)
-        points = _trained(pair, examples, wanted, training, made, make_checkpoints(), show)
-        after = _measured("acceptance after", read_source(made), pair, answers, wanted, show)
-        result = Distilled(draft, training, pair, answers, points, before, after)
+        points = _trained(student, examples, wanted, training, made, make_checkpoints(), show)
+        after = _measured("acceptance after", student, made, answers, show)
+        result = Distilled(wanted.folder, training, pair, student.longest, answers, points, before, after)
         record = {
             **as_json(result, wanted),
             "made_of": made_of,
             "tools": {name: version(name) for name in _PACKAGES},
         }
         (made / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        publish(made, draft)
+        publish(made, wanted.folder)
     return result
 
 
+def _student(wanted: Wanted, pair: Pair, examples: Sequence[Example]) -> Student:
+    if wanted.head:
+        return Head(pair, wanted.head, examples, wanted.settings.seed)
+    assert pair.draft
+    return DraftModel(pair, pair.draft, temporary(wanted.output / "engine"))
+
+
+def _settings(wanted: Wanted) -> dict[str, Any]:
+    return {**asdict(wanted.settings), **(asdict(wanted.head) if wanted.head else {})}
+
+
 def _measured(
-    label: str, draft: Source, pair: Pair, answers: Answers, wanted: Wanted, show: Show
+    label: str, student: Student, folder: Path | None, answers: Answers, show: Show
 ) -> Measured | None:
     with show(label, len(answers.held_out), "answers") as advance:
-        said = choices(draft, pair, answers.held_out, temporary(wanted.output / "engine"), advance)
-    return measure(answers.held_out, said, pair.num_draft_tokens)
+        said = student.choices(folder, answers.held_out, advance)
+    return measure(answers.held_out, said, student.longest)
 
 
 def _trained(
-    pair: Pair,
+    student: Student,
     examples: Sequence[Example],
     wanted: Wanted,
     folder: Path,
@@ -123,21 +137,21 @@ def _trained(
     checkpoints: Checkpoints,
     show: Show,
 ) -> list[Point]:
-    """Trains the draft and writes it into the folder `made`; returns the loss of each step."""
+    """Trains the student and writes it into the folder `made`; returns the loss of each step."""
     with show("training", num_steps(len(examples), wanted.settings), "steps") as advance:
-        model = load(pair.draft)
+        model = student.module()
         points = train(model, examples, wanted.settings, folder, checkpoints, advance)
     write_atomically(folder / "loss.svg", as_svg(points))
-    write(model, pair.draft, made)
+    student.write(model, made)
     return points
 
 
 def as_json(result: Distilled, wanted: Wanted) -> dict[str, Any]:
     """Returns what came of it as JSON has it: shares 0 to 1, losses in nats a token."""
     recipe, answers, points = result.pair.loaded.recipe, result.answers, result.points
-    assert recipe.draft
+    trained = {"model": recipe.draft.model, "revision": recipe.draft.revision} if recipe.draft else None
     return {
-        "draft": {"model": recipe.draft.model, "revision": recipe.draft.revision},
+        "draft": None if wanted.head else trained,
         "target": {"model": recipe.target.model, "revision": recipe.target.revision},
         "learned": {
             "answers": len(answers.learned),
@@ -148,11 +162,11 @@ def as_json(result: Distilled, wanted: Wanted) -> dict[str, Any]:
             "tokens": sum(len(answer.tokens) for answer in answers.held_out),
         },
         "left_out": answers.left_out,
-        "settings": asdict(wanted.settings),
+        "settings": _settings(wanted),
         "max_tokens": wanted.max_tokens,
         "temperature": wanted.temperature,
         "loss": {"steps": len(points), "first": points[0].loss, "last": points[-1].loss},
-        "num_draft_tokens": result.pair.num_draft_tokens,
+        "num_draft_tokens": result.num_draft_tokens,
         "acceptance": {
             "before": _acceptance(result.before),
             "after": _acceptance(result.after),

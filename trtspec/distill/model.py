@@ -14,6 +14,8 @@ from trtspec.models.tensors import INDEX
 from trtspec.plan.facts import TOKENIZER_FILES
 
 if TYPE_CHECKING:
+    import torch
+    from torch.nn import Module
     from transformers import PreTrainedModel
 
 _CONFIGS = ("config.json", "generation_config.json", INDEX, *TOKENIZER_FILES)
@@ -29,17 +31,13 @@ def check_trainable(source: Source) -> None:
         raise ModelError(source.folder, f"{found}, and cannot be trained", repair)
 
 
-def load(source: Source) -> PreTrainedModel:
-    """Loads the model in float32, from safetensors alone and without running code that comes with it.
-
-    Steps as small as these would be lost in the weights' own dtype.
-    """
-    import torch
+def load(source: Source, dtype: torch.dtype) -> PreTrainedModel:
+    """Loads the model in a dtype, from safetensors alone and without running code that comes with it."""
     from transformers import AutoModelForCausalLM
 
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         source.folder,
-        dtype=torch.float32,
+        dtype=dtype,
         use_safetensors=True,
         trust_remote_code=False,
         local_files_only=True,
@@ -48,7 +46,7 @@ def load(source: Source) -> PreTrainedModel:
     return model
 
 
-def write(model: PreTrainedModel, source: Source, folder: Path) -> None:
+def write(model: Module, source: Source, folder: Path) -> None:
     """Writes the model into a new folder, with the files, tensors and dtypes of the model that it was.
 
     Configs, tokenizer and licence are copied.
@@ -87,7 +85,7 @@ def chat_template(source: Source) -> Callable[[str], str]:
     return render
 
 
-def _write_weights(model: PreTrainedModel, source: Source, folder: Path) -> None:
+def _write_weights(model: Module, source: Source, folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     trained = model.state_dict()

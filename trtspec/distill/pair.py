@@ -21,11 +21,11 @@ from trtspec.serving.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The draft with its weights, and of the target what its tokenizer and its configuration say."""
+    """A target, and the draft that is trained; None where a head is, for which the target has its weights."""
 
     loaded: LoadedRecipe
     target: Source
-    draft: Source
+    draft: Source | None
     tokenizer: Tokenizer
 
     @property
@@ -36,9 +36,17 @@ class Pair:
 
     @property
     def max_seq_len(self) -> int:
-        """The longest prompt and answer in tokens that both models were made for and the recipe serves."""
-        own = min(self.target.max_position, self.draft.max_position)
+        """The longest prompt and answer in tokens that the models were made for and the recipe serves."""
+        own = min(model.max_position for model in (self.target, self.draft) if model)
         return min(own, self.loaded.recipe.engine.max_seq_len or own)
+
+
+def read_target(loaded: LoadedRecipe, watch: Progress) -> Pair:
+    """Reads the target, with its weights, for which a head is trained."""
+    model = loaded.recipe.target
+    location = loaded.model_location(model)
+    folder = location if isinstance(location, Path) else fetch(location, model.revision, watch)
+    return _pair(loaded, read_member(folder).source, None)
 
 
 def read_pair(loaded: LoadedRecipe, watch: Progress) -> Pair:
@@ -57,9 +65,13 @@ def read_pair(loaded: LoadedRecipe, watch: Progress) -> Pair:
     target, draft = read_member(folders[Role.TARGET]), read_member(folders[Role.DRAFT])
     refuse(str(loaded.path), compare(target, draft, loaded.recipe.engine.max_seq_len))
     check_trainable(draft.source)
+    return _pair(loaded, target.source, draft.source)
+
+
+def _pair(loaded: LoadedRecipe, target: Source, draft: Source | None) -> Pair:
     try:
-        tokenizer = Tokenizer.load(target.source.folder)
+        tokenizer = Tokenizer.load(target.folder)
     except TokenizerError as error:
         raise EngineError(error.path, error.problem) from error
-    tokenizer.end_ids = target.source.end_ids or tokenizer.end_ids
-    return Pair(loaded, target.source, draft.source, tokenizer)
+    tokenizer.end_ids = target.end_ids or tokenizer.end_ids
+    return Pair(loaded, target, draft, tokenizer)

@@ -1,4 +1,4 @@
-"""Trains a draft with transformers' Trainer, and goes on where an earlier run was killed."""
+"""Trains a draft or a head with transformers' Trainer, and goes on where an earlier run was killed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import Dataset
 from transformers import (
-    PreTrainedModel,
     PrinterCallback,
     Trainer,
     TrainerCallback,
@@ -36,14 +36,14 @@ def num_steps(examples: int, settings: Settings) -> int:
 
 
 def train(
-    model: PreTrainedModel,
+    model: nn.Module,
     examples: Sequence[Example],
     settings: Settings,
     folder: Path,
     checkpoints: Checkpoints,
     advance: Advance,
 ) -> list[Point]:
-    """Trains the model, float32, on the answers of the examples; returns the loss of each step.
+    """Trains a model, float32, on the answers of the examples; returns the loss of each step.
 
     `folder` keeps the checkpoints, and the loss in `loss.jsonl`.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtspec.distill.deployment import Deployment
+from trtspec.distill.heads.settings import HeadSettings
 from trtspec.distill.settings import Settings
 
 
@@ -16,7 +17,8 @@ class Wanted:
     Either `workload` names prompts that the target answers, at a `deployment` or here; or `answers` is a file
     of answers that it gave. `held_out` is of the same kind and is not learned; without it a share of the
     others is kept. `chat` wraps prompts that are text in the target's chat template. An answer has at most
-    `max_tokens`, unless its prompt says how many, and is greedy with `temperature` 0.
+    `max_tokens`, unless its prompt says how many, and is greedy with `temperature` 0. With a `head` a new one
+    is trained for the target instead of the recipe's draft.
     """
 
     recipe: Path
@@ -30,3 +32,9 @@ class Wanted:
     max_tokens: int = 256
     temperature: float = 0.0
     settings: Settings = field(default_factory=Settings)
+    head: HeadSettings | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the new draft, or the new head, will be."""
+        return self.output / (self.head.method if self.head else "draft")

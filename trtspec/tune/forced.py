@@ -20,6 +20,16 @@ ROWS = 256
 _SLOT = 1
 
 
+def chosen_of(logits: torch.Tensor, answer: Answer, place: int) -> list[int]:
+    """Returns the tokens that rows of logits choose for an answer's tokens, the first of which is `place`.
+
+    With sampling they are drawn with the numbers that the answer was drawn with.
+    """
+    sampling, after = answer.sampling, list(answer.tokens[place : place + len(logits) - 1])
+    number = (sampling.seed or 0) + place
+    return choose(logits, [TokenChoice(sampling, number, place, None, lambda _: [], after)])
+
+
 class Forced:
     """A draft engine of the torch backend, asked for what it would say if the text before were the answer's.
 
@@ -49,15 +59,9 @@ class Forced:
             wanted = [row for row in range(len(rows)) if start + row >= first]
             logits = self._model.forward(rows, [Span(_SLOT, start, len(rows))], wanted)
             if wanted:
-                chosen += self._choose(logits, answer, len(chosen), text[first + 1 :])
+                chosen += chosen_of(logits, answer, len(chosen))
         self._cache.drop(_SLOT)
         return [SILENCE if self._ends_draft(token) else token for token in chosen]
-
-    def _choose(self, logits: torch.Tensor, answer: Answer, done: int, said: list[int]) -> list[int]:
-        sampling = answer.sampling
-        after = said[done : done + len(logits) - 1]
-        number = (sampling.seed or 0) + done
-        return choose(logits, [TokenChoice(sampling, number, done, None, lambda _: [], after)])
 
     def _ends_draft(self, token: int) -> bool:
         return token >= self._vocab_size or token in self._ends

@@ -49,8 +49,13 @@ class Replay:
     alone: int = 0
 
 
-def replay(answer: Answer, drafting: Drafting, choices: Choices | None, length: int) -> Replay:
-    """Returns what comes of an answer with K = `length`; `choices` are those of the draft, if any."""
+def replay(answer: Answer, drafting: Drafting, choices: Sequence[Choices] | None, length: int) -> Replay:
+    """Returns what comes of an answer with K = `length`.
+
+    `choices` are those of the draft, if any: entry i has what it would say as token i of a round, and a round
+    has no more tokens than there are entries. A draft model, which reads the text alone, says the same as
+    each of them; a head goes on with states of its own, and does not.
+    """
     text, said = Text(answer.prompt), [*answer.tokens, *([_END] if answer.stopped else [])]
     drafter = _source(said, len(text), drafting, choices).drafter(text, "")
     found, done = Replay(), 0
@@ -71,7 +76,9 @@ def replay(answer: Answer, drafting: Drafting, choices: Choices | None, length: 
     return found
 
 
-def _source(said: list[int], begin: int, drafting: Drafting, choices: Choices | None) -> DraftSource:
+def _source(
+    said: list[int], begin: int, drafting: Drafting, choices: Sequence[Choices] | None
+) -> DraftSource:
     lookup = LookupSource(**drafting.options) if drafting.options else None
     if choices is None:
         assert lookup is not None
@@ -93,7 +100,7 @@ def _at_once(proposal: Coroutine[Any, Any, list[int]]) -> list[int]:
 class _ToldSource:
     """Stands for the draft engine, whose choices are known."""
 
-    def __init__(self, said: list[int], begin: int, choices: Choices) -> None:
+    def __init__(self, said: list[int], begin: int, choices: Sequence[Choices]) -> None:
         self._said, self._begin, self._choices = said, begin, choices
 
     def drafter(self, text: Text, tenant: str = "") -> _ToldDrafter:
@@ -109,23 +116,25 @@ class _ToldDrafter:
     pause = 32
     silence = "draft_at_rest"
 
-    def __init__(self, said: list[int], text: Text, begin: int, choices: Choices) -> None:
+    def __init__(self, said: list[int], text: Text, begin: int, choices: Sequence[Choices]) -> None:
         self._said, self._text, self._begin, self._choices = said, text, begin, choices
 
     def offer(self) -> Offer:
-        is_known = len(self._text) - self._begin < len(self._choices)
+        is_known = len(self._text) - self._begin < len(self._choices[0])
         return Offer(ENGINE, len(self._text) if is_known else 0)
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
         draft: list[int] = []
-        place = len(self._text) - self._begin
-        for choice, wanted in zip(self._choices[place:], self._said[place:], strict=False):
-            if len(draft) == request.max_tokens or choice == SILENCE:
-                return draft
-            draft.append(choice)
-            if choice != wanted:  # What it says behind a wrong token is unknown, and nobody's loss.
+        begun, most = len(self._text) - self._begin, min(request.max_tokens, len(self._choices))
+        for place, known in enumerate(self._choices[:most], begun):
+            if place >= min(len(known), len(self._said)):
                 break
-        return draft + [SILENCE] * (request.max_tokens - len(draft))
+            if known[place] == SILENCE:
+                return draft
+            draft.append(known[place])
+            if known[place] != self._said[place]:
+                break  # What it says behind a wrong token is unknown, and nobody's loss.
+        return draft + [SILENCE] * (most - len(draft))
 
     def end(self) -> None:
         """Keeps nothing."""

@@ -68,7 +68,10 @@ class Tuner:
                 pairs = list(zip(answers, told, strict=True))
                 lengths = range(1, self._longest + 1)
                 return {
-                    length: [replay(answer, drafting, own, length) for answer, own in pairs]
+                    length: [
+                        replay(answer, drafting, None if own is None else [own] * length, length)
+                        for answer, own in pairs
+                    ]
                     for length in lengths
                 }
 

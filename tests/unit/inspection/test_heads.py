@@ -100,7 +100,7 @@ def test_the_draft_of_a_recipe(recipe: Callable[[str], Path]) -> None:
     assert report.head
     assert report.head.method == "eagle3"
     result = RUN.invoke(app, ["check", str(recipe("eagle3"))])
-    assert "draft: a head, eagle3, speculators's format" in result.stdout
+    assert "draft: a head, eagle3, speculators format" in result.stdout
     assert "the pair fits" in result.stdout
 
 

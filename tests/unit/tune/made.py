@@ -45,7 +45,7 @@ class Drafting:
         ]
         return {
             length: [
-                replay(answer, DRAFT_MODEL, choices, length)
+                replay(answer, DRAFT_MODEL, [choices] * length, length)
                 for answer, choices in zip(asked, told, strict=True)
             ]
             for length in range(1, LONGEST + 1)

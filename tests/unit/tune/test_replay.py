@@ -85,7 +85,9 @@ def pair(build: Path) -> Iterator[Pair]:
 def counts(answer: Answer, pair: Pair, drafting: Drafting, length: int) -> dict[str, SpeculationCounts]:
     choices = pair.forced.choices(answer) if drafting.kind != "ngram" else None
     found: dict[str, SpeculationCounts] = {}
-    for round, count in replay(answer, drafting, choices, length).rounds.items():
+    for round, count in replay(
+        answer, drafting, choices if choices is None else [choices] * length, length
+    ).rounds.items():
         for _ in range(count if round.length else 0):
             found.setdefault(round.origin, SpeculationCounts()).record(round.length, round.accepted)
     return found
