@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def taught(tmp_path: Path, llama_folder: Callable[..., Path]) -> Wanted:
     model.save_pretrained(folder)
     dice = torch.Generator().manual_seed(0)
     prompts = torch.randint(10, 250, (80, PROMPT), generator=dice)
-    said = model.generate(prompts, max_new_tokens=ANSWER, do_sample=False, eos_token_id=None)
+    said: Any = model.generate(prompts, max_new_tokens=ANSWER, do_sample=False, eos_token_id=None)
     answers = [
         Recorded(str(n), prompt_token_ids=tuple(row[:PROMPT]), answer_token_ids=tuple(row[PROMPT:]))
         for n, row in enumerate(said.tolist())

@@ -89,7 +89,7 @@ class Eagle3(nn.Module):
     def __init__(self, config: LlamaConfig, aux_layers: tuple[int, ...], known: Tensor | None) -> None:
         super().__init__()
         hidden, count = config.hidden_size, config.vocab_size if known is None else len(known)
-        self._aux_layers, self._known = aux_layers, known
+        self._aux_layers, self.known = aux_layers, known
         self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
         self.embed_tokens.weight.requires_grad_(False)
         self.fc = nn.Linear(len(aux_layers) * hidden, hidden, bias=False)
@@ -107,7 +107,7 @@ class Eagle3(nn.Module):
     def begin(self, embedding: Tensor, head: Tensor) -> None:
         """Begins with the target's embedding, which stays, and its rows of logits."""
         self.embed_tokens.weight.copy_(embedding)
-        self.lm_head.weight.copy_(head if self._known is None else head[self._known])
+        self.lm_head.weight.copy_(head if self.known is None else head[self.known])
 
     def forward(self, taught: Taught, token_ids: Tensor, depth: int) -> Iterator[Tensor]:
         """Yields the logits of so many tokens of each round, `[texts, length, own vocabulary]` each.
@@ -133,8 +133,8 @@ class Eagle3(nn.Module):
         for done, logits in enumerate(self(taught, token_ids, depth)):
             wanted, own = taught.logits[:, 1 + done : -1], logits[:, : -2 - done]
             counts = labels[:, 2 + done :] != IGNORED
-            if self._known is not None:
-                known = self._known.to(logits.device)
+            if self.known is not None:
+                known = self.known.to(logits.device)
                 wanted, counts = wanted[..., known], counts & torch.isin(first[:, 1 + done : -1], known)
             crossed = -(F.softmax(wanted, -1) * F.log_softmax(own.float(), -1)).sum(-1)
             total = total + DECAY**done * (crossed * counts).sum() / counts.sum().clamp(min=1)
