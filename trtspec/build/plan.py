@@ -21,7 +21,6 @@ from trtspec.progress import Progress
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe, load
 from trtspec.recipe.releases import release_of
-from trtspec.recipe.support import ENGINES
 from trtspec.roles import Role
 from trtspec.run.digests import FileDigests
 from trtspec.run.records import FOLDER, has_records, pending
@@ -76,9 +75,9 @@ def make_plan(
     loaded = load(recipe)
     output = build_folder(loaded, flags, os.environ)
     digests = digests or FileDigests(output / FOLDER / "digests.json", watch)
-    # What is installed here says nothing of a server of others, whose release may be none of TensorRT-LLM's.
-    of_engines = backend_of(loaded, flags, os.environ) in ENGINES
-    host = find_host(release_of(loaded.recipe.engine.release if of_engines else None), container=container)
+    # The release of a recipe may be one of a server of others.
+    is_trtllm = backend_of(loaded, flags, os.environ) == "tensorrt_llm"
+    host = find_host(release_of(loaded.recipe.engine.release if is_trtllm else None), container=container)
     known = digests if to_run or store or has_records(output) else None
     weights: set[Role] = set()
     while True:

@@ -274,6 +274,16 @@ def test_a_laptop_needs_no_gpu(machine: GpuMachine, doctor: Callable[..., Any]) 
     assert findings["Triton (wheel)"]["severity"] == "ok"
 
 
+def test_a_server_of_others_may_be_elsewhere(doctor: Callable[..., Any]) -> None:
+    found = doctor(engine="{backend: vllm}")
+    assert missing(found) == []
+    assert "TensorRT-LLM" not in found
+    assert found["GPU"]["severity"] == "ok"
+    assert "none beside trtspec" in found["vllm"]["problem"]
+    assert "the image vllm/vllm-openai:v0.33.0" in found["vllm"]["repair"]
+    assert found["docker"]["severity"] == "ok"
+
+
 def test_models_that_cannot_be_had(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", "/nowhere")
     monkeypatch.setattr(
