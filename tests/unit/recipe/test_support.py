@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -28,3 +30,36 @@ def test_the_default_release_of_a_server_is_the_newest(backend: str) -> None:
     newest = max(releases, key=lambda release: [int(number) for number in release.version.split(".")])
     assert release_of(backend, None) is newest
     assert all(release.version in release.image for release in releases)
+
+
+README = Path(__file__).parents[3] / "README.md"
+BEGIN, END = "<!-- methods: written by tests/unit/recipe/test_support.py -->", "<!-- /methods -->"
+
+
+def table() -> str:
+    """The table of methods and backends as Markdown, with its reasons below, each of them once."""
+    notes: dict[tuple[str, str], int] = {}
+    lines = [
+        f"| method | {' | '.join(f'`{name}`' for name in BACKENDS)} |",
+        "|---" * (len(BACKENDS) + 1) + "|",
+    ]
+    for method, cells in SUPPORT.items():
+        shown = []
+        for backend in BACKENDS:
+            cell = cells[backend]
+            note = (cell.reason, cell.source) if cell else None
+            shown.append(f"no ({notes.setdefault(note, len(notes) + 1)})" if note else "yes")
+        lines.append(f"| `{method}` | {' | '.join(shown)} |")
+    reasons = [f"{number}. {reason} ({source})" for (reason, source), number in notes.items()]
+    return "\n".join([*lines, "", *reasons])
+
+
+def test_the_readme_has_the_table() -> None:
+    """UPDATE_GOLDEN=1 writes it anew."""
+    text = README.read_text()
+    before, rest = text.split(BEGIN)
+    found, after = rest.split(END)
+    if os.environ.get("UPDATE_GOLDEN"):
+        found = f"\n{table()}\n"
+        README.write_text(f"{before}{BEGIN}{found}{END}{after}")
+    assert found == f"\n{table()}\n"
