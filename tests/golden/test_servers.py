@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.heads import write_head
+from tests.unit.inspection.test_heads import TARGET
 from trtspec.build.plan import make_plan
 from trtspec.errors import RecipeError
 from trtspec.progress import no_progress
@@ -33,10 +35,19 @@ target: {model: ./target, dtype: float16}
 speculation: {method: {kind: ngram, prompt_lookup_max: 5}, max_draft_len: 6}
 hardware: {gpu: l4}
 """
-STORED = """
-name: stored
+USUAL = """
+name: usual
 target: {model: ./target}
 draft: {model: ./draft}
+hardware: {gpu: h100}
+"""
+
+
+HEAD = """
+name: head
+target: {model: ./target}
+draft: {model: ./head}
+speculation: {method: eagle3, num_draft_tokens: 5}
 hardware: {gpu: h100}
 """
 
@@ -71,10 +82,20 @@ def test_models_of_the_hub(name: str) -> None:
     golden(name, "\n\n".join(shown(recipe, backend).strip() for backend in SERVERS) + "\n")
 
 
-@pytest.mark.parametrize(("name", "recipe"), [("pair", PAIR), ("lookup", LOOKUP), ("stored", STORED)])
+@pytest.mark.parametrize(("name", "recipe"), [("pair", PAIR), ("lookup", LOOKUP), ("usual", USUAL)])
 def test_models_in_folders(llama_folder: Callable[..., Path], tmp_path: Path, name: str, recipe: str) -> None:
     llama_folder("target", hidden_size=64)
     llama_folder("draft", num_hidden_layers=1)
     (tmp_path / "recipe.yaml").write_text(recipe)
     output = "\n\n".join(shown(tmp_path / "recipe.yaml", backend).strip() for backend in SERVERS) + "\n"
     golden(name, output.replace(str(tmp_path), "/models"))
+
+
+def test_a_head(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    llama_folder("target", **TARGET)
+    write_head(tmp_path / "head", "speculators")
+    recipe, found = tmp_path / "recipe.yaml", []
+    for backend in SERVERS:
+        recipe.write_text(f"{HEAD}engine: {{backend: {backend}}}\n")
+        found.append(shown(recipe, backend).strip())
+    golden("head", "\n\n".join(found).replace(str(tmp_path), "/models") + "\n")

@@ -12,9 +12,11 @@ from trtspec.checkpoint.calibrate.dataset import find_dataset
 from trtspec.digest import digest_of
 from trtspec.machine.host import Host
 from trtspec.models.headers_only import digests_of_weights, fetch_headers
+from trtspec.models.heads.head import HEADS
+from trtspec.models.heads.reading import read_head
 from trtspec.models.hub import fetch
 from trtspec.models.source import read_source
-from trtspec.plan.facts import TOKENIZER_FILES, DatasetFacts, Facts, ModelFacts
+from trtspec.plan.facts import TOKENIZER_FILES, DatasetFacts, Facts, HeadFacts, ModelFacts
 from trtspec.progress import Progress
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Model
@@ -33,11 +35,25 @@ def gather(
     no file of a model is hashed, and the facts do not tell whether a step is done. Raises ModelError,
     TensorError or DatasetError for what cannot be read, and UnavailableError for a disk without room.
     """
+    has_head = loaded.recipe.speculation.method.kind in HEADS
     models = {
         role: _model(loaded, model, digests, fetch if role in weights else fetch_headers, watch)
         for role, model in loaded.recipe.models.items()
+        if role is Role.TARGET or not has_head
     }
-    return Facts(models, host, _serving_code())
+    draft = loaded.recipe.draft
+    head = _head(loaded, draft, digests, watch) if draft and has_head else None
+    return Facts(models, host, _serving_code(), head)
+
+
+def _head(loaded: LoadedRecipe, draft: Model, digests: FileDigests | None, watch: Progress) -> HeadFacts:
+    """Reads a head, which is downloaded whole: its mapping of the vocabulary is among its weights."""
+    location = loaded.model_location(draft)
+    folder = location if isinstance(location, Path) else fetch(location, draft.revision, watch)
+    head = read_head(folder)
+    files = (folder / "config.json", *sorted(folder.glob("*.safetensors")))
+    found = {file.name: digests.of(file) for file in files} if digests else None
+    return HeadFacts(draft.model, None if folder == location else folder.name, head, found)
 
 
 def _model(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trtspec.checkpoint.calibrate.dataset import Dataset
 from trtspec.machine.host import Host
+from trtspec.models.heads.head import Head
 from trtspec.models.source import Source
 from trtspec.roles import Role
 
@@ -43,15 +44,32 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadFacts:
+    """A draft that is a head of its target; the names are those of `ModelFacts`."""
+
+    name: str
+    revision: str | None
+    head: Head
+    digests: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What planning depends on beside the recipe.
 
-    `serving_code` is the digest of the code that a model repository carries.
+    `models` lacks a draft that is a head. `serving_code` is the digest of the code that a model repository
+    carries.
     """
 
     models: Mapping[Role, ModelFacts]
     host: Host
     serving_code: str
+    head: HeadFacts | None = None
+
+    @property
+    def all_models(self) -> Mapping[Role, ModelFacts | HeadFacts]:
+        """The models, and the head if there is one."""
+        return {**self.models, Role.DRAFT: self.head} if self.head else self.models
 
     @property
     def target(self) -> ModelFacts:

@@ -53,6 +53,8 @@ def resolve(
     backend = choose("engine.backend", recipe.backend, suits)
     if backend in SERVERS:
         return resolve_server(choose, facts, output, backend)
+    if facts.head:
+        raise choose.error("draft.model", "no engine is built of a head yet", "write engine.backend: vllm")
     release = None
     if backend == "tensorrt_llm":
         if recipe.hardware.gpu == gpus.NONE:

@@ -12,7 +12,7 @@ from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.source import Source
 from trtspec.plan.choices import Choice, Chooser
-from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.facts import Facts, HeadFacts, ModelFacts
 from trtspec.plan.memory import kv_of_layer
 from trtspec.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
 from trtspec.plan.resolved import EnginePlan, Resolved
@@ -31,6 +31,7 @@ _CPU_BLOCK = 128  # tokens of a block of vLLM's KV cache on a CPU (`CpuPlatform`
 def resolve_server(choose: Chooser, facts: Facts, output: Path, backend: str) -> Resolved:
     """Returns the recipe with every default filled in, and how the server is started.
 
+    A head is none of the engines: what it takes of memory and time is not in the plan.
     Raises RecipeError for what the recipe asks for and the server cannot do with these models.
     """
     loaded, recipe = choose.loaded, choose.loaded.recipe
@@ -50,6 +51,9 @@ def resolve_server(choose: Chooser, facts: Facts, output: Path, backend: str) ->
         choose(f"speculation.method.{name}", value, "what is usual")
     name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     places = {role: _served(choose, role, engine) for role, engine in engines.items()}
+    if facts.head:
+        _check_pinned(choose, backend, facts.head)
+        places[Role.DRAFT] = ServedModel(_place(choose, Role.DRAFT), facts.head.revision)
     launch = LAUNCHES[backend](
         Wanted(
             release=server_releases.release_of(backend, version),
@@ -120,16 +124,20 @@ def _target(choose: Chooser, backend: str, facts: ModelFacts, options: BuildOpti
 
 def _draft(choose: Chooser, backend: str, facts: ModelFacts, target: EnginePlan) -> EnginePlan:
     """Returns the plan of the draft, which a server loads like the target but for the weights' precision."""
-    if facts.revision and backend not in PINNING:
-        problem = f"{backend} takes a draft of the Hub at its latest commit, and at no other"
-        repair = f"hf download {facts.name} --revision {facts.revision} --local-dir draft, and model: ./draft"
-        raise choose.error("draft.model", problem, repair)
+    _check_pinned(choose, backend, facts)
     fp8, like = choose_fp8_weights(choose, Role.DRAFT, facts.source), target.checkpoint
     _check_quantization(choose, backend, Role.DRAFT, facts.source, fp8=fp8)
     mapping = RankMapping(like.mapping.tp_size, 1)
     _check_heads(choose, Role.DRAFT, facts.source, mapping.tp_size)
     checkpoint = ConvertOptions(like.dtype, mapping, fp8, like.fp8_kv_cache)
     return EnginePlan(facts, None, checkpoint, target.options, target.enable_chunked_context, backend)
+
+
+def _check_pinned(choose: Chooser, backend: str, draft: ModelFacts | HeadFacts) -> None:
+    if draft.revision and backend not in PINNING:
+        problem = f"{backend} takes a draft of the Hub at its latest commit, and at no other"
+        repair = f"hf download {draft.name} --revision {draft.revision} --local-dir draft, and model: ./draft"
+        raise choose.error("draft.model", problem, repair)
 
 
 def _check_quantization(choose: Chooser, backend: str, role: Role, source: Source, *, fp8: bool) -> None:
@@ -149,11 +157,13 @@ def _check_heads(choose: Chooser, role: Role, source: Source, tensor: int) -> No
 
 def _served(choose: Chooser, role: Role, engine: EnginePlan) -> ServedModel:
     """Returns where the server finds a model: on the Hub at its commit, or in its folder."""
-    model, facts = choose.loaded.recipe.models[role], engine.model
-    quantize = engine.checkpoint.fp8 and facts.source.scheme is None
-    location = choose.loaded.model_location(model)
-    place = str(location.absolute()) if isinstance(location, Path) else location
-    return ServedModel(place, facts.revision, quantize)
+    quantize = engine.checkpoint.fp8 and engine.model.source.scheme is None
+    return ServedModel(_place(choose, role), engine.model.revision, quantize)
+
+
+def _place(choose: Chooser, role: Role) -> str:
+    location = choose.loaded.model_location(choose.loaded.recipe.models[role])
+    return str(location.absolute()) if isinstance(location, Path) else location
 
 
 def _kv_bytes(engines: dict[Role, EnginePlan]) -> int:

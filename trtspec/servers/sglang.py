@@ -6,7 +6,7 @@ from trtspec.recipe.methods import Ngram
 from trtspec.servers.launch import Launch
 from trtspec.servers.wanted import Wanted, words
 
-METHODS = {"draft_model": "STANDALONE", "ngram": "NGRAM"}
+METHODS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle3": "EAGLE3", "eagle": "EAGLE"}
 """SGLang's name of each method (`SpeculativeAlgorithm` in sglang/srt/speculative/spec_info.py)."""
 _UNQUANTIZED = "unquant"
 

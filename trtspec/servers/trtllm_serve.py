@@ -15,7 +15,7 @@ from trtspec.recipe.methods import Ngram
 from trtspec.servers.launch import Launch
 from trtspec.servers.wanted import Wanted, words
 
-METHODS = {"draft_model": "DraftTarget", "ngram": "NGram"}
+METHODS = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle"}
 """The `decoding_type` of each method (`DecodingBaseConfig.from_dict`)."""
 FILE = "llm_api_options.yaml"
 
@@ -52,8 +52,8 @@ def configuration(wanted: Wanted) -> dict[str, Any]:
         "dtype": wanted.dtype,
         "enable_chunked_prefill": wanted.enable_chunked_context,
         "kv_cache_config": {"dtype": "fp8"} if wanted.fp8_kv_cache else None,
-        # Neither a draft model nor n-grams run beside the scheduler's next step.
-        "disable_overlap_scheduler": True,
+        # Of these only EAGLE-3, which is part of the target's model, is run beside the scheduler's next step.
+        "disable_overlap_scheduler": wanted.method.kind != "eagle3" or None,
         "speculative_config": speculation(wanted),
     }
     return {key: value for key, value in values.items() if value is not None}

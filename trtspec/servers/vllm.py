@@ -11,7 +11,7 @@ from typing import Any
 from trtspec.servers.launch import Launch
 from trtspec.servers.wanted import Wanted, words
 
-METHODS = {"draft_model": "draft_model", "ngram": "ngram"}
+METHODS = {name: name for name in ("draft_model", "ngram", "eagle3", "eagle")}
 """vLLM's name of each method (`SpeculativeMethod` in vllm/config/speculative.py)."""
 
 

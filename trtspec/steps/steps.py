@@ -14,6 +14,7 @@ from trtspec.servers.launch import Launch
 from trtspec.steps import (
     build,
     calibrate,
+    check_head,
     check_pair,
     convert,
     copy_tokenizer,
@@ -66,6 +67,7 @@ def make_steps(
 
 def _server_steps(resolved: Resolved, launch: Launch, facts: Facts) -> list[Step]:
     steps = [check_pair.step(resolved, facts)] if Role.DRAFT in resolved.engines else []
+    steps += [check_head.step(resolved, facts, facts.head)] if facts.head else []
     steps.append(copy_tokenizer.step(facts.target))
     steps += write_launch.steps(launch)
     steps.append(write_manifest.step(resolved, facts, steps, _NOTHING))

@@ -46,7 +46,7 @@ def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping
                 "revision": model.revision,
                 "files": dict(model.digests or {}),
             }
-            for role, model in facts.models.items()
+            for role, model in facts.all_models.items()
         },
         tools=dict(host.versions),
         gpu={key: getattr(host.gpus[0], key) for key in ("name", "sm", "driver")} if host.gpus else None,

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.fakes.heads import write_head
+from tests.unit.inspection.test_heads import TARGET
 from trtspec.cli.app import app
 from trtspec.servers.launch import read
 
@@ -120,3 +122,35 @@ def test_the_plan_shows_memory_and_what_to_expect(recipe: Path) -> None:
     assert shown["memory"]["gpu"] == "NVIDIA H100 80GB HBM3"
     assert shown["forecast"]["round_overhead"] == 0
     assert run("plan", recipe).exit_code == 0
+
+
+class TestHead:
+    """A draft that is a head of the target."""
+
+    @pytest.fixture
+    def recipe(self, tmp_path: Path, llama_folder: Callable[..., Path]) -> Path:
+        llama_folder("target", **TARGET)
+        write_head(tmp_path / "head", "speculators")
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(
+            "name: head\ntarget: {model: ./target}\ndraft: {model: ./head}\nhardware: {gpu: h100}\n"
+            "speculation: {method: eagle3}\nengine: {backend: vllm}\n"
+        )
+        return recipe
+
+    def test_it_is_checked_and_named(self, recipe: Path) -> None:
+        output = recipe.parent / "build"
+        ran = json.loads(run("build", recipe, "--output", output, "--json").stdout)["ran"]
+        assert ran == ["check head", "copy tokenizer", "write launch", "write manifest"]
+        assert json.loads(run("build", recipe, "--output", output, "--json").stdout)["ran"] == []
+        assert read(output).models == (f"{recipe.parent}/target", f"{recipe.parent}/head")
+        manifest = json.loads((output / "manifest.json").read_text())
+        assert sorted(manifest["models"]["draft"]["files"]) == ["config.json", "model.safetensors"]
+        assert run("plan", recipe).exit_code == 0
+
+    def test_one_of_another_target_is_refused(self, recipe: Path, llama_folder: Callable[..., Path]) -> None:
+        llama_folder("target", **TARGET | {"hidden_size": 32})
+        refused = run("build", recipe, "--output", recipe.parent / "build")
+        assert refused.exit_code == 1
+        assert "the head reads states of 16 numbers, the target's have 32" in str(refused.exception)
+        assert not (recipe.parent / "build/launch.json").exists()

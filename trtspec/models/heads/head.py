@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 HeadMethod = Literal["eagle3", "eagle", "medusa"]
+HEADS: tuple[HeadMethod, ...] = get_args(HeadMethod)
 Form = Literal["speculators", "specforge", "eagle", "medusa"]
 """Whose format a folder has; the last two are those of the methods' own repositories."""
 
