@@ -29,7 +29,8 @@ from trtspec.containers.engine import ContainerEngine, read_info
 from trtspec.containers.program import Program
 from trtspec.containers.surroundings import Surroundings
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_container import container, words
+from trtspec.deploy.in_container import container
+from trtspec.deploy.one_container import words
 from trtspec.machine.devices import Gpu, container_gpus
 from trtspec.progress import no_progress
 from trtspec.recipe.releases import DEFAULT, RELEASES

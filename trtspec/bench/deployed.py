@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trtspec.deploy.build import Build
 from trtspec.deploy.deployment import Deployment, patience
-from trtspec.deploy.ports import Ports
-from trtspec.deploy.server import Server
+from trtspec.deploy.foreground import Server
+from trtspec.deploy.ports import Ports, free_ports
 from trtspec.deploy.site import Here
 from trtspec.errors import StuckError
 from trtspec.openai.template import ChatTemplate
@@ -38,7 +37,7 @@ def served(build: Build, *, chat: bool, say: Callable[[str], None]) -> Iterator[
     """
     folder = build.folder.resolve()
     has_chats = chat and ChatTemplate.load(folder / "tokenizer") is not None
-    http, grpc, metrics, api = _free_ports(4)
+    http, grpc, metrics, api = free_ports(4)
     deployment = Deployment(
         name=build.recipe.name,
         build=folder,
@@ -73,10 +72,3 @@ def _ready(start: Callable[[], Server]) -> Server:
             if is_last:
                 raise
     return server
-
-
-def _free_ports(number: int) -> list[int]:
-    """Returns ports of the loopback that nobody listens to, no two of them the same."""
-    with ExitStack() as held:
-        listeners = [held.enter_context(socket.create_server((_LOOPBACK, 0))) for _ in range(number)]
-        return [listener.getsockname()[1] for listener in listeners]

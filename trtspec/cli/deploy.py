@@ -6,16 +6,21 @@ import os
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from trtspec.errors import UnavailableError
 from trtspec.terminal.cluster import ContextOption, NamespaceOption
-from trtspec.terminal.options import ApiKeysOption, DryRunOption, OutputOption, RecipeArgument
+from trtspec.terminal.options import ApiKeysOption, DryRunOption, OutputOption, PythonOption, RecipeArgument
 from trtspec.terminal.output import out
 
+if TYPE_CHECKING:
+    from trtspec.servers.launch import Launch
+
 _INTERRUPTED = 130
+_ONLY_ENGINES = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
+_ONLY_SERVERS = ("python", "plain")
 LogFormat = Literal["text", "json"]
 LogPlace = Literal["build", "stdout"]
 
@@ -23,6 +28,7 @@ EXAMPLES = (
     "trtspec deploy recipe.yaml",
     "trtspec deploy recipe.yaml --http-port 9000 --grpc-port 9001",
     "trtspec deploy recipe.yaml --container --detach",
+    "trtspec deploy recipe.yaml --python .venv-vllm/bin/python    # engine.backend: vllm",
     "trtspec deploy recipe.yaml --kubernetes --store s3://engines/llama",
     "trtspec deploy status",
     "trtspec deploy stop",
@@ -81,16 +87,23 @@ def deploy(
         list[str] | None,
         typer.Option(metavar="OPTION", help="An option of Triton's tracing; may be given often."),
     ] = None,
+    python: PythonOption = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Of vLLM, SGLang, trtllm-serve: the same server without drafts.")
+    ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
-            min=1, help="Seconds that loading the engines may take.", show_default="300, and 5 for each GB"
+            min=1,
+            help="Seconds that loading may take.",
+            show_default="300, and 5 for each GB of engines; 1800 without engines",
         ),
     ] = None,
 ) -> None:
-    """Serve a built recipe under Triton until Ctrl-C or SIGTERM.
+    """Serve a built recipe until Ctrl-C or SIGTERM.
 
-    Without --container that is the Triton of NVIDIA's image, if this is one, or what is installed here. Told
+    Engines are served under Triton, and a recipe of another engine.backend by that server itself. Without
+    --container that is what is installed here, which may be in NVIDIA's or the vendor's image. Told
     to stop, it takes in nothing more. The exit status is 0 for a server that was ready and was stopped
     so, 130 for one that was stopped before it was ready, 1 for one that ended by itself. With --restart that
     one is started again, after 1 to 30 seconds, unless five starts in a row lead to nothing; docker or podman
@@ -104,10 +117,14 @@ def deploy(
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
     from trtspec.deploy.site import Here, InContainer, Site
+    from trtspec.deploy.vendor.build import find_launch, key_of
+    from trtspec.deploy.vendor.deployment import START_S, VendorDeployment
+    from trtspec.deploy.vendor.site import VendorContainer, VendorHere
     from trtspec.kubernetes.helm import chart_values
     from trtspec.kubernetes.manifests import dump, manifests, to_yaml
     from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
+    from trtspec.servers.plain import without_drafts
     from trtspec.serving.rollout.file import ROLLOUT
     from trtspec.terminal.cluster import deploy_to
     from trtspec.terminal.kubernetes import find_values
@@ -141,41 +158,65 @@ def deploy(
             deploy_to(values, objects, cluster, timeout, force=force)
         return
     build = Build(build_folder(loaded, {"output": output}, os.environ), loaded.recipe)
-    if not build.is_there:
+    launch = find_launch(build.folder)
+    _check_options(context, launch)
+    if not (launch or build.is_there):
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(build.folder, "there is no build here", repair)
-    rollout = None if in_container else os.environ.get(ROLLOUT)
     logs = context.with_resource(TemporaryDirectory(prefix="trtspec-")) if log_to == "stdout" else None
-    deployment = Deployment(
-        name=build.recipe.name,
-        build=build.folder.resolve(),
-        model_name=build.recipe.serving.model_name,
-        ranks=build.ranks,
-        host=host,
-        ports=Ports(http_port, grpc_port, metrics_port, openai_port if openai else None),
-        start_s=timeout or patience(build.folder),
-        grace_s=grace,
-        api_keys=api_keys,
-        loads_one_by_one=build.shares_a_server,
-        json_logs=log_format == "json",
-        trace_config=tuple(trace_config or ()),
-        rollout=Path(rollout) if rollout else None,
-        logs=Path(logs) if logs else None,
-    )
+    folder = Path(logs) if logs else None
+    deployment: Deployment | VendorDeployment
+    site: Site
+    if launch:
+        deployment = VendorDeployment(
+            name=build.recipe.name,
+            build=build.folder.resolve(),
+            backend=launch.backend,
+            model_name=launch.served_model_name,
+            host=host,
+            port=openai_port,
+            start_s=timeout or START_S,
+            grace_s=grace,
+            key=key_of(launch, api_keys) if api_keys else None,
+            is_plain=plain,
+            json_logs=log_format == "json",
+            logs=folder,
+        )
+        started = without_drafts(launch) if plain else launch
+        if in_container:
+            site = VendorContainer(deployment, started, build.recipe.hardware, detach=detach)
+        else:
+            site = VendorHere(deployment, started, python)
+    else:
+        rollout = None if in_container else os.environ.get(ROLLOUT)
+        deployment = Deployment(
+            name=build.recipe.name,
+            build=build.folder.resolve(),
+            model_name=build.recipe.serving.model_name,
+            ranks=build.ranks,
+            host=host,
+            ports=Ports(http_port, grpc_port, metrics_port, openai_port if openai else None),
+            start_s=timeout or patience(build.folder),
+            grace_s=grace,
+            api_keys=api_keys,
+            loads_one_by_one=build.shares_a_server,
+            json_logs=log_format == "json",
+            trace_config=tuple(trace_config or ()),
+            rollout=Path(rollout) if rollout else None,
+            logs=folder,
+        )
+        _tell_rollout(deployment.rollout or rollout_file(deployment.build), recipe)
+        site = InContainer(deployment, build, detach=detach) if in_container else Here(deployment, build)
     if logs and deployment.json_logs and not dry_run:
         out.log_as_json()
     if not build.is_current:
         out.warning(f"{recipe} has changed since {build.folder} was built from it, which is served as it is")
-    _tell_rollout(deployment.rollout or rollout_file(deployment.build), recipe)
-    site: Site = InContainer(deployment, build, detach=detach) if in_container else Here(deployment, build)
     if dry_run:
         out.result(site.command_line())
         return
     site.prepare(out.watch)
-    if site.warning:
-        out.warning(site.warning)
-    if deployment.is_public and openai and not api_keys:
-        out.warning("whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys")
+    for warning in filter(None, (site.warning, deployment.exposure)):
+        out.warning(warning)
     talk = LogTalk(deployment, None) if logs else Talk(deployment, site.left)
     following = Follower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
     try:
@@ -187,6 +228,22 @@ def deploy(
         raise typer.Exit(_INTERRUPTED) from None
     if not site.left:
         out.status("stopped")
+
+
+def _check_options(context: typer.Context, launch: Launch | None) -> None:
+    """Refuses options of the command line that what serves the build does not have."""
+    refused = _ONLY_ENGINES if launch else _ONLY_SERVERS
+    sources = {name: context.get_parameter_source(name) for name in refused}
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    if given and launch:
+        problem = f"{launch.backend} serves OpenAI's API and nothing else: --openai-port, --host"
+        raise typer.BadParameter(problem, param_hint=_option(given[0]))
+    if given:
+        raise typer.BadParameter("the build has engines, which Triton serves", param_hint=_option(given[0]))
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _check_docker() -> None:

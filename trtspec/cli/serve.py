@@ -36,7 +36,7 @@ def serve(
     That one serves a model of trtspec; this runs until Ctrl-C or SIGTERM. The folder of the tokenizer is
     in the build directory; without it there is no chat template, and prompts alone are answered.
     """
-    from trtspec.deploy.deployment import in_url, is_loopback
+    from trtspec.deploy.addresses import in_url, is_loopback
     from trtspec.deploy.openai import check_keys
     from trtspec.deploy.ports import listen
     from trtspec.errors import ModelError

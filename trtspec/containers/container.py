@@ -44,7 +44,8 @@ class Container:
     """A container that runs `command` in `image`, with `folder` as working directory, as this user.
 
     `gpus` are the names by which the engine knows them; it is empty for no GPU. `publish` has the values of
-    the option of this name, "host:port:port".
+    the option of this name, "host:port:port". `secrets` names variables that get the values that they have
+    where the line is run, which none of its words shows. `entrypoint` stands in place of the image's own.
     """
 
     image: str
@@ -57,6 +58,8 @@ class Container:
     labels: Mapping[str, str] = field(default_factory=dict)
     publish: tuple[str, ...] = ()
     health: Health | None = None
+    secrets: tuple[str, ...] = ()
+    entrypoint: str | None = None
 
     def run(self, engine: ContainerEngine, *how: str) -> tuple[str, ...]:
         """Returns the words of the line that runs it, the program first; `how` are further options."""
@@ -84,6 +87,8 @@ class Container:
         # The image need not know this user, and Python asks for the name and the home of whoever runs it.
         for key, value in {**self.environment, "HOME": "/tmp", "USER": "trtspec"}.items():  # noqa: S108
             words += ["--env", f"{key}={value}"]
+        for name in self.secrets:
+            words += ["--env", name]
         for mount in self.mounts:
             fields = ["type=bind", f"src={mount.folder}", f"dst={mount.folder}"]
             words += ["--mount", _csv([*fields, "readonly"] if mount.read_only else fields)]
@@ -91,6 +96,8 @@ class Container:
             words += self.health.words()
         for address in self.publish:
             words += ["--publish", address]
+        if self.entrypoint is not None:
+            words += ["--entrypoint", self.entrypoint]
         return (*words, "--workdir", str(self.folder), self.image, *self.command)
 
     def _devices(self, engine: ContainerEngine) -> list[str]:

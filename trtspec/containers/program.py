@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -28,9 +28,12 @@ class Program:
     name: str
     dialect: Dialect
 
-    def run(self, *words: str) -> str:
-        """Returns the output of a command; raises `UnavailableError` when it fails."""
-        result = self._run(words)
+    def run(self, *words: str, secrets: Mapping[str, str] | None = None) -> str:
+        """Returns the output of a command; raises `UnavailableError` when it fails.
+
+        `secrets` are variables of the environment that the words name without a value.
+        """
+        result = self._run(words, secrets)
         if result.returncode:
             raise self.explained(result.stderr)
         return result.stdout
@@ -94,9 +97,12 @@ class Program:
             raise self.missing()
         return executable
 
-    def _run(self, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, words: tuple[str, ...], secrets: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(  # noqa: S603
             [self.executable(), *words],
+            env={**os.environ, **(secrets or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

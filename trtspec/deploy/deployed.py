@@ -11,9 +11,13 @@ from pathlib import Path
 from trtspec.containers.program import Program
 from trtspec.containers.state import State, find_states, remove
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_container import LABEL, ContainerProcess
+from trtspec.deploy.in_container import TritonProcess
+from trtspec.deploy.one_container import LABEL, ContainerProcess
 from trtspec.deploy.ports import Ports
 from trtspec.deploy.server import Server
+from trtspec.deploy.vendor.deployment import VendorDeployment
+from trtspec.deploy.vendor.in_container import VENDOR
+from trtspec.deploy.vendor.server import VendorServer
 
 _END_S = 10.0
 
@@ -22,7 +26,7 @@ _END_S = 10.0
 class Deployed:
     """One such server: the deployment that its container's labels describe, and the container's state."""
 
-    deployment: Deployment
+    deployment: Deployment | VendorDeployment
     state: State
 
     @property
@@ -43,8 +47,10 @@ class Deployed:
 
         It is a process of this machine, which nobody starts again when the machine was.
         """
-        port = self.deployment.ports.openai
-        return port is not None and self.state.is_running and not _listens(self.deployment.client_host, port)
+        deployment = self.deployment
+        if isinstance(deployment, VendorDeployment) or deployment.ports.openai is None:
+            return False
+        return self.state.is_running and not _listens(deployment.client_host, deployment.ports.openai)
 
 
 def find_deployed(program: Program) -> list[Deployed]:
@@ -56,14 +62,32 @@ def stop(program: Program, deployed: Deployed) -> None:
     """Ends a server when its requests have ended or their grace is over, and removes its container."""
     state, deployment = deployed.state, deployed.deployment
     if state.is_running and not state.is_restarting:
-        Server(deployment, ContainerProcess(program, state.id, state.name, deployment.grace_s)).stop()
+        _server(program, state, deployment).stop()
     remove(program, state.id)
-    if deployment.ports.openai:
+    if isinstance(deployment, Deployment) and deployment.ports.openai:
         _wait_for_end(deployment.client_host, deployment.ports.openai)
 
 
-def _deployment(state: State) -> Deployment:
+def _server(
+    program: Program, state: State, deployment: Deployment | VendorDeployment
+) -> Server | VendorServer:
+    if isinstance(deployment, VendorDeployment):
+        return VendorServer(deployment, ContainerProcess(program, state.id))
+    return Server(deployment, TritonProcess(program, state.id, state.name, deployment.grace_s))
+
+
+def _deployment(state: State) -> Deployment | VendorDeployment:
     labels = state.labels
+    if VENDOR in labels:
+        return VendorDeployment(
+            name=labels[LABEL],
+            build=Path(labels[f"{LABEL}.build"]),
+            backend=labels[VENDOR],
+            model_name=labels[f"{LABEL}.model"],
+            host=labels[f"{LABEL}.host"],
+            port=int(labels[f"{LABEL}.openai"]),
+            grace_s=float(labels[f"{LABEL}.grace"]),
+        )
     return Deployment(
         name=labels[LABEL],
         build=Path(labels[f"{LABEL}.build"]),

@@ -12,6 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trtspec.deploy.addresses import client_host, in_url, is_loopback
+from trtspec.deploy.logs import begin_log
 from trtspec.deploy.ports import Ports
 from trtspec.serving.rollout.file import ROLLOUT
 from trtspec.serving.triton.logs import LOG_FORMAT
@@ -47,16 +49,6 @@ def rollout_file(build: Path) -> Path:
     return build / "rollout.json"
 
 
-def in_url(host: str) -> str:
-    """Returns the host as URLs write it."""
-    return f"[{host}]" if ":" in host else host
-
-
-def is_loopback(host: str) -> bool:
-    """Says whether only this machine can reach what listens on the host."""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """A build directory and the addresses that its Triton listens on.
@@ -88,6 +80,11 @@ class Deployment:
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
+    def container_name(self) -> str:
+        """What its container is named after."""
+        return self.name
+
+    @property
     def repository(self) -> Path:
         return self.build / "model_repository"
 
@@ -106,10 +103,7 @@ class Deployment:
         return {"tritonserver": self.log, "openai": self.api_log}
 
     def begin_log(self) -> None:
-        """Begins an empty log; an earlier deployment's is kept beside it, since it may tell of a crash."""
-        if self.log.exists():
-            self.log.replace(self.log.with_suffix(".log.1"))
-        self.log.touch()
+        begin_log(self.log)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -125,7 +119,7 @@ class Deployment:
     @property
     def client_host(self) -> str:
         """Where a client on this machine finds the server."""
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return client_host(self.host)
 
     @property
     def url(self) -> str:
@@ -135,6 +129,35 @@ class Deployment:
     def api_url(self) -> str | None:
         """Where OpenAI's API is; None where there is none."""
         return f"http://{self.url_host}:{self.ports.openai}/v1" if self.ports.openai else None
+
+    @property
+    def exposure(self) -> str | None:
+        """What somebody should know who lets other machines reach it; None if there is nothing."""
+        if self.is_public and self.ports.openai and not self.api_keys:
+            return "whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys"
+        return None
+
+    @property
+    def software(self) -> str:
+        return "Triton"
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """What can be asked, and where."""
+        url, host = self.url, self.url_host
+        api = {"OpenAI": self.api_url} if self.api_url else {}
+        return {
+            "HTTP": f"{url}/generate  {url}/generate_stream",
+            **api,
+            "gRPC": f"{host}:{self.ports.grpc}",
+            "metrics": f"http://{host}:{self.ports.metrics}/metrics",
+        }
+
+    @property
+    def example(self) -> str:
+        """A command that asks the model."""
+        body = json.dumps({"text_input": "def fib(", "max_tokens": 64, "stream": True})
+        return f"curl -sN {self.url}/generate_stream -d '{body}'"
 
     @property
     def url_host(self) -> str:

@@ -11,14 +11,37 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from trtspec.deploy.logs import last_lines
 from trtspec.deploy.restarts import Restarts
-from trtspec.deploy.server import Server, last_lines
 from trtspec.errors import ServerError
 from trtspec.tail import Tail
 
 
 class Interrupted(Exception):
     """Raised when the user stops a server before it is ready."""
+
+
+class Server(Protocol):
+    """A server that was started and may not be ready yet."""
+
+    def is_ready(self) -> bool:
+        """Says whether it is ready.
+
+        Raises `ServerError` when it has ended, or has had all the time that it may take.
+        """
+        ...
+
+    def check_running(self) -> None:
+        """Raises `ServerError` when it has ended by itself."""
+        ...
+
+    def refuse(self, state: str) -> None:
+        """Refuses requests from now on; `state` tells clients why."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it when its requests in flight have ended, or when their grace is over."""
+        ...
 
 
 class Listener(Protocol):

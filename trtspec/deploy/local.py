@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +14,10 @@ from yarl import URL
 
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.front import Front
+from trtspec.deploy.group import Group
 from trtspec.deploy.launch import SERVER, Launch, launch
 from trtspec.deploy.openai import Doors, OpenAi
-from trtspec.deploy.ports import check_free
+from trtspec.deploy.ports import check_free, free_ports
 from trtspec.deploy.processes import has_stuck_stub
 from trtspec.deploy.server import Door, Server, check_path
 from trtspec.deploy.shared_memory import PREFIX, Regions, remove_abandoned
@@ -107,26 +104,16 @@ class _Local:
     ) -> None:
         self._deployment, self._triton, self._gpus = deployment, triton, gpus
         self._door, self._stopping, self._regions = door, stopping, regions
-        self._process: _Group | None = None
+        self._process: _Triton | None = None
 
     def start(self) -> Server:
         self.end()
-        http, metrics = _free_ports(2)
+        http, metrics = free_ports(2)
         ports = replace(self._deployment.ports, http=http, metrics=metrics)
         inside = replace(self._deployment, ports=ports)
         started = line(inside, self._triton, self._gpus, self._regions.prefix)
         environment = {**self._triton.environment(), **started.environment, STOPPING: str(self._stopping)}
-        with inside.log.open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "trtspec.deploy.die_with_parent", str(os.getpid()), *started.argv],
-                cwd=inside.build,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._process = _Group(process, self._stopping, inside.grace_s)
+        self._process = _Triton(started.argv, inside, environment, self._stopping)
         return Server(replace(inside, private_host=_LOOPBACK), self._process, self._door)
 
     def end(self) -> None:
@@ -136,34 +123,17 @@ class _Local:
         self._regions.remove()
 
 
-class _Group:
-    """A process in a session of its own, so that the terminal's Ctrl-C does not reach it."""
+class _Triton(Group):
+    """The process of a Triton, whose model is told to drain by the file `stopping`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], stopping: Path, grace_s: float) -> None:
-        self._process, self._stopping, self._grace_s = process, stopping, grace_s
-
-    def poll(self) -> int | None:
-        return self._process.poll()
+    def __init__(
+        self, command: Sequence[str], deployment: Deployment, environment: Mapping[str, str], stopping: Path
+    ) -> None:
+        super().__init__(command, deployment.build, environment, deployment.log)
+        self._stopping, self._grace_s = stopping, deployment.grace_s
 
     def is_stuck(self) -> bool:
-        return has_stuck_stub(self._process.pid)
+        return has_stuck_stub(self.pid)
 
     def drain(self) -> None:
         self._stopping.write_text(f"{self._grace_s}")
-
-    def stop(self, seconds: float) -> None:
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-
-def _free_ports(number: int) -> list[int]:
-    """Returns ports of the loopback that nobody listens to, no two of them the same."""
-    with ExitStack() as held:
-        listeners = [held.enter_context(socket.create_server((_LOOPBACK, 0))) for _ in range(number)]
-        return [listener.getsockname()[1] for listener in listeners]

@@ -17,7 +17,7 @@ from trtspec.deploy.ports import Ports, listen
 from trtspec.deploy.server import Door
 from trtspec.errors import UnavailableError
 from trtspec.openai.control import left, opened, shut
-from trtspec.openai.keys import Keys
+from trtspec.openai.keys import read_keys
 from trtspec.openai.settings import Settings
 
 _END_S = 10.0
@@ -148,10 +148,10 @@ def serve_line(deployment: Deployment) -> str:
     return shlex.join([*words, *(["--api-keys", str(deployment.api_keys)] if deployment.api_keys else [])])
 
 
-def check_keys(path: Path) -> None:
-    """Raises `UnavailableError` for a file that has no API keys."""
+def check_keys(path: Path) -> list[str]:
+    """Returns the API keys of a file; raises `UnavailableError` where it has none."""
     try:
-        Keys.load(path)
+        return read_keys(path)
     except (OSError, ValueError) as error:
         problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UnavailableError(path, problem, "write one API key a line") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
 from trtspec.errors import UnavailableError
@@ -29,6 +30,13 @@ def check_free(host: str, ports: Ports) -> None:
     finally:
         for listener in held:
             listener.close()
+
+
+def free_ports(number: int) -> list[int]:
+    """Returns ports of the loopback that nobody listens to, no two of them the same."""
+    with ExitStack() as held:
+        listeners = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [listener.getsockname()[1] for listener in listeners]
 
 
 def address_of(host: str) -> str:

@@ -19,8 +19,6 @@ from trtspec.tail import last_bytes
 
 # The time beyond the grace in which requests that still run are cancelled, and Triton ends.
 _STOP_S = 5.0
-# The bytes of which the last lines are taken.
-_LAST = 1 << 16
 # How often in a row the metrics must say that nothing runs, since they come late.
 _QUIET = 3
 
@@ -107,7 +105,7 @@ class Server:
         if deaths := _WATCHDOG.findall(said):
             model, how = deaths[0]
             raise ServerError(model, f"{how}: {cause[0]}" if cause else how, repair)
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        how = how_ended(status)
         raise ServerError("tritonserver", f"{how}: {cause[0]}" if cause else how, repair)
 
     def refuse(self, state: str) -> None:
@@ -136,6 +134,11 @@ class Server:
         return last_bytes(self._deployment.log, KEPT, self._log_begin)
 
 
+def how_ended(status: int) -> str:
+    """Returns an exit status, negative for a signal, in words."""
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
 def check_path(path: Path) -> None:
     """Raises UnavailableError for a path with characters that mean something to a shell.
 
@@ -144,9 +147,3 @@ def check_path(path: Path) -> None:
     if shlex.quote(str(path)) != str(path):
         repair = "have the build, and TRTSPEC_CACHE, in folders with plain names"
         raise UnavailableError(path, "Triton cannot serve from a path with special characters", repair)
-
-
-def last_lines(log: Path, count: int = 12) -> list[str]:
-    """Returns the end of a log, without Triton's tables."""
-    lines = last_bytes(log, _LAST).splitlines()
-    return [line for line in lines if line and line[0] not in "+|"][-count:]

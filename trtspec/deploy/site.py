@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from trtspec.containers.container import Container
-from trtspec.containers.engine import find_engine
-from trtspec.containers.images import ensure_image
-from trtspec.containers.oddities import logout
 from trtspec.deploy import in_container, local
 from trtspec.deploy.build import Build
+from trtspec.deploy.container_site import ContainerSite
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.server import Server
-from trtspec.machine.devices import container_gpus, find_gpus
+from trtspec.deploy.foreground import Server
+from trtspec.deploy.one_container import words
+from trtspec.machine.devices import find_gpus
 from trtspec.machine.runtime import image_runtime, this_runtime
 from trtspec.progress import Progress
 from trtspec.recipe.releases import release_of
@@ -78,31 +77,25 @@ class Here:
         return local.serve(self._deployment, self._triton, self._gpus)
 
 
-class InContainer:
+class InContainer(ContainerSite):
     """A container of the release's image; with `detach` it is left running."""
 
     def __init__(self, deployment: Deployment, build: Build, *, detach: bool) -> None:
-        self._deployment, self._build, self._detach = deployment, build, detach
-        self._release, self._engine = release_of(build.recipe.engine.release), find_engine()
-        hardware, known = build.recipe.hardware, self._engine.devices
-        self._gpus = container_gpus(find_gpus(), hardware.count, known) if hardware.gpu != "none" else ()
+        self._deployment, self._build = deployment, build
+        self._release = release_of(build.recipe.engine.release)
+        super().__init__(deployment, build.recipe.hardware, self._release.image, detach=detach)
         self._container = self._made_for(deployment)
-        self.left = self._container.name if detach else None
-        left = logout(self._engine) if detach and self._engine.ends_at_logout else None
-        self.warning = f"{left.problem}; {left.repair} has them stay" if left else None
 
     def command_line(self) -> str:
         hidden = self._made_for(replace(self._deployment, key=_HIDDEN))
-        return shlex.join(in_container.words(hidden, self._engine, detach=self._detach))
+        return shlex.join(words(hidden, self._engine, detach=self._detach))
 
     def prepare(self, watch: Progress) -> None:
         self._build.check(image_runtime(self._release))
-        if problem := self._engine.obstacle_to(gpus=bool(self._gpus)):
-            raise problem
-        ensure_image(self._engine.program, self._release.image, watch)
+        self._fetch(watch)
 
     def serve(self) -> AbstractContextManager[Callable[[], Server]]:
         return in_container.serve(self._deployment, self._container, self._engine, detach=self._detach)
 
     def _made_for(self, deployment: Deployment) -> Container:
-        return in_container.container(deployment, self._release.image, self._gpus)
+        return in_container.container(deployment, self._image, self._gpus)

@@ -20,15 +20,8 @@ class Keys:
 
     @classmethod
     def load(cls, path: Path) -> Keys:
-        """Reads a file with a key a line; empty lines and those that begin with # do not count.
-
-        Raises OSError and ValueError, which says what is wrong and no key.
-        """
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        keys = [line for line in lines if line and not line.startswith("#")]
-        if not keys:
-            raise ValueError("has no key")
-        return cls(keys)
+        """Reads a file as `read_keys` does, and raises what it does."""
+        return cls(read_keys(path))
 
     def tenant(self, authorization: str | None) -> str:
         """Returns a name for whoever sent this `Authorization`; empty where no keys are asked for.
@@ -46,6 +39,18 @@ class Keys:
         if not sum(hmac.compare_digest(given, known) for known in self._digests):
             raise ApiError(401, "the API key is not one of this server's", code="invalid_api_key")
         return hashlib.sha256(given).hexdigest()[:_TENANT_LENGTH]
+
+
+def read_keys(path: Path) -> list[str]:
+    """Reads a file with a key a line; empty lines and those that begin with # do not count.
+
+    Raises OSError and ValueError, which says what is wrong and no key.
+    """
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ValueError("has no key")
+    return keys
 
 
 def _digest(key: str) -> bytes:

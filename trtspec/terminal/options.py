@@ -27,6 +27,15 @@ ApiKeysOption = Annotated[
         "--api-keys", metavar="FILE", help="A file with API keys, one a line, of which clients send one."
     ),
 ]
+PythonOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--python",
+        envvar="TRTSPEC_SERVER_PYTHON",
+        metavar="PATH",
+        help="The Python that has vLLM, SGLang or TensorRT-LLM, if PATH has not its program.",
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from trtspec.containers.program import find_program
 from trtspec.deploy.deployment import UNREADY
@@ -13,35 +13,51 @@ from trtspec.log_line import as_json
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
-    from trtspec.deploy.deployment import Deployment
     from trtspec.errors import ServerError
+
+
+class Served(Protocol):
+    """A deployment, as far as a person is told of it."""
+
+    @property
+    def software(self) -> str: ...
+
+    @property
+    def model_name(self) -> str: ...
+
+    @property
+    def log(self) -> Path: ...
+
+    @property
+    def json_logs(self) -> bool: ...
+
+    @property
+    def addresses(self) -> dict[str, str]: ...
+
+    @property
+    def example(self) -> str: ...
 
 
 class Talk:
     """Prints what becomes of the server; `left` names the container that is left running, if one is."""
 
-    def __init__(self, deployment: Deployment, left: str | None) -> None:
+    def __init__(self, deployment: Served, left: str | None) -> None:
         self._deployment, self._left = deployment, left
 
     @contextmanager
     def starting(self) -> Iterator[Callable[[str], None]]:
-        with out.progress(f"starting Triton (log: {self._deployment.log})") as progress:
+        software, log = self._deployment.software, self._deployment.log
+        with out.progress(f"starting {software} (log: {log})") as progress:
             yield lambda does: progress.advance(0, does)
 
     def ready(self) -> None:
-        ports, url = self._deployment.ports, self._deployment.url
-        host = url.removeprefix("http://").rpartition(f":{ports.http}/")[0]
-        body = json.dumps({"text_input": "def fib(", "max_tokens": 64, "stream": True})
         how = f"trtspec deploy stop {self._left} stops it" if self._left else "Ctrl-C stops it"
         out.status(f"{self._deployment.model_name} is ready; {how}")
         if self._left:
             out.status(f"its log: {find_program().name} logs --follow {self._left}")
-        out.result(f"HTTP     {url}/generate  {url}/generate_stream")
-        if self._deployment.api_url:
-            out.result(f"OpenAI   {self._deployment.api_url}")
-        out.result(f"gRPC     {host}:{ports.grpc}")
-        out.result(f"metrics  http://{host}:{ports.metrics}/metrics")
-        out.result(f"curl -sN {url}/generate_stream -d '{body}'")
+        for what, where in self._deployment.addresses.items():
+            out.result(f"{what:<8} {where}")
+        out.result(self._deployment.example)
 
     def said(self, line: str) -> None:
         out.status(line)
@@ -58,7 +74,7 @@ class LogTalk(Talk):
 
     @contextmanager
     def starting(self) -> Iterator[Callable[[str], None]]:
-        out.status("starting Triton")
+        out.status(f"starting {self._deployment.software}")
         yield lambda _: None
 
     def ready(self) -> None:

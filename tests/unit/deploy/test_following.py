@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.e2e.conftest import wait_until
 from trtspec.deploy import following
 from trtspec.deploy.following import Follower
-from trtspec.deploy.server import last_lines
+from trtspec.deploy.logs import last_lines
 
 
 def test_each_line_is_passed_on_once_and_whole(tmp_path: Path) -> None:

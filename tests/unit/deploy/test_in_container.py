@@ -12,7 +12,8 @@ from trtspec.containers.dialect import PODMAN
 from trtspec.containers.engine import ContainerEngine
 from trtspec.containers.program import Program
 from trtspec.deploy.deployment import Deployment
-from trtspec.deploy.in_container import LABEL, container, serve
+from trtspec.deploy.in_container import container, serve
+from trtspec.deploy.one_container import LABEL
 from trtspec.deploy.ports import Ports
 from trtspec.errors import UnavailableError
 

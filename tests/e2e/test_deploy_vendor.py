@@ -1,0 +1,257 @@
+"""`trtspec deploy` of a build that a server of others serves, with a stand-in for vLLM's."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command_line import trtspec
+from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports
+from tests.processes import command_lines
+from trtspec.servers.launch import Launch
+
+ROOT = Path(__file__).parents[2]
+FAKE = "tests.fakes.openai_server"
+SPECULATION = '{"model": "draft", "num_speculative_tokens": 4}'
+
+
+@dataclass
+class Vendor:
+    """A `trtspec deploy` in the foreground of its own process; what it says is in the file `said`."""
+
+    process: subprocess.Popen[bytes]
+    said: Path
+    port: int
+
+    @property
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, self.said.read_text()
+        return "is ready" in self.said.read_text()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def servers(self) -> list[str]:
+        return servers(self.port)
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as response:
+            return json.load(response)
+
+    def post(self, max_tokens: int) -> Any:
+        body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": max_tokens, "stream": True}).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", body)
+        return urllib.request.urlopen(request, timeout=30)
+
+
+def servers(port: int) -> list[str]:
+    """The command lines of the server on this port, and of its engine."""
+    marks = (f"--port {port} ", f"--port={port} ")
+    lines = (" ".join(line) for _, line in command_lines())
+    return [line for line in lines if any(mark in line for mark in marks)]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Path:
+    return written(tmp_path / "build")
+
+
+def written(folder: Path, **environment: str) -> Path:
+    """A build with a launch configuration, as `trtspec build` leaves one."""
+    folder.mkdir(exist_ok=True)
+    Launch(
+        backend="vllm",
+        release="0.32.0",
+        module=FAKE,
+        program=("vllm", "serve"),
+        arguments=(
+            *("--model", str(TINY / "target"), "--served-model-name", "tiny"),
+            *("--speculative-config", SPECULATION, "--max-model-len", "512"),
+        ),
+        image="vllm/vllm-openai:v0.32.0",
+        served_model_name="tiny",
+        environment={"PYTHONPATH": str(ROOT), **environment},
+        models=(str(TINY / "target"), str(TINY / "draft")),
+    ).write(folder)
+    return folder
+
+
+@pytest.fixture
+def vendor(tmp_path: Path) -> Iterator[Callable[..., Vendor]]:
+    started: list[Vendor] = []
+
+    def start(build: Path, *options: str) -> Vendor:
+        port = free_ports()[0]
+        said = tmp_path / f"deploy-{len(started)}.log"
+        words = ["--output", str(build), "--python", sys.executable, "--openai-port", str(port)]
+        with said.open("wb") as file:
+            process = subprocess.Popen(
+                [TRTSPEC, "deploy", RECIPE, *words, *options], stdout=file, stderr=subprocess.STDOUT
+            )
+        started.append(Vendor(process, said, port))
+        return started[-1]
+
+    yield start
+    for deploy in started:
+        deploy.process.kill()
+        deploy.process.wait()
+
+
+def test_it_serves_until_it_is_told_to_stop(
+    build: Path, vendor: Callable[..., Vendor], until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    deploy = vendor(build)
+    until(lambda: deploy.is_ready, "the server ready")
+    said = deploy.said.read_text()
+    assert f"OpenAI   http://127.0.0.1:{deploy.port}/v1\n" in said
+    told = deploy.get("/told")
+    assert told["argv"] == [
+        *("--model", str(TINY / "target"), "--served-model-name", "tiny"),
+        *("--speculative-config", SPECULATION, "--max-model-len", "512"),
+        *("--shutdown-timeout", "10", "--host", "127.0.0.1", "--port", str(deploy.port)),
+    ]
+    assert told["folder"] == str(build)
+    assert "HF_TOKEN" not in told["environment"]
+    assert len(deploy.servers()) == 2
+    answer = deploy.post(100)
+    answer.readline()
+
+    deploy.process.send_signal(signal.SIGTERM)
+
+    assert answer.read().decode().count('"text"') >= 98, "a request in flight ends first"
+    assert deploy.process.wait(60) == 0
+    assert deploy.said.read_text().splitlines()[-1] == "stopped"
+    assert not deploy.servers()
+    assert "INFO loading" in (build / "vllm.log").read_text()
+    assert sorted(file.name for file in build.iterdir()) == ["launch.json", "vllm.log"]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("crashes", "vLLM: ended with status 1: the GPU has too little free memory"),
+        ("never", "vLLM: not ready after 2 s"),
+    ],
+)
+def test_one_that_does_not_become_ready(tmp_path: Path, how: str, said: str) -> None:
+    build, port = written(tmp_path / "build", FAKE_SERVER=how), free_ports()[0]
+    words = ("--python", sys.executable, "--openai-port", port, "--timeout", 2)
+    done = trtspec("deploy", RECIPE, "--output", build, *words)
+    assert done.returncode == 1
+    assert said in " ".join(done.stderr.split())
+    assert not servers(port)
+
+
+def test_one_that_dies_is_started_again(tmp_path: Path, vendor: Callable[..., Vendor], until: Until) -> None:
+    deploy = vendor(written(tmp_path / "build", FAKE_SERVER="dies"), "--restart")
+    until(lambda: deploy.is_ready, "the server ready")
+    (first, _), before = sorted(deploy.servers()), deploy.said.read_text()
+    with pytest.raises((urllib.error.URLError, ConnectionError)):
+        deploy.post(1)
+    until(lambda: deploy.said.read_text().count("is ready") == 2, "the server ready again")
+    assert "vLLM: was killed by SIGKILL" in deploy.said.read_text().removeprefix(before)
+    assert first in deploy.servers()
+    assert len(deploy.servers()) == 2, "the engine of the first one is gone"
+    assert deploy.process.poll() is None
+
+
+def test_a_killed_deploy_leaves_no_server(build: Path, vendor: Callable[..., Vendor], until: Until) -> None:
+    deploy = vendor(build)
+    until(lambda: deploy.is_ready, "the server ready")
+    deploy.process.kill()
+    until(lambda: not deploy.servers(), "the end of the server and of its engine")
+
+
+def test_one_that_does_not_end_is_killed(
+    tmp_path: Path, vendor: Callable[..., Vendor], until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy = vendor(written(tmp_path / "build", FAKE_SERVER="stays"))
+    until(lambda: deploy.is_ready, "the server ready")
+    deploy.process.send_signal(signal.SIGTERM)
+    until(lambda: "stopping" in deploy.said.read_text(), "the stop begun")
+    deploy.process.send_signal(signal.SIGTERM)
+    assert deploy.process.wait(60) == 130
+    assert not deploy.servers()
+
+
+def test_a_stop_before_it_is_ready(tmp_path: Path, vendor: Callable[..., Vendor], until: Until) -> None:
+    deploy = vendor(written(tmp_path / "build", FAKE_SERVER="never"))
+    until(lambda: len(deploy.servers()) == 2, "the server started")
+    deploy.process.send_signal(signal.SIGINT)
+    assert deploy.process.wait(60) == 130
+    assert not deploy.servers()
+
+
+def test_a_key_is_in_no_command_line(
+    build: Path, tmp_path: Path, vendor: Callable[..., Vendor], until: Until
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# of the team\nsecret-key-1\n")
+    deploy = vendor(build, "--api-keys", str(keys))
+    until(lambda: deploy.is_ready, "the server ready")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        deploy.get("/v1/models")
+    assert "secret-key-1" not in "".join(deploy.servers())
+    assert deploy.get("/told")["environment"]["VLLM_API_KEY"] == "secret-key-1"
+    shown = trtspec(
+        "deploy", RECIPE, "--output", build, "--python", sys.executable, "--api-keys", keys, "--dry-run"
+    )
+    assert 'VLLM_API_KEY="$KEY"' in shown.stdout
+    assert "secret-key-1" not in shown.stdout + shown.stderr
+
+
+def test_the_same_without_drafts(build: Path) -> None:
+    words = ("deploy", RECIPE, "--output", build, "--python", "python3", "--dry-run", "--plain")
+    shown = trtspec(*words)
+    assert shown.returncode == 0, shown.stderr
+    target = TINY / "target"
+    assert shown.stdout == (
+        f"cd {build} && PYTHONPATH={ROOT} python3 -m {FAKE} --model {target} --served-model-name tiny"
+        " --max-model-len 512 --shutdown-timeout 10 --host 127.0.0.1 --port 9000\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "status"),
+    [
+        (("--http-port", "8123"), "vllm serves OpenAI's API and nothing else", 2),
+        (("--no-openai",), "vllm serves OpenAI's API and nothing else", 2),
+        (("--python", "/no/python"), "/no/python: is no program", 1),
+        ((), "vllm: is not on PATH", 1),
+    ],
+)
+def test_what_cannot_be(
+    build: Path, tmp_path: Path, options: tuple[str, ...], said: str, status: int
+) -> None:
+    done = trtspec("deploy", RECIPE, "--output", build, *options, environment={"PATH": str(tmp_path)})
+    assert done.returncode == status
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_port_that_is_taken(build: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        words = ("--python", sys.executable, "--openai-port", port)
+        done = trtspec("deploy", RECIPE, "--output", build, *words)
+    assert done.returncode == 1
+    assert "the port is in use" in done.stderr
+    assert not (build / "vllm.log").exists()
+
+
+def test_engines_have_no_python_of_their_own(tmp_path: Path) -> None:
+    done = trtspec("deploy", RECIPE, "--output", tmp_path, "--plain")
+    assert done.returncode == 2
+    assert "the build has engines" in " ".join(done.stderr.split())

@@ -1,0 +1,113 @@
+"""A stand-in for vLLM's server: `python -m tests.fakes.openai_server OPTIONS`, and as a program `vllm serve`.
+
+It takes a few options of vLLM 0.32 and no others, has an engine's process as that has, and says of itself
+what `GET /told` asks for. `FAKE_SERVER` in its environment is how it fails: `crashes` at once, `never` is
+ready, `dies` when it is asked for a completion, `stays` when it is told to end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+HOW = os.environ.get("FAKE_SERVER", "")
+KEY = os.environ.get("VLLM_API_KEY")
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--served-model-name", required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--shutdown-timeout", type=int, default=0)
+    parser.add_argument("--speculative-config", type=json.loads)
+    parser.add_argument("--max-model-len", type=int)
+    words = sys.argv[1:]
+    return parser.parse_args(words[1:] if words[:1] == ["serve"] else words)
+
+
+class Api(BaseHTTPRequestHandler):
+    asked: argparse.Namespace
+    at_work = 0
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self.answer(503 if HOW == "never" else 200, {})
+        elif KEY and self.headers["Authorization"] != f"Bearer {KEY}" and self.path.startswith("/v1"):
+            self.answer(401, {"error": "Unauthorized"})
+        elif self.path == "/v1/models":
+            self.answer(200, {"data": [{"id": self.asked.served_model_name, "owned_by": "vllm"}]})
+        elif self.path == "/told":
+            self.answer(200, {"argv": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()})
+        else:
+            self.answer(404, {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert body["model"] == self.asked.served_model_name
+        if HOW == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        Api.at_work += 1
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for number in range(body["max_tokens"]):
+            reason = "length" if number + 1 == body["max_tokens"] else None
+            self.say({"choices": [{"text": f" {number}", "finish_reason": reason}]})
+            time.sleep(0.02)
+        self.say({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": body["max_tokens"]}})
+        self.wfile.write(b"data: [DONE]\n\n")
+        Api.at_work -= 1
+
+    def say(self, event: dict[str, Any]) -> None:
+        self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+        self.wfile.flush()
+
+    def answer(self, status: int, content: object) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def main() -> None:
+    Api.asked = options()
+    print("INFO loading", Api.asked.model, flush=True)
+    if HOW == "crashes":
+        sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    # As vLLM's engine, it does not hear of the end of the server.
+    waiting = "import time; time.sleep(600)"
+    engine = subprocess.Popen([sys.executable, "-c", waiting, f"--port={Api.asked.port}"])
+    server = ThreadingHTTPServer((Api.asked.host, Api.asked.port), Api)
+
+    def end(*_: object) -> None:
+        if HOW != "stays":
+            threading.Thread(target=drain).start()
+
+    def drain() -> None:
+        deadline = time.monotonic() + Api.asked.shutdown_timeout
+        while Api.at_work and time.monotonic() < deadline:
+            time.sleep(0.02)
+        engine.kill()
+        engine.wait()
+        server.shutdown()
+
+    signal.signal(signal.SIGTERM, end)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""Addresses of servers: who can reach a host, and how clients and URLs write it."""
+
+from __future__ import annotations
+
+
+def in_url(host: str) -> str:
+    """Returns the host as URLs write it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Says whether only this machine can reach what listens on the host."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def client_host(host: str) -> str:
+    """Returns where a client on this machine finds what listens on the host."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104

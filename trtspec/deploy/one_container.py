@@ -1,0 +1,141 @@
+"""One container of docker or podman that serves: run, followed, left, removed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtspec.containers.container import Container
+from trtspec.containers.engine import ContainerEngine
+from trtspec.containers.program import Program
+from trtspec.containers.state import find_state, remove
+from trtspec.errors import UnavailableError
+
+LABEL = "trtspec.deployment"
+"""The label of every container that serves; others begin with it."""
+
+ANY = "0.0.0.0"  # noqa: S104
+"""Where a server listens in its container, whose network is its own."""
+
+_RESTART = "on-failure:5"
+_LOOK_S = 5.0
+_LAST_WORDS_S = 2.0
+
+
+def words(made: Container, engine: ContainerEngine, *, detach: bool) -> tuple[str, ...]:
+    """Returns the words of the line that starts the container; pure.
+
+    One that will be left is started again when it fails, of which podman must know from the start.
+    """
+    restart = detach and not engine.program.dialect.restarts_later
+    return made.run(engine, "--detach", *(("--restart", _RESTART) if restart else ()))
+
+
+def published(host: str, ports: tuple[int, ...]) -> tuple[str, ...]:
+    """Returns the values of `--publish` for ports of a numeric address, each the same in the container."""
+    host = f"[{host}]" if ":" in host else host
+    return tuple(f"{host}:{port}:{port}" for port in ports)
+
+
+def remove_last(program: Program, name: str, build: Path) -> None:
+    """Removes what an earlier run has left; raises `UnavailableError` where that runs, or is not ours."""
+    state = find_state(program, name)
+    if state is None:
+        return
+    if state.is_running:
+        raise UnavailableError(name, "is running already", f"trtspec deploy stop {name}")
+    if state.labels.get(f"{LABEL}.build") != str(build):
+        raise UnavailableError(name, "a container of this name is not ours", f"{program.name} rename it")
+    remove(program, state.id)
+
+
+class ContainerProcess:
+    """The first process of a container; `follower` passes its log on, and ends with it."""
+
+    def __init__(
+        self, program: Program, container_id: str, follower: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self._program, self._id, self._follower = program, container_id, follower
+        self._next_look = 0.0
+
+    def poll(self) -> int | None:
+        """Returns its exit status, negative for a signal; None while it runs."""
+        if self._follower and self._follower.poll() is None and time.monotonic() < self._next_look:
+            return None
+        # A follower that came too late for the end of the container (podman's, to 4.3) waits for ever.
+        self._next_look = time.monotonic() + _LOOK_S
+        try:
+            state = find_state(self._program, self._id)
+        except UnavailableError:
+            # A daemon that does not answer leaves its containers running.
+            return None
+        # Podman may have started it again before it was left; how the run before ended is forgotten then.
+        is_another = bool(self._follower and state and state.restarts)
+        if state and state.is_running and not is_another:
+            return None
+        if self._follower:
+            with suppress(subprocess.TimeoutExpired):
+                self._follower.wait(_LAST_WORDS_S)
+        if state is None:
+            return -signal.SIGKILL
+        return 1 if state.is_running else state.status
+
+    def stop(self, seconds: float) -> None:
+        """Tells it to end, and waits so many seconds for that."""
+        self._program.run_if_there("stop", "-t", f"{seconds:.0f}", self._id)
+
+
+@dataclass(slots=True)
+class OneContainer:
+    """Runs at most one container at a time, whose output goes to `log` while this process runs.
+
+    `words` are those behind the program's name, and `secrets` the variables that they name without a value.
+    """
+
+    program: Program
+    words: tuple[str, ...]
+    name: str
+    build: Path
+    log: Path
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    container_id: str | None = None
+    follower: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> str:
+        """Starts the container, after removing the last one, and returns its id."""
+        self.end()
+        try:
+            self.container_id = self.program.run(*self.words, secrets=self.secrets).strip()
+        except UnavailableError:
+            # One that could not be started was made all the same.
+            with suppress(UnavailableError):
+                remove_last(self.program, self.name, self.build)
+            raise
+        with self.log.open("ab") as log:
+            self.follower = self.program.start(("logs", "--follow", self.container_id), log)
+        return self.container_id
+
+    def leave(self) -> str:
+        """Leaves the container running, started again when it fails, and returns its id."""
+        container = self._unfollowed()
+        if self.program.dialect.restarts_later:
+            self.program.run("update", "--restart", _RESTART, container)
+        return container
+
+    def end(self) -> None:
+        """Ends and removes the container, if there is one."""
+        if self.container_id:
+            remove(self.program, self._unfollowed())
+            self.container_id = None
+
+    def _unfollowed(self) -> str:
+        if self.follower:
+            self.follower.kill()
+            self.follower.wait()
+        assert self.container_id
+        return self.container_id

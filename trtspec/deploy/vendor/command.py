@@ -1,0 +1,35 @@
+"""The command line that starts somebody else's server; pure but for the search on PATH."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from trtspec.deploy.vendor.deployment import VendorDeployment
+from trtspec.errors import UnavailableError
+from trtspec.servers.launch import Launch
+
+_BUILD = "{build}"
+
+
+def options(launch: Launch, deployment: VendorDeployment, host: str) -> tuple[str, ...]:
+    """Returns the server's options, listening on `host`."""
+    drain = deployment.manners.drain_option
+    own = (argument.replace(_BUILD, str(deployment.build)) for argument in launch.arguments)
+    waits = (drain, f"{max(deployment.grace_s, 1):.0f}") if drain else ()
+    return (*own, *waits, launch.host_option, host, launch.port_option, str(deployment.port))
+
+
+def program(launch: Launch, name: str, python: Path | None) -> tuple[str, ...]:
+    """Returns what stands before the options on this machine: the module of a Python, or a program of PATH.
+
+    Raises `UnavailableError`, which calls the server `name`, where neither is there.
+    """
+    if python is not None:
+        if shutil.which(python) is None:
+            raise UnavailableError(python, "is no program", f"name the Python of {name}")
+        return (str(python), "-m", launch.module)
+    if shutil.which(launch.program[0]) is None:
+        repair = f"install {name} {launch.release} in an environment, and name its Python:"
+        raise UnavailableError(launch.program[0], "is not on PATH", f"{repair} --python PATH; or --container")
+    return launch.program

@@ -1,0 +1,137 @@
+"""A deployment of somebody else's server: vLLM's, SGLang's, trtllm-serve."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtspec.deploy.addresses import client_host, in_url, is_loopback
+from trtspec.deploy.deployment import GRACE_S
+from trtspec.servers.manners import MANNERS, Manners
+
+START_S = 1800.0
+"""The seconds that such a server may take until it is ready: it loads the models, and may compile them."""
+
+
+@dataclass(frozen=True, slots=True)
+class VendorDeployment:
+    """A build directory with a launch configuration, and the address that its server listens on.
+
+    The server is that of `backend`. It has `start_s` seconds to be ready, and requests in flight `grace_s` to
+    end in. `key` opens its API, which is open without. With `is_plain` it is started without drafts. The log
+    is in the build, if `logs` names no other folder.
+    """
+
+    name: str
+    build: Path
+    backend: str
+    model_name: str
+    host: str = "127.0.0.1"
+    port: int = 9000
+    start_s: float = START_S
+    grace_s: float = GRACE_S
+    key: str | None = field(default=None, repr=False)
+    is_plain: bool = False
+    json_logs: bool = False
+    logs: Path | None = None
+
+    @property
+    def manners(self) -> Manners:
+        return MANNERS[self.backend]
+
+    @property
+    def container_name(self) -> str:
+        """What its container is named after: one without drafts can run beside one with them."""
+        return f"{self.name}{'-plain' * self.is_plain}"
+
+    @property
+    def log(self) -> Path:
+        return (self.logs or self.build) / f"{self.backend}{'-plain' * self.is_plain}.log"
+
+    @property
+    def all_logs(self) -> dict[str, Path]:
+        """The logs by who writes them."""
+        return {self.backend: self.log}
+
+    @property
+    def is_public(self) -> bool:
+        """Whether other machines can reach it."""
+        return not is_loopback(self.host)
+
+    @property
+    def client_host(self) -> str:
+        """Where a client on this machine finds the server."""
+        return client_host(self.host)
+
+    @property
+    def url(self) -> str:
+        """Where its API is, which is OpenAI's."""
+        return f"http://{in_url(self.client_host)}:{self.port}/v1"
+
+    @property
+    def api_url(self) -> str:
+        return self.url
+
+    @property
+    def exposure(self) -> str | None:
+        """What somebody should know who lets other machines reach it; None if there is nothing.
+
+        vLLM's key guards /v1 and its like, as its page on security says.
+        """
+        if not self.is_public:
+            return None
+        if self.key:
+            return f"{self.software} asks for the key under /v1 alone; what else it serves is open"
+        keys = "; --api-keys FILE asks for a key" if self.manners.key_variable else ""
+        return f"whoever reaches {self.software} may use it{keys}"
+
+    @property
+    def software(self) -> str:
+        return self.manners.name
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """What can be asked, and where."""
+        return {"OpenAI": self.url}
+
+    @property
+    def example(self) -> str:
+        """A command that asks the model."""
+        body = {"model": self.model_name, "prompt": "def fib(", "max_tokens": 64, "stream": True}
+        kind = "-H 'Content-Type: application/json'"
+        key = '-H "Authorization: Bearer $KEY" ' if self.key else ""
+        return f"curl -sN {self.url}/completions {key}{kind} -d '{json.dumps(body)}'"
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The variables of the server that nobody else is to see."""
+        variable = self.manners.key_variable
+        return {variable: self.key} if self.key and variable else {}
+
+    def is_ready(self) -> bool:
+        """Says whether the server is well and serves the model by its name.
+
+        One that asks for an API key tells its models to nobody else, and is taken at its word.
+        """
+        with closing(http.client.HTTPConnection(self.client_host, self.port, timeout=5)) as connection:
+            try:
+                status, _ = _get(connection, "/health")
+                asked, told = _get(connection, "/v1/models") if status == 200 else (status, b"")
+                return asked == 401 or (asked == 200 and self.model_name in _names(json.loads(told)))
+            except (OSError, http.client.HTTPException, ValueError, KeyError):
+                return False
+
+
+def _get(connection: http.client.HTTPConnection, path: str) -> tuple[int, bytes]:
+    """Returns the status and the body of an answer; asks no proxies of the environment."""
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, response.read()
+
+
+def _names(models: dict[str, Any]) -> set[str]:
+    return {model["id"] for model in models["data"]}

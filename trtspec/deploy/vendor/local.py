@@ -1,0 +1,45 @@
+"""Somebody else's server on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from trtspec.deploy.environment import for_server
+from trtspec.deploy.group import Group
+from trtspec.deploy.logs import begin_log
+from trtspec.deploy.ports import listen
+from trtspec.deploy.vendor.deployment import VendorDeployment
+from trtspec.deploy.vendor.server import VendorServer
+
+
+@contextmanager
+def serve(
+    deployment: VendorDeployment, command: Sequence[str], variables: Mapping[str, str]
+) -> Iterator[Callable[[], VendorServer]]:
+    """Yields a function that starts a server, which may not be ready yet; each call first ends the last one.
+
+    It gets this process's environment without what looks like a secret, and `variables`.
+
+    The last server is ended at the end of the block, with every process that it has started. Raises
+    `UnavailableError` before anything starts when the port is taken.
+    """
+    listen(deployment.host, deployment.port, "openai").close()
+    begin_log(deployment.log)
+    running: list[Group] = []
+
+    def end() -> None:
+        while running:
+            running.pop().kill()
+
+    def start() -> VendorServer:
+        end()
+        environment = {**for_server(os.environ), **variables, **deployment.secrets}
+        running.append(Group(command, deployment.build, environment, deployment.log))
+        return VendorServer(deployment, running[0])
+
+    try:
+        yield start
+    finally:
+        end()

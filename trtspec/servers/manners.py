@@ -1,0 +1,32 @@
+"""What `deploy` must know of each server of others beside its launch configuration.
+
+Read in vLLM 0.32.0 (`entrypoints/launchers/launcher.py`, `entrypoints/serve/middleware/register.py`), SGLang
+(`srt/managers/tokenizer_manager.py`, `srt/server_args.py`) and TensorRT-LLM 1.2 (`commands/serve.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How one server is told to drain, and to ask for an API key.
+
+    `drain_option` takes the seconds that requests in flight have when the server is told to end; None where
+    it waits for them by itself. `key_variable` is the variable that has the one key of its API; None where a
+    key could only be on its command line, which every user of the machine can read, or nowhere.
+    """
+
+    name: str
+    drain_option: str | None = None
+    key_variable: str | None = None
+
+
+MANNERS: Mapping[str, Manners] = {
+    "vllm": Manners("vLLM", drain_option="--shutdown-timeout", key_variable="VLLM_API_KEY"),
+    "sglang": Manners("SGLang"),
+    "tensorrt_llm_pytorch": Manners("trtllm-serve"),
+}
+"""By the backend of a recipe."""
