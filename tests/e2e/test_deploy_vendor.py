@@ -18,6 +18,8 @@ import pytest
 
 from tests.command_line import trtspec
 from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports
+from tests.fakes.docker_daemon import DockerDaemon
+from tests.fakes.gpu_machine import GpuMachine
 from tests.processes import command_lines
 from trtspec.servers.launch import Launch
 
@@ -255,3 +257,46 @@ def test_engines_have_no_python_of_their_own(tmp_path: Path) -> None:
     done = trtspec("deploy", RECIPE, "--output", tmp_path, "--plain")
     assert done.returncode == 2
     assert "the build has engines" in " ".join(done.stderr.split())
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> Docker:
+    """A docker with vLLM's image, in which the stand-in is."""
+    machine = GpuMachine(tmp_path / "machine")
+    daemon = machine.containers("vllm/vllm-openai:v0.32.0")
+    daemon.program("vllm", f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {FAKE} "$@"\n')
+    return Docker(daemon, {**machine.environment, "HF_TOKEN": "hf_secret"})
+
+
+@dataclass
+class Docker:
+    daemon: DockerDaemon
+    environment: dict[str, str]
+
+    def trtspec(self, *words: object) -> subprocess.CompletedProcess[str]:
+        return trtspec(*words, environment=self.environment)
+
+
+def test_a_container_is_left_running_and_stopped(build: Path, tmp_path: Path, docker: Docker) -> None:
+    port, keys = free_ports()[0], tmp_path / "keys"
+    keys.write_text("secret-key-1\n")
+    options = ("--openai-port", port, "--api-keys", keys, "--grace", 2)
+    deployed = docker.trtspec("deploy", RECIPE, "--output", build, "--container", "--detach", *options)
+    assert deployed.returncode == 0, deployed.stderr
+    assert f"OpenAI   http://127.0.0.1:{port}/v1\n" in deployed.stdout
+    (run,) = docker.daemon.calls("run")
+    assert "secret-key-1" not in " ".join(run)
+    assert "HF_TOKEN" not in run, "folders are loaded, so nobody is asked on the Hub"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/told", timeout=10) as response:
+        told = json.load(response)
+    assert told["argv"][0] == "serve"
+    assert told["argv"][-4:] == ["--host", "0.0.0.0", "--port", str(port)]
+    assert told["environment"]["VLLM_API_KEY"] == "secret-key-1"
+
+    (row,) = json.loads(docker.trtspec("deploy", "status", "--json").stdout)
+    assert (row["state"], row["openai"]) == ("ready", f"http://127.0.0.1:{port}/v1")
+    assert row["openai_state"] == ""
+    stopped = docker.trtspec("deploy", "stop")
+    assert stopped.returncode == 0, stopped.stderr
+    assert docker.daemon.running() == []
+    assert not servers(port)

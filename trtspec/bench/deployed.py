@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from trtspec.deploy.build import Build
 from trtspec.deploy.deployment import Deployment, patience
 from trtspec.deploy.foreground import Server
 from trtspec.deploy.ports import Ports, free_ports
-from trtspec.deploy.site import Here
+from trtspec.deploy.site import Here, Site
+from trtspec.deploy.vendor.build import find_launch
+from trtspec.deploy.vendor.deployment import VendorDeployment
+from trtspec.deploy.vendor.site import VendorHere
 from trtspec.errors import StuckError
 from trtspec.openai.template import ChatTemplate
 from trtspec.progress import no_progress
@@ -22,42 +26,62 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Where a server is: `url` is OpenAI's API where the model has a template for chats, else Triton's."""
+    """Where a server is, and whether it can be asked for chats, for which the model has a template.
+
+    `url` is OpenAI's API, or Triton's where the model has no template.
+    """
 
     url: str
     metrics_url: str
     model_name: str
+    has_chats: bool
 
 
 @contextmanager
-def served(build: Build, *, chat: bool, say: Callable[[str], None]) -> Iterator[Served]:
+def served(build: Build, *, chat: bool, python: Path | None, say: Callable[[str], None]) -> Iterator[Served]:
     """Yields a server that is ready, and ends it with the block; `say` is told of both.
 
-    Raises what `trtspec deploy` would.
+    `python` is that of a server of others. Raises what `trtspec deploy` would.
     """
     folder = build.folder.resolve()
     has_chats = chat and ChatTemplate.load(folder / "tokenizer") is not None
+    deployment: Deployment | VendorDeployment
+    site: Site
+    if launch := find_launch(folder):
+        (port,) = free_ports(1)
+        deployment = VendorDeployment(
+            build.recipe.name, folder, launch.backend, launch.served_model_name, port=port
+        )
+        site = VendorHere(deployment, launch, build.recipe, python)
+        url, metrics_url = deployment.url, f"http://{_LOOPBACK}:{port}/metrics"
+    else:
+        deployment = _under_triton(build, folder, has_api=has_chats)
+        site = Here(deployment, build)
+        ports = deployment.ports
+        url = deployment.api_url or f"http://{_LOOPBACK}:{ports.http}"
+        metrics_url = f"http://{_LOOPBACK}:{ports.metrics}/metrics"
+    site.prepare(no_progress)
+    say(f"starting {deployment.software} (log: {deployment.log})")
+    with site.serve() as start:
+        server = _ready(start)
+        try:
+            yield Served(url, metrics_url, deployment.model_name, has_chats)
+        finally:
+            say(f"stopping {deployment.software}")
+            server.stop()
+
+
+def _under_triton(build: Build, folder: Path, *, has_api: bool) -> Deployment:
     http, grpc, metrics, api = free_ports(4)
-    deployment = Deployment(
+    return Deployment(
         name=build.recipe.name,
         build=folder,
         model_name=build.recipe.serving.model_name,
         ranks=build.ranks,
-        ports=Ports(http, grpc, metrics, api if has_chats else None),
+        ports=Ports(http, grpc, metrics, api if has_api else None),
         start_s=patience(folder),
         loads_one_by_one=build.shares_a_server,
     )
-    site = Here(deployment, build)
-    site.prepare(no_progress)
-    say(f"starting Triton (log: {deployment.log})")
-    with site.serve() as start:
-        server = _ready(start)
-        try:
-            url = deployment.api_url or f"http://{_LOOPBACK}:{http}"
-            yield Served(url, f"http://{_LOOPBACK}:{metrics}/metrics", deployment.model_name)
-        finally:
-            say("stopping Triton")
-            server.stop()
 
 
 def _ready(start: Callable[[], Server]) -> Server:

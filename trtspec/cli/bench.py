@@ -15,7 +15,7 @@ import typer
 from trtspec.errors import UnavailableError
 from trtspec.terminal.api_key import read_key
 from trtspec.terminal.command_line import typed
-from trtspec.terminal.options import JsonOption
+from trtspec.terminal.options import JsonOption, PythonOption
 from trtspec.terminal.output import out
 from trtspec.terminal.server_options import (
     ApiKeyEnvOption,
@@ -124,6 +124,7 @@ def bench(
     tokenizer: Annotated[
         str | None, typer.Option(metavar="DIR", help="The model's tokenizer, which aiperf needs.")
     ] = None,
+    python: PythonOption = None,
     json: JsonOption = False,
 ) -> None:
     """Measure what drafts are worth on a deployment.
@@ -185,7 +186,8 @@ def bench(
     )
     with ExitStack() as stack:
         if recipe is not None:
-            asked, tokenizer_folder = stack.enter_context(_served(recipe, build, asked, chat=plan.chat))
+            serving = _served(recipe, build, python, asked, plan)
+            asked, plan, tokenizer_folder = stack.enter_context(serving)
             tokenizer = tokenizer or tokenizer_folder
         traffic = _traffic(plan, asked, tokenizer if with_ else None)
         outcome = run(plan, asked, stack.enter_context(Measuring()), traffic)
@@ -215,8 +217,10 @@ def _loads(streams: str | None, rate: str | None) -> tuple[Load, ...]:
 
 
 @contextmanager
-def _served(recipe: Path, folder: str | None, asked: Asked, *, chat: bool) -> Iterator[tuple[Asked, str]]:
-    """Serves a built recipe; yields what to ask of it, and the folder of its tokenizer."""
+def _served(
+    recipe: Path, folder: str | None, python: Path | None, asked: Asked, plan: Plan
+) -> Iterator[tuple[Asked, Plan, str]]:
+    """Serves a built recipe; yields what to ask of it and how, and the folder of its tokenizer."""
     from trtspec.bench.deployed import served
     from trtspec.bench.result import Model
     from trtspec.deploy.build import Build
@@ -241,11 +245,11 @@ def _served(recipe: Path, folder: str | None, asked: Asked, *, chat: bool) -> It
         draft=models[Role.DRAFT].model if Role.DRAFT in models else None,
         num_draft_tokens=build.recipe.speculation.num_draft_tokens,
     )
-    with served(build, chat=chat, say=out.status) as server:
+    with served(build, chat=plan.chat, python=python, say=out.status) as server:
         found = replace(
             asked, url=server.url, model_name=server.model_name, metrics_url=server.metrics_url, model=model
         )
-        yield found, str(build.folder.resolve() / "tokenizer")
+        yield found, replace(plan, chat=server.has_chats), str(build.folder.resolve() / "tokenizer")
 
 
 def _traffic(plan: Plan, asked: Asked, tokenizer: str | None) -> Traffic:

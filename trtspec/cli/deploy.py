@@ -158,11 +158,11 @@ def deploy(
             deploy_to(values, objects, cluster, timeout, force=force)
         return
     build = Build(build_folder(loaded, {"output": output}, os.environ), loaded.recipe)
-    launch = find_launch(build.folder)
-    _check_options(context, launch)
-    if not (launch or build.is_there):
+    if not build.is_there:
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(build.folder, "there is no build here", repair)
+    launch = find_launch(build.folder)
+    _check_options(context, launch)
     logs = context.with_resource(TemporaryDirectory(prefix="trtspec-")) if log_to == "stdout" else None
     folder = Path(logs) if logs else None
     deployment: Deployment | VendorDeployment
@@ -184,9 +184,9 @@ def deploy(
         )
         started = without_drafts(launch) if plain else launch
         if in_container:
-            site = VendorContainer(deployment, started, build.recipe.hardware, detach=detach)
+            site = VendorContainer(deployment, started, build.recipe, detach=detach)
         else:
-            site = VendorHere(deployment, started, python)
+            site = VendorHere(deployment, started, build.recipe, python)
     else:
         rollout = None if in_container else os.environ.get(ROLLOUT)
         deployment = Deployment(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -9,19 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtspec.errors import ServerError, UnavailableError
+from trtspec.terminal.api_key import read_key
 from trtspec.terminal.options import JsonOption
 from trtspec.terminal.output import out
+from trtspec.terminal.server_options import ApiKeyEnvOption, ApiKeyFileOption, ServedModelOption
 
 if TYPE_CHECKING:
     from trtspec.deploy.client import GrpcClient
+    from trtspec.endpoints.endpoint import Answer, Question
 
 # The largest values that the tensors can hold.
 _INT32, _UINT64 = 2**31 - 1, 2**64 - 1
+_TIMEOUT_S, _LOOK_S = 600.0, 0.2
 
 EXAMPLES = (
     "trtspec generate 'def fib('",
     "trtspec generate --max-tokens 200 --temperature 0.7 --seed 1 'class Stack:'",
     "trtspec generate --num-draft-tokens 0 'def fib('    # the target alone",
+    "trtspec generate --url http://127.0.0.1:9000/v1 'def fib('    # vLLM's server, or any of OpenAI's API",
 )
 
 
@@ -42,14 +49,37 @@ def generate(
     stop: Annotated[
         list[str] | None, typer.Option(help="A string to end before; may be given often.")
     ] = None,
-    url: Annotated[str, typer.Option(metavar="HOST:PORT", help="Triton's gRPC port.")] = "127.0.0.1:8001",
-    model_name: Annotated[str, typer.Option(help="The recipe's serving.model_name.")] = "speculative_llm",
+    url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Triton's gRPC, HOST:PORT; or OpenAI's API, http://HOST:PORT/v1."),
+    ] = "127.0.0.1:8001",
+    model_name: ServedModelOption = None,
+    api_key_file: ApiKeyFileOption = None,
+    api_key_env: ApiKeyEnvOption = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the server to be ready.")] = 0,
     json: JsonOption = False,
 ) -> None:
     """Complete a prompt; acceptance and speed on stderr."""
     from trtspec.deploy.client import GrpcClient
+    from trtspec.endpoints.endpoint import Message, Question
 
+    if "://" in url:
+        question = Question(
+            (Message("user", prompt),),
+            max_tokens,
+            num_draft_tokens,
+            temperature or 0.0,
+            seed,
+            top_k=top_k,
+            top_p=top_p,
+            stop=tuple(stop or ()),
+        )
+        key = read_key(api_key_file, api_key_env)
+        answer = asyncio.run(_ask(url, model_name, key, question, wait, show=stream and not json))
+        _tell_answer(answer, shown=stream, as_json=json)
+        return
+    if api_key_file or api_key_env:
+        raise typer.BadParameter("Triton's gRPC asks for none", param_hint="--api-key-file, --api-key-env")
     options = {
         "num_draft_tokens": num_draft_tokens,
         "temperature": temperature,
@@ -67,7 +97,7 @@ def generate(
         "return_num_output_tokens": True,
         **{name: value for name, value in options.items() if value not in (None, [])},
     }
-    with closing(GrpcClient(url, model_name)) as client:
+    with closing(GrpcClient(url, model_name or "speculative_llm")) as client:
         client.wait(wait)
         completion = _complete(client, values, show=not json)
     if json:
@@ -96,9 +126,7 @@ class _Completion:
     def summary(self) -> str:
         drafted, accepted = self.counts["total_draft_tokens"], self.counts["total_accepted_draft_tokens"]
         speed = f"{self.counts['num_output_tokens']} tokens, {self.tokens_per_second:.0f} tokens/s"
-        if not drafted:
-            return f"{speed}, nothing drafted"
-        return f"{speed}, {accepted} of {drafted} draft tokens accepted ({accepted / drafted:.0%})"
+        return f"{speed}, {_accepted(drafted, accepted)}"
 
 
 def _complete(client: GrpcClient, values: dict[str, Any], *, show: bool) -> _Completion:
@@ -114,3 +142,65 @@ def _complete(client: GrpcClient, values: dict[str, Any], *, show: bool) -> _Com
     if show:
         out.data("\n")
     return completion
+
+
+async def _ask(
+    url: str, model: str | None, key: str | None, question: Question, wait: float, *, show: bool
+) -> Answer:
+    """Asks an API over HTTP; raises `ServerError` for what it answers with, and for K where it has none."""
+    from trtspec.endpoints.endpoint import AskError, unheard
+    from trtspec.endpoints.finding import find
+
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            endpoint = (await find(url, model, chat=False, timeout_s=_TIMEOUT_S, key=key)).endpoint
+            break
+        except UnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_LOOK_S)
+    try:
+        if question.num_draft_tokens is not None and not endpoint.plain_per_request:
+            problem = "drafts as it was started to, whatever a request says"
+            repair = "leave --num-draft-tokens out; trtspec deploy RECIPE --plain serves the target alone"
+            raise ServerError(endpoint.url, problem, repair)
+        return await endpoint.ask(question, out.data if show else unheard)
+    except AskError as error:
+        raise ServerError(endpoint.url, error.problem) from error
+    finally:
+        await endpoint.close()
+
+
+def _tell_answer(answer: Answer, *, shown: bool, as_json: bool) -> None:
+    seconds, number = answer.ended - answer.sent, answer.output_tokens
+    counts = answer.counts
+    speed = f"{number} tokens, {number / seconds:.0f} tokens/s" if number else f"{seconds:.1f} s"
+    if as_json:
+        drafts = {}
+        if counts:
+            drafts = {"total_draft_tokens": counts.drafted, "total_accepted_draft_tokens": counts.accepted}
+        out.json(
+            {
+                "text": answer.text,
+                "num_input_tokens": answer.input_tokens,
+                "num_output_tokens": number,
+                "finish_reason": answer.finish_reason,
+                "first_text_s": answer.times[0] - answer.sent if answer.times else None,
+                "seconds": seconds,
+                "tokens_per_second": number / seconds if number else None,
+                **drafts,
+            }
+        )
+        return
+    out.data("\n" if shown else f"{answer.text}\n")
+    if counts is None:
+        out.status(f"{speed}; of drafts this server says nothing")
+    else:
+        out.status(f"{speed}, {_accepted(counts.drafted, counts.accepted)}")
+
+
+def _accepted(drafted: int, accepted: int) -> str:
+    if not drafted:
+        return "nothing drafted"
+    return f"{accepted} of {drafted} draft tokens accepted ({accepted / drafted:.0%})"

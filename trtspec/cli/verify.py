@@ -127,6 +127,9 @@ def verify(
     if second_opinion and recipe is None:
         raise typer.BadParameter("needs the recipe, which names the model", param_hint="--second-opinion")
     built = _built(recipe, output) if recipe else None
+    if built and not built.has_engines and url is None:
+        repair = "name its server and one of deploy --plain: --url URL --baseline URL"
+        raise UnavailableError(built.folder, "has no engines, which run in this process", repair)
     if draws:
         distributions()
     folder = tokenizer or (built.folder / "tokenizer" if built else Path())
@@ -168,7 +171,10 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """What is known of a built recipe's target; `numbers` is what it computes in."""
+    """What is known of a built recipe's target; `numbers` is what it computes in.
+
+    `longest_draft` is None where a server of others drafts, and no request says how much.
+    """
 
     folder: Path
     model_name: str
@@ -176,10 +182,12 @@ class _Built:
     revision: str | None
     dtype: str
     numbers: str
-    longest_draft: int
+    longest_draft: int | None
+    has_engines: bool = True
 
 
 def _built(recipe: Path, output: str | None) -> _Built:
+    from trtspec.deploy.vendor.build import find_launch
     from trtspec.engine.directory import read_engine
     from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
@@ -187,6 +195,13 @@ def _built(recipe: Path, output: str | None) -> _Built:
 
     loaded = load(recipe)
     folder, target = build_folder(loaded, {"output": output}, os.environ), loaded.recipe.models[Role.TARGET]
+    model, revision = str(loaded.model_location(target)), target.revision
+    if launch := find_launch(folder):
+        told = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
+        dtype = told.get("--dtype", "bfloat16")
+        numbers = "fp8" if target.quantization.weights == "fp8" else dtype
+        name = launch.served_model_name
+        return _Built(folder, name, model, revision, dtype, numbers, None, has_engines=False)
     if not (folder / "model_repository").is_dir():
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(folder, "there is no build here", repair)
@@ -194,8 +209,8 @@ def _built(recipe: Path, output: str | None) -> _Built:
     return _Built(
         folder,
         loaded.recipe.serving.model_name,
-        str(loaded.model_location(target)),
-        target.revision,
+        model,
+        revision,
         engine.dtype,
         "fp8" if engine.quant_algo else engine.dtype,
         engine.max_draft_len,

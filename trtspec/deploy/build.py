@@ -15,6 +15,7 @@ from trtspec.models.tokenizer import read_tokenizer
 from trtspec.recipe.schema import Recipe
 from trtspec.repository.placement import place
 from trtspec.roles import Role
+from trtspec.servers.launch import FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Build:
 
     @property
     def is_there(self) -> bool:
-        return (self.folder / "model_repository").is_dir()
+        """Whether there is something to serve: a model repository, or how a server of others is started."""
+        return (self.folder / "model_repository").is_dir() or (self.folder / FILE).is_file()
 
     @property
     def ranks(self) -> int:

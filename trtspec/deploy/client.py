@@ -46,7 +46,10 @@ class GrpcClient:
                 )
             except InferenceServerException as error:
                 problem = f"no Triton server answers: {_first_line(error)}"
-                repair = "start one with: trtspec deploy RECIPE, or name its host and gRPC port with --url"
+                repair = (
+                    "start one with: trtspec deploy RECIPE, or name its host and gRPC port with --url;"
+                    " vLLM's and its like are --url http://127.0.0.1:9000/v1"
+                )
             if time.monotonic() > deadline:
                 raise ServerError(self._url, problem, repair)
             time.sleep(0.2)

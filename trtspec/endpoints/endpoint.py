@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -23,7 +24,7 @@ class Question:
 
     `num_draft_tokens` 0 asks for plain decoding, None for what the server does by itself. With `ignore_eos`
     the answer is as long as `max_tokens`, where the server can do that. `tenant` keeps requests apart where
-    drafts come from earlier answers.
+    drafts come from earlier answers. `stop` has strings to end before.
     """
 
     messages: tuple[Message, ...]
@@ -33,6 +34,9 @@ class Question:
     seed: int | None = None
     ignore_eos: bool = False
     tenant: str | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,14 @@ class AskError(Exception):
     def __init__(self, kind: str, problem: str, sent: float) -> None:
         super().__init__(f"{kind}: {problem}")
         self.kind, self.problem, self.sent = kind, problem, sent
+
+
+Hear = Callable[[str], None]
+"""Is called with each piece of text as it comes."""
+
+
+def unheard(piece: str) -> None:
+    """Takes no notice of a piece of text."""
 
 
 class Endpoint(Protocol):

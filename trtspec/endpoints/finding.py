@@ -7,7 +7,7 @@ from typing import Any
 
 from yarl import URL
 
-from trtspec.endpoints.endpoint import AskError, Endpoint
+from trtspec.endpoints.endpoint import AskError
 from trtspec.endpoints.http import Streams
 from trtspec.endpoints.openai import OpenAiEndpoint
 from trtspec.endpoints.triton import TritonEndpoint
@@ -21,7 +21,7 @@ _DEFAULT_MODEL = "speculative_llm"
 class Found:
     """A server: how to ask it, and the name and version of its software where it tells."""
 
-    endpoint: Endpoint
+    endpoint: OpenAiEndpoint | TritonEndpoint
     software: str | None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from yarl import URL
 
-from trtspec.endpoints.endpoint import Answer, Api, AskError, Counts, Question
+from trtspec.endpoints.endpoint import Answer, Api, AskError, Counts, Hear, Question, unheard
 from trtspec.endpoints.http import Streams, problem_of
 
 
@@ -27,11 +27,14 @@ class OpenAiEndpoint:
         self._address = URL(url) / ("chat/completions" if chat else "completions")
         self.plain_per_request = is_ours
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: Question, hear: Hear = unheard) -> Answer:
         answer = Answer(sent=perf_counter())
         async with aclosing(self._streams.post(self._address, self._body(question), answer.sent)) as events:
             async for said, now in events:
+                known = len(answer.text)
                 _add(answer, said, now)
+                if piece := answer.text[known:]:
+                    hear(piece)
         if answer.finish_reason is None:
             raise AskError("broken_off", "the stream ended without a finish_reason", answer.sent)
         return answer
@@ -55,8 +58,10 @@ class OpenAiEndpoint:
             values["prompt"] = "\n\n".join(message.text for message in question.messages)
         if question.num_draft_tokens is not None and self.plain_per_request:
             values["num_draft_tokens"] = question.num_draft_tokens
-        if question.seed is not None:
-            values["seed"] = question.seed
+        asked = {"seed": question.seed, "top_k": question.top_k, "top_p": question.top_p}
+        values |= {name: value for name, value in asked.items() if value is not None}
+        if question.stop:
+            values["stop"] = list(question.stop)
         if question.ignore_eos:
             values["ignore_eos"] = True
         return values

@@ -8,7 +8,7 @@ from typing import Any
 
 from yarl import URL
 
-from trtspec.endpoints.endpoint import Answer, Api, AskError, Counts, Question
+from trtspec.endpoints.endpoint import Answer, Api, AskError, Counts, Hear, Question, unheard
 from trtspec.endpoints.http import Streams, problem_of
 
 # What is asked for where the model has the input.
@@ -33,11 +33,14 @@ class TritonEndpoint:
         self._address = URL(url) / "v2/models" / model / "generate_stream"
         self.plain_per_request = "num_draft_tokens" in inputs
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: Question, hear: Hear = unheard) -> Answer:
         answer = Answer(sent=perf_counter())
         async with aclosing(self._streams.post(self._address, self._body(question), answer.sent)) as events:
             async for said, now in events:
+                known = len(answer.text)
                 _add(answer, said, now)
+                if piece := answer.text[known:]:
+                    hear(piece)
         if answer.finish_reason is None and (self._tells_end or not answer.times):
             raise AskError("broken_off", "the stream ended before the answer", answer.sent)
         answer.ended = answer.ended or perf_counter()
@@ -57,8 +60,10 @@ class TritonEndpoint:
             values["num_draft_tokens"] = question.num_draft_tokens
         if question.temperature:
             values["temperature"] = question.temperature
-        if question.seed is not None:
-            values["seed"] = question.seed
+        asked = {"seed": question.seed, "top_k": question.top_k, "top_p": question.top_p}
+        values |= {name: value for name, value in asked.items() if value is not None}
+        if question.stop:
+            values["stop_words"] = list(question.stop)
         if question.ignore_eos:
             values["end_id"] = _NO_END
         if question.tenant is not None:

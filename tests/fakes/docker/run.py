@@ -20,7 +20,7 @@ from tests.fakes.docker.words import ROOT, daemon_error, fail, parse
 # Of `docker run`: options with a value, those that may be repeated, and switches.
 VALUES = {
     *("--name", "--gpus", "--shm-size", "--user", "--userns", "--workdir", "--pull", "--log-driver"),
-    "--cap-drop",
+    *("--cap-drop", "--entrypoint"),
     *("--health-cmd", "--health-interval", "--health-timeout", "--health-retries", "--health-start-period"),
 }
 LISTS = {"--label", "--ulimit", "--env", "--mount", "--publish", "--security-opt", "--log-opt"}
@@ -58,7 +58,11 @@ def launch(
     """Starts a container whose options were found to be right, and does what `--detach` says then."""
     name, (image_name, *command) = options["--name"], options["words"]
     user, folder = options.get("--user"), folder_of(name)
-    variables = dict(item.split("=", 1) for item in options["--env"])
+    command = [*filter(None, [options.get("--entrypoint")]), *command]
+    given = dict(item.partition("=")[::2] for item in options["--env"] if "=" in item)
+    # A name alone has the value that it has for the client, if any.
+    named = {item: os.environ[item] for item in options["--env"] if "=" not in item and item in os.environ}
+    variables = given | named
     environment = image_environment() | {"NVIDIA_VISIBLE_DEVICES": ",".join(gpus)} | variables
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -31,11 +31,14 @@ VENDOR = f"{LABEL}.vendor"
 _READY = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{}/health\", timeout=4)'"
 
 
-def container(launch: Launch, deployment: VendorDeployment, gpus: tuple[str, ...]) -> Container:
+def container(
+    launch: Launch, deployment: VendorDeployment, gpus: tuple[str, ...], hub: Path | None
+) -> Container:
     """Returns the container of a deployment, in which the build and the models can only be read; pure.
 
-    `gpus` are those of `Container`. The image's own entry point is not used: vLLM's is `vllm serve`, and
-    others have none.
+    `gpus` are those of `Container`. `hub` is the cache of the Hugging Face Hub, where the server keeps models
+    that it loads from there, with the token of whoever runs the line; None where it loads none. The image's
+    own entry point is not used: vLLM's is `vllm serve`, and others have none.
     """
     build = deployment.build
     first, *rest = launch.program
@@ -45,10 +48,17 @@ def container(launch: Launch, deployment: VendorDeployment, gpus: tuple[str, ...
         entrypoint=first,
         command=(*rest, *options(launch, deployment, ANY)),
         folder=build,
-        mounts=tuple(Mount(folder, read_only=True) for folder in dict.fromkeys([build, *_folders(launch)])),
+        mounts=(
+            *(Mount(folder, read_only=True) for folder in dict.fromkeys([build, *_folders(launch)])),
+            *([Mount(hub)] if hub else []),
+        ),
         gpus=gpus,
-        environment={"PYTHONDONTWRITEBYTECODE": "1", **launch.environment},
-        secrets=tuple(deployment.secrets),
+        environment={
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **launch.environment,
+            **({"HF_HUB_CACHE": str(hub)} if hub else {}),
+        },
+        secrets=(*deployment.secrets, *(["HF_TOKEN"] if hub else [])),
         labels={
             LABEL: deployment.name,
             f"{LABEL}.build": str(build),
