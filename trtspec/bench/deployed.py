@@ -15,8 +15,9 @@ from trtspec.deploy.ports import Ports, free_ports
 from trtspec.deploy.site import Here, Site
 from trtspec.deploy.vendor.build import find_launch
 from trtspec.deploy.vendor.deployment import VendorDeployment
+from trtspec.deploy.vendor.models import models_of
 from trtspec.deploy.vendor.site import VendorHere
-from trtspec.errors import StuckError
+from trtspec.errors import StuckError, UnavailableError
 from trtspec.openai.template import ChatTemplate
 from trtspec.progress import no_progress
 
@@ -47,12 +48,16 @@ def served(build: Build, *, chat: bool, python: Path | None, say: Callable[[str]
     has_chats = chat and ChatTemplate.load(folder / "tokenizer") is not None
     deployment: Deployment | VendorDeployment
     site: Site
-    if launch := find_launch(folder):
+    launch = find_launch(folder)
+    if launch and build.is_for_triton:
+        repair = "trtspec deploy RECIPE --container, and measure that: --url http://127.0.0.1:8000"
+        raise UnavailableError(folder, "is for NVIDIA's image of Triton with vLLM", repair)
+    if launch:
         (port,) = free_ports(1)
         deployment = VendorDeployment(
             build.recipe.name, folder, launch.backend, launch.served_model_name, port=port
         )
-        site = VendorHere(deployment, launch, build.recipe, python)
+        site = VendorHere(deployment, models_of(launch, build.recipe), python)
         url, metrics_url = deployment.url, f"http://{_LOOPBACK}:{port}/metrics"
     else:
         deployment = _under_triton(build, folder, has_api=has_chats)

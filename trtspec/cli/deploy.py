@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from trtspec.servers.launch import Launch
 
 _INTERRUPTED = 130
-_ONLY_ENGINES = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
-_ONLY_SERVERS = ("python", "plain")
+_ONLY_TRITON: tuple[str, ...] = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
+_ONLY_SERVERS: tuple[str, ...] = ("python", "plain")
+_ONLY_API = ("openai_port", "api_keys")
 LogFormat = Literal["text", "json"]
 LogPlace = Literal["build", "stdout"]
 
@@ -119,6 +120,7 @@ def deploy(
     from trtspec.deploy.site import Here, InContainer, Site
     from trtspec.deploy.vendor.build import find_launch, key_of
     from trtspec.deploy.vendor.deployment import START_S, VendorDeployment
+    from trtspec.deploy.vendor.models import models_of
     from trtspec.deploy.vendor.site import VendorContainer, VendorHere
     from trtspec.kubernetes.helm import chart_values
     from trtspec.kubernetes.manifests import dump, manifests, to_yaml
@@ -162,12 +164,12 @@ def deploy(
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(build.folder, "there is no build here", repair)
     launch = find_launch(build.folder)
-    _check_options(context, launch)
+    _check_options(context, launch, for_triton=build.is_for_triton)
     logs = context.with_resource(TemporaryDirectory(prefix="trtspec-")) if log_to == "stdout" else None
     folder = Path(logs) if logs else None
     deployment: Deployment | VendorDeployment
     site: Site
-    if launch:
+    if launch and not build.is_for_triton:
         deployment = VendorDeployment(
             name=build.recipe.name,
             build=build.folder.resolve(),
@@ -182,11 +184,11 @@ def deploy(
             json_logs=log_format == "json",
             logs=folder,
         )
-        started = without_drafts(launch) if plain else launch
+        models = models_of(without_drafts(launch) if plain else launch, build.recipe)
         if in_container:
-            site = VendorContainer(deployment, started, build.recipe, detach=detach)
+            site = VendorContainer(deployment, models, build.recipe.hardware, detach=detach)
         else:
-            site = VendorHere(deployment, started, build.recipe, python)
+            site = VendorHere(deployment, models, python)
     else:
         rollout = None if in_container else os.environ.get(ROLLOUT)
         deployment = Deployment(
@@ -195,7 +197,7 @@ def deploy(
             model_name=build.recipe.serving.model_name,
             ranks=build.ranks,
             host=host,
-            ports=Ports(http_port, grpc_port, metrics_port, openai_port if openai else None),
+            ports=Ports(http_port, grpc_port, metrics_port, openai_port if openai and not launch else None),
             start_s=timeout or patience(build.folder),
             grace_s=grace,
             api_keys=api_keys,
@@ -206,6 +208,8 @@ def deploy(
             logs=folder,
         )
         _tell_rollout(deployment.rollout or rollout_file(deployment.build), recipe)
+        if launch and not in_container:
+            raise UnavailableError(build.folder, "is for NVIDIA's image of Triton with vLLM", "--container")
         site = InContainer(deployment, build, detach=detach) if in_container else Here(deployment, build)
     if logs and deployment.json_logs and not dry_run:
         out.log_as_json()
@@ -230,16 +234,18 @@ def deploy(
         out.status("stopped")
 
 
-def _check_options(context: typer.Context, launch: Launch | None) -> None:
+def _check_options(context: typer.Context, launch: Launch | None, *, for_triton: bool) -> None:
     """Refuses options of the command line that what serves the build does not have."""
-    refused = _ONLY_ENGINES if launch else _ONLY_SERVERS
-    sources = {name: context.get_parameter_source(name) for name in refused}
-    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
-    if given and launch:
-        problem = f"{launch.backend} serves OpenAI's API and nothing else: --openai-port, --host"
-        raise typer.BadParameter(problem, param_hint=_option(given[0]))
-    if given:
-        raise typer.BadParameter("the build has engines, which Triton serves", param_hint=_option(given[0]))
+    if launch is None:
+        refused, why = _ONLY_SERVERS, "the build has engines, which Triton serves"
+    elif for_triton:
+        refused, why = (*_ONLY_SERVERS, *_ONLY_API), "Triton has no API of OpenAI's in front of vLLM"
+    else:
+        refused, why = _ONLY_TRITON, f"{launch.backend} has one port: --openai-port"
+    for name in refused:
+        source = context.get_parameter_source(name)
+        if source and source.name == "COMMANDLINE":
+            raise typer.BadParameter(why, param_hint=_option(name))
 
 
 def _option(name: str) -> str:

@@ -28,11 +28,17 @@ class Build:
     @property
     def is_there(self) -> bool:
         """Whether there is something to serve: a model repository, or how a server of others is started."""
-        return (self.folder / "model_repository").is_dir() or (self.folder / FILE).is_file()
+        return self.is_for_triton or (self.folder / FILE).is_file()
+
+    @property
+    def is_for_triton(self) -> bool:
+        return (self.folder / "model_repository").is_dir()
 
     @property
     def ranks(self) -> int:
-        """How many ranks the engine with the most of them has."""
+        """How many ranks the engine with the most of them has; 1 where vLLM has the models."""
+        if (self.folder / FILE).is_file():
+            return 1
         return max(read_engine(self.folder / role / "engine").num_processes for role in self.recipe.models)
 
     @property

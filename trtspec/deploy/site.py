@@ -15,10 +15,12 @@ from trtspec.deploy.container_site import ContainerSite
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.foreground import Server
 from trtspec.deploy.one_container import words
+from trtspec.deploy.vendor.models import find_models
 from trtspec.machine.devices import find_gpus
 from trtspec.machine.runtime import image_runtime, this_runtime
 from trtspec.progress import Progress
 from trtspec.recipe.releases import release_of
+from trtspec.servers import triton_vllm
 
 # Stands in place of the key in command lines that are shown.
 _HIDDEN = "$KEY"
@@ -78,12 +80,15 @@ class Here:
 
 
 class InContainer(ContainerSite):
-    """A container of the release's image; with `detach` it is left running."""
+    """A container of the image that has what the build needs; with `detach` it is left running.
+
+    That is the release of its engines, or vLLM's backend, which loads the models itself.
+    """
 
     def __init__(self, deployment: Deployment, build: Build, *, detach: bool) -> None:
-        self._deployment, self._build = deployment, build
-        self._release = release_of(build.recipe.engine.release)
-        super().__init__(deployment, build.recipe.hardware, self._release.image, detach=detach)
+        self._deployment, self._build, self._models = deployment, build, find_models(build)
+        image = triton_vllm.IMAGE if self._models else release_of(build.recipe.engine.release).image
+        super().__init__(deployment, build.recipe.hardware, image, detach=detach)
         self._container = self._made_for(deployment)
 
     def command_line(self) -> str:
@@ -91,11 +96,15 @@ class InContainer(ContainerSite):
         return shlex.join(words(hidden, self._engine, detach=self._detach))
 
     def prepare(self, watch: Progress) -> None:
-        self._build.check(image_runtime(self._release))
+        if self._models:
+            self._models.prepare(self._build.folder)
+        else:
+            self._build.check(image_runtime(release_of(self._build.recipe.engine.release)))
         self._fetch(watch)
 
     def serve(self) -> AbstractContextManager[Callable[[], Server]]:
         return in_container.serve(self._deployment, self._container, self._engine, detach=self._detach)
 
     def _made_for(self, deployment: Deployment) -> Container:
-        return in_container.container(deployment, self._image, self._gpus)
+        made = in_container.container(deployment, self._image, self._gpus)
+        return self._models.mounted(made) if self._models else made

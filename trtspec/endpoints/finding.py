@@ -11,6 +11,7 @@ from trtspec.endpoints.endpoint import AskError
 from trtspec.endpoints.http import Streams
 from trtspec.endpoints.openai import OpenAiEndpoint
 from trtspec.endpoints.triton import TritonEndpoint
+from trtspec.endpoints.triton_vllm import INPUT, TritonVllmEndpoint
 from trtspec.errors import UnavailableError
 
 _TRTSPEC = "trtspec"
@@ -21,7 +22,7 @@ _DEFAULT_MODEL = "speculative_llm"
 class Found:
     """A server: how to ask it, and the name and version of its software where it tells."""
 
-    endpoint: OpenAiEndpoint | TritonEndpoint
+    endpoint: OpenAiEndpoint | TritonEndpoint | TritonVllmEndpoint
     software: str | None
 
 
@@ -75,6 +76,8 @@ async def _triton(base: URL, model: str | None, streams: Streams, server: dict[s
             shown(url), f"{name} has no input text_input", "name another with --model-name"
         )
     software = f"{server.get('name', 'triton')} {server.get('version', '')}".strip()
+    if INPUT in inputs:
+        return Found(TritonVllmEndpoint(url, name, streams), software)
     return Found(TritonEndpoint(url, name, inputs, outputs, streams), software)
 
 

@@ -173,6 +173,34 @@ def test_a_model_of_triton_gets_only_the_inputs_that_it_has() -> None:
     assert server.bodies == [{"text_input": "Hello", "max_tokens": 8}]
 
 
+def test_tritons_vllm_backend_takes_sampling_parameters_and_counts_each_event() -> None:
+    """As its `src/utils/request.py` makes the answers of a stream, whose reason is "None" until the end."""
+    server, heard = Server(), list[str]()
+    server.inputs = ("text_input", "stream", "sampling_parameters", "return_num_output_tokens")
+    counts = {"num_input_tokens": 3, "num_output_tokens": 2}
+    first = {"text_output": "one ", "finish_reason": "None", **counts}
+    server.answer = stream(first, {"text_output": "two", "finish_reason": "length", **counts})
+    question = Question(HELLO.messages, 8, seed=3, top_k=5, stop=("\n",), ignore_eos=True)
+
+    async def use(found: Found) -> tuple[Answer, bool]:
+        return await found.endpoint.ask(question, heard.append), found.endpoint.plain_per_request
+
+    answer, plain = using(server, use, triton=True)
+    assert (answer.text, heard, plain) == ("one two", ["one ", "two"], False)
+    assert (answer.input_tokens, answer.output_tokens, answer.finish_reason) == (3, 4, "length")
+    (body,) = server.bodies
+    assert json.loads(body.pop("sampling_parameters")) == {
+        "max_tokens": 8,
+        "temperature": 0.0,
+        "seed": 3,
+        "top_k": 5,
+        "stop": ["\n"],
+        "ignore_eos": True,
+    }
+    wanted = ("stream", "return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
+    assert body == {"text_input": "Hello", **dict.fromkeys(wanted, True)}
+
+
 CHUNKS = (
     {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
     {"choices": [{"delta": {"content": "one "}, "finish_reason": None}]},
@@ -215,9 +243,11 @@ def test_openai_streams_text_and_usage(owner: str) -> None:
 def test_completions_are_plain_text_and_a_key_is_sent() -> None:
     server = Server()
     server.answer = stream({"choices": [{"text": "one", "finish_reason": "length"}]})
-    answer = ask(server, triton=False, chat=False, key="secret")
+    question = Question(HELLO.messages, 8, top_k=5, top_p=0.9, stop=("\n",))
+    answer = ask(server, question, triton=False, chat=False, key="secret")
     assert (answer.text, answer.output_tokens, answer.counts) == ("one", None, None)
     assert server.bodies[0]["prompt"] == "Hello"
+    assert [server.bodies[0][name] for name in ("top_k", "top_p", "stop")] == [5, 0.9, ["\n"]]
     assert server.headers[0]["Authorization"] == "Bearer secret"
 
 

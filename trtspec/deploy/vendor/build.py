@@ -6,7 +6,6 @@ from pathlib import Path
 
 from trtspec.deploy.openai import check_keys
 from trtspec.errors import UnavailableError
-from trtspec.recipe.schema import Recipe
 from trtspec.servers.launch import FILE, Launch, read
 from trtspec.servers.manners import MANNERS
 
@@ -25,11 +24,6 @@ def find_launch(build: Path) -> Launch | None:
         problem = f"does not say how a server is started: {error}"
         raise UnavailableError(build / FILE, problem, "trtspec build RECIPE") from error
     return launch
-
-
-def loads_from_hub(launch: Launch, recipe: Recipe) -> bool:
-    """Says whether the server finds a model on the Hub: one that has no folder here."""
-    return len(launch.models) < len(recipe.models)
 
 
 def key_of(launch: Launch, file: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from trtspec.containers.container import Container, Health, Mount, name_for
 from trtspec.containers.engine import ContainerEngine
@@ -21,6 +20,7 @@ from trtspec.deploy.one_container import (
 from trtspec.deploy.ports import address_of, listen
 from trtspec.deploy.vendor.command import options
 from trtspec.deploy.vendor.deployment import VendorDeployment
+from trtspec.deploy.vendor.models import Models
 from trtspec.deploy.vendor.server import VendorServer
 from trtspec.servers.launch import Launch
 
@@ -32,33 +32,25 @@ _READY = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{
 
 
 def container(
-    launch: Launch, deployment: VendorDeployment, gpus: tuple[str, ...], hub: Path | None
+    launch: Launch, deployment: VendorDeployment, models: Models, gpus: tuple[str, ...]
 ) -> Container:
     """Returns the container of a deployment, in which the build and the models can only be read; pure.
 
-    `gpus` are those of `Container`. `hub` is the cache of the Hugging Face Hub, where the server keeps models
-    that it loads from there, with the token of whoever runs the line; None where it loads none. The image's
-    own entry point is not used: vLLM's is `vllm serve`, and others have none.
+    `gpus` are those of `Container`. The image's own entry point is not used: vLLM's is `vllm serve`, and
+    others have none.
     """
     build = deployment.build
     first, *rest = launch.program
-    return Container(
+    made = Container(
         image=launch.image,
         name=name_for(deployment.container_name, build),
         entrypoint=first,
         command=(*rest, *options(launch, deployment, ANY)),
         folder=build,
-        mounts=(
-            *(Mount(folder, read_only=True) for folder in dict.fromkeys([build, *_folders(launch)])),
-            *([Mount(hub)] if hub else []),
-        ),
+        mounts=(Mount(build, read_only=True),),
         gpus=gpus,
-        environment={
-            "PYTHONDONTWRITEBYTECODE": "1",
-            **launch.environment,
-            **({"HF_HUB_CACHE": str(hub)} if hub else {}),
-        },
-        secrets=(*deployment.secrets, *(["HF_TOKEN"] if hub else [])),
+        environment={"PYTHONDONTWRITEBYTECODE": "1", **launch.environment},
+        secrets=tuple(deployment.secrets),
         labels={
             LABEL: deployment.name,
             f"{LABEL}.build": str(build),
@@ -71,12 +63,7 @@ def container(
         publish=published(address_of(deployment.host), (deployment.port,)),
         health=Health(_READY.format(deployment.port), deployment.start_s),
     )
-
-
-def _folders(launch: Launch) -> Iterator[Path]:
-    """Yields the folders that the models need: in the Hub's cache a snapshot's files are links beside it."""
-    for model in map(Path, launch.models):
-        yield model.parents[1] if model.parent.name == "snapshots" else model
+    return models.mounted(made)
 
 
 @contextmanager
