@@ -16,6 +16,7 @@ from trtspec.terminal.options import ApiKeysOption, DryRunOption, OutputOption, 
 from trtspec.terminal.output import out
 
 if TYPE_CHECKING:
+    from trtspec.recipe.loader import LoadedRecipe
     from trtspec.servers.launch import Launch
 
 _INTERRUPTED = 130
@@ -150,6 +151,7 @@ def deploy(
         raise typer.BadParameter("a cluster serves what a store has", param_hint="--container, --output")
     loaded = load(recipe)
     if kubernetes:
+        _check_cluster(loaded)
         values = find_values(loaded, store, namespace)
         objects = manifests(values)
         if helm_values:
@@ -198,7 +200,7 @@ def deploy(
             ranks=build.ranks,
             host=host,
             ports=Ports(http_port, grpc_port, metrics_port, openai_port if openai and not launch else None),
-            start_s=timeout or patience(build.folder),
+            start_s=timeout or (START_S if launch else patience(build.folder)),
             grace_s=grace,
             api_keys=api_keys,
             loads_one_by_one=build.shares_a_server,
@@ -250,6 +252,18 @@ def _check_options(context: typer.Context, launch: Launch | None, *, for_triton:
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def _check_cluster(loaded: LoadedRecipe) -> None:
+    """Refuses a recipe without engines, which are what pods pull from a store."""
+    from trtspec.errors import RecipeError
+    from trtspec.recipe.support import SERVERS
+
+    backend = loaded.recipe.backend
+    if backend in SERVERS:
+        problem = f"{backend} is not deployed on a cluster: a pod serves engines that a store has"
+        repair = "trtspec deploy RECIPE --container --dry-run shows the image and its command line"
+        raise RecipeError(loaded.path, [loaded.problem("engine.backend", problem, repair)])
 
 
 def _check_docker() -> None:

@@ -32,7 +32,9 @@ class Build:
 
     @property
     def is_for_triton(self) -> bool:
-        return (self.folder / "model_repository").is_dir()
+        """Whether Triton serves it: engines, or vLLM where the recipe says so."""
+        is_of_vllm = (self.folder / FILE).is_file() and self.recipe.serving.layout != "triton"
+        return (self.folder / "model_repository").is_dir() and not is_of_vllm
 
     @property
     def ranks(self) -> int:

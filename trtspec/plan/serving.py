@@ -55,6 +55,9 @@ def choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
     parallel = max(engine.checkpoint.mapping.world_size for engine in engines) > 1
     default: Layout = "bls" if parallel else "in_process"
     reason = "an engine of several ranks is a model of its own" if parallel else "no hop between the models"
+    if choose.loaded.recipe.serving.layout == "triton":
+        # The recipe is for vLLM, and somebody has its engines built all the same.
+        return default
     layout: Layout = choose("serving.layout", default, reason)
     return layout
 

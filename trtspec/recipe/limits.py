@@ -126,6 +126,10 @@ def _lengths(recipe: Recipe) -> Iterator[Finding]:
 
 def _serving(recipe: Recipe) -> Iterator[Finding]:
     layout, name = recipe.serving.layout, recipe.serving.model_name
+    if layout == "triton" and recipe.backend in ENGINES:
+        yield Finding(
+            "serving.layout", "triton is vLLM under Triton, which has no engines", "write in_process or bls"
+        )
     if layout != "in_process" and name in BLS_MODELS.values():
         yield Finding(
             "serving.model_name",

@@ -188,9 +188,10 @@ class Serving(Section):
     model_name: Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
         default="speculative_llm", description="Name of the Triton model that clients call."
     )
-    layout: Literal["in_process", "bls"] | None = Field(
+    layout: Literal["in_process", "bls", "triton"] | None = Field(
         default=None,
-        description="in_process: one Triton model owns the engines; bls: each engine is a model of its own.",
+        description="in_process: one Triton model owns the engines; bls: each engine is a model of its own;"
+        " triton: of backend vllm, a model of Triton's vLLM backend, and vLLM's own server if left out.",
     )
     max_queue_size: Positive | None = Field(
         default=None,

@@ -12,7 +12,6 @@ _COORDINATOR = "it is of trtspec's own coordinator, which serves engines"
 _TOTAL = "it limits prompt and answer together alone: engine.max_seq_len"
 _NO_BUILD = "no engine is built, for which these are options of trtllm-build"
 _LACKING = {
-    "serving.layout": _COORDINATOR,
     "serving.max_queue_size": _COORDINATOR,
     "serving.max_queue_delay_microseconds": _COORDINATOR,
     "serving.default_timeout_microseconds": _COORDINATOR,
@@ -50,8 +49,18 @@ def server_contradictions(recipe: Recipe) -> Iterator[Finding]:
     if recipe.speculation.policy == "adaptive":
         problem = f"{recipe.backend} drafts as much in every round; the adaptive policy is trtspec's own"
         yield Finding("speculation.policy", problem, "remove this line, or write policy: fixed")
+    yield from _layout(recipe)
     yield from _pipeline(recipe)
     yield from _draft(recipe)
+
+
+def _layout(recipe: Recipe) -> Iterator[Finding]:
+    """Finds a layout of engines, or one of Triton for a server that is no backend of it."""
+    layout = recipe.serving.layout
+    if layout is None or (layout == "triton" and recipe.backend == "vllm"):
+        return
+    reason = _COORDINATOR if layout != "triton" else "of these servers Triton has a backend of vLLM alone"
+    yield Finding("serving.layout", f"{recipe.backend} has no layout {layout}: {reason}", _REMOVE)
 
 
 def _pipeline(recipe: Recipe) -> Iterator[Finding]:

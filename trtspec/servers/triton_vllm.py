@@ -21,8 +21,6 @@ RELEASE = "0.27.1"
 IMAGE = "nvcr.io/nvidia/tritonserver:26.08-vllm-python-py3"
 """Triton's newest image with this backend (server, `docs/introduction/compatibility.md`)."""
 
-REPOSITORY = "model_repository"
-
 # Name, type, number of values, and whether a request must have it.
 _INPUTS = (
     ("text_input", "STRING", 1, True),

@@ -23,6 +23,7 @@ from trtspec.steps import (
     write_launch,
     write_manifest,
     write_repository,
+    write_vllm_repository,
 )
 from trtspec.steps.pull import StoredEngine
 
@@ -70,6 +71,8 @@ def _server_steps(resolved: Resolved, launch: Launch, facts: Facts) -> list[Step
     steps += [check_head.step(resolved, facts, facts.head)] if facts.head else []
     steps.append(copy_tokenizer.step(facts.target))
     steps += write_launch.steps(launch)
+    if resolved.loaded.recipe.serving.layout == "triton":
+        steps.append(write_vllm_repository.step(launch))
     steps.append(write_manifest.step(resolved, facts, steps, _NOTHING))
     return steps
 

@@ -1,0 +1,103 @@
+"""Servers of others in containers, and vLLM as a model of Triton's backend, to the letter.
+
+UPDATE_GOLDEN=1 writes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from tests.golden.test_containers import DOCKER_OF_ROOT, KINDS, engine, options_of
+from trtspec.build.plan import make_plan
+from trtspec.containers.engine import ContainerEngine
+from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.in_container import container as triton
+from trtspec.deploy.one_container import words
+from trtspec.deploy.ports import Ports
+from trtspec.deploy.vendor.deployment import VendorDeployment
+from trtspec.deploy.vendor.in_container import container
+from trtspec.deploy.vendor.models import Models
+from trtspec.progress import no_progress
+from trtspec.recipe.support import SERVERS
+from trtspec.servers import triton_vllm
+from trtspec.servers.launch import Launch
+
+GOLDEN = Path(__file__).parent
+RECIPE = """
+name: pair
+target: {model: ./target, dtype: bfloat16, parallel: {tensor: 2}}
+draft: {model: ./draft}
+speculation: {num_draft_tokens: 3}
+engine: {max_seq_len: 128, enable_chunked_context: false}
+serving: {model_name: code}
+hardware: {gpu: h100, count: 2}
+"""
+HUB = Path("/home/somebody/.cache/huggingface/hub")
+BUILD = Path("/builds/pair")
+
+
+def golden(name: str, output: str) -> None:
+    if os.environ.get("UPDATE_GOLDEN"):
+        (GOLDEN / name).parent.mkdir(exist_ok=True, parents=True)
+        (GOLDEN / name).write_text(output)
+    assert output == (GOLDEN / name).read_text()
+
+
+@pytest.fixture
+def launched(llama_folder: Callable[..., Path], tmp_path: Path) -> Callable[[str], Launch]:
+    llama_folder("target", hidden_size=64)
+    llama_folder("draft", num_hidden_layers=1)
+
+    def plan(backend: str) -> Launch:
+        text = (
+            RECIPE
+            if backend != "tensorrt_llm_pytorch"
+            else RECIPE.replace("serving: {model_name: code}\n", "")
+        )
+        (tmp_path / "recipe.yaml").write_text(text)
+        flags = {"engine.backend": backend}
+        launch = make_plan(tmp_path / "recipe.yaml", flags, no_progress, to_run=False).resolved.launch
+        assert launch
+        return launch
+
+    return plan
+
+
+def shown(argv: tuple[str, ...], folder: Path) -> str:
+    first, *options = options_of(argv)
+    text = f"{first}\n" + "".join(f"    --{option}\n" for option in options)
+    return text.replace(str(folder), "/models")
+
+
+@pytest.mark.parametrize("by", [DOCKER_OF_ROOT, engine(*KINDS["podman, rootless"])], ids=["docker", "podman"])
+@pytest.mark.parametrize("backend", SERVERS)
+def test_lines(backend: str, by: ContainerEngine, launched: Callable[[str], Launch], tmp_path: Path) -> None:
+    """Of folders, with a key where the server takes one; and what models of the Hub add."""
+    launch = launched(backend)
+    key = "KEY" if backend == "vllm" else None
+    deployment = VendorDeployment("pair", BUILD, backend, launch.served_model_name, key=key)
+    gpus = ("0", "1") if by.program.name == "podman" else ("GPU-0", "GPU-1")
+    made = words(container(launch, deployment, Models(launch, None), gpus), by, detach=True)
+    assert "KEY" not in made
+    hub = words(container(launch, deployment, Models(launch, HUB), gpus), by, detach=True)
+    more = "".join(f"    with --{one}\n" for one in options_of(hub)[1:] if one not in options_of(made)[1:])
+    text = shown(made, tmp_path) + "models of the Hub:\n" + more
+    golden(f"containers/{by.program.name}/{backend}.txt", text)
+
+
+def test_vllm_under_triton(launched: Callable[[str], Launch], tmp_path: Path) -> None:
+    launch = launched("vllm")
+    files = triton_vllm.files(launch)
+    config = text_format.Parse(files["code/config.pbtxt"], pb.ModelConfig())
+    assert config.backend == "vllm"
+    text = "".join(f"{name}:\n{text}" for name, text in files.items())
+    golden("repository/vllm.txt", text.replace(str(tmp_path), "/models"))
+    deployment = Deployment("pair", BUILD, "code", key="KEY", ports=Ports())
+    made = Models(launch, None).mounted(triton(deployment, triton_vllm.IMAGE, ("GPU-0", "GPU-1")))
+    golden("containers/docker/triton_vllm.txt", shown(words(made, DOCKER_OF_ROOT, detach=True), tmp_path))
