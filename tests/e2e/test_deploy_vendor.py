@@ -112,10 +112,13 @@ def vendor(tmp_path: Path) -> Iterator[Callable[..., Vendor]]:
 
 
 def test_it_serves_until_it_is_told_to_stop(
-    build: Path, vendor: Callable[..., Vendor], until: Until, monkeypatch: pytest.MonkeyPatch
+    build: Path, tmp_path: Path, vendor: Callable[..., Vendor], until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With a key, which is in no command line."""
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    deploy = vendor(build)
+    keys = tmp_path / "keys"
+    keys.write_text("# of the team\nsecret-key-1\n")
+    deploy = vendor(build, "--api-keys", str(keys))
     until(lambda: deploy.is_ready, "the server ready")
     said = deploy.said.read_text()
     assert f"OpenAI   http://127.0.0.1:{deploy.port}/v1\n" in said
@@ -126,8 +129,12 @@ def test_it_serves_until_it_is_told_to_stop(
         *("--shutdown-timeout", "10", "--host", "127.0.0.1", "--port", str(deploy.port)),
     ]
     assert told["folder"] == str(build)
-    assert "HF_TOKEN" not in told["environment"]
+    assert "HF_TOKEN" not in told["environment"], "folders are loaded, so nobody is asked on the Hub"
+    assert told["environment"]["VLLM_API_KEY"] == "secret-key-1"
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        deploy.get("/v1/models")
     assert len(deploy.servers()) == 2
+    assert "secret-key-1" not in "".join(deploy.servers())
     answer = deploy.post(100)
     answer.readline()
 
@@ -177,6 +184,7 @@ def test_a_killed_deploy_leaves_no_server(build: Path, vendor: Callable[..., Ven
     until(lambda: not deploy.servers(), "the end of the server and of its engine")
 
 
+@pytest.mark.sweep
 def test_one_that_does_not_end_is_killed(
     tmp_path: Path, vendor: Callable[..., Vendor], until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +197,7 @@ def test_one_that_does_not_end_is_killed(
     assert not deploy.servers()
 
 
+@pytest.mark.sweep
 def test_a_stop_before_it_is_ready(tmp_path: Path, vendor: Callable[..., Vendor], until: Until) -> None:
     deploy = vendor(written(tmp_path / "build", FAKE_SERVER="never"))
     until(lambda: len(deploy.servers()) == 2, "the server started")
@@ -197,32 +206,17 @@ def test_a_stop_before_it_is_ready(tmp_path: Path, vendor: Callable[..., Vendor]
     assert not deploy.servers()
 
 
-def test_a_key_is_in_no_command_line(
-    build: Path, tmp_path: Path, vendor: Callable[..., Vendor], until: Until
-) -> None:
+def test_the_same_without_drafts(build: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("# of the team\nsecret-key-1\n")
-    deploy = vendor(build, "--api-keys", str(keys))
-    until(lambda: deploy.is_ready, "the server ready")
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        deploy.get("/v1/models")
-    assert "secret-key-1" not in "".join(deploy.servers())
-    assert deploy.get("/told")["environment"]["VLLM_API_KEY"] == "secret-key-1"
-    shown = trtspec(
-        "deploy", RECIPE, "--output", build, "--python", sys.executable, "--api-keys", keys, "--dry-run"
-    )
-    assert 'VLLM_API_KEY="$KEY"' in shown.stdout
-    assert "secret-key-1" not in shown.stdout + shown.stderr
-
-
-def test_the_same_without_drafts(build: Path) -> None:
-    words = ("deploy", RECIPE, "--output", build, "--python", "python3", "--dry-run", "--plain")
-    shown = trtspec(*words)
+    keys.write_text("secret-key-1\n")
+    words = ("--python", "python3", "--api-keys", keys, "--dry-run", "--plain")
+    shown = trtspec("deploy", RECIPE, "--output", build, *words)
     assert shown.returncode == 0, shown.stderr
     target = TINY / "target"
     assert shown.stdout == (
-        f"cd {build} && PYTHONPATH={ROOT} python3 -m {FAKE} --model {target} --served-model-name tiny"
-        " --max-model-len 512 --shutdown-timeout 10 --host 127.0.0.1 --port 9000\n"
+        f'cd {build} && PYTHONPATH={ROOT} VLLM_API_KEY="$KEY" python3 -m {FAKE} --model {target}'
+        " --served-model-name tiny --max-model-len 512"
+        " --shutdown-timeout 10 --host 127.0.0.1 --port 9000\n"
     )
 
 
@@ -254,9 +248,63 @@ def test_a_port_that_is_taken(build: Path) -> None:
 
 
 def test_engines_have_no_python_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "model_repository").mkdir()
     done = trtspec("deploy", RECIPE, "--output", tmp_path, "--plain")
     assert done.returncode == 2
     assert "the build has engines" in " ".join(done.stderr.split())
+
+
+def test_generate_asks_it(build: Path, tmp_path: Path, vendor: Callable[..., Vendor]) -> None:
+    deploy = vendor(build)
+    url = f"http://127.0.0.1:{deploy.port}/v1"
+    said = trtspec("generate", "--url", url, "--wait", 60, "--max-tokens", 3, "a")
+    assert (said.returncode, said.stdout) == (0, " 0 1 2\n"), said.stderr
+    assert "3 tokens" in said.stderr
+    assert "of drafts this server says nothing" in said.stderr
+    plain = trtspec("generate", "--url", url, "--num-draft-tokens", 0, "a")
+    assert plain.returncode == 1
+    assert "trtspec deploy RECIPE --plain" in " ".join(plain.stderr.split())
+
+
+@pytest.mark.sweep
+def test_bench_serves_it_meanwhile(
+    build: Path, tmp_path: Path, vendor: Callable[..., Vendor], until: Until
+) -> None:
+    (build / "tokenizer").mkdir()
+    other = vendor(build, "--plain")
+    until(lambda: other.is_ready, "the baseline ready")
+    results = ("--output", tmp_path / "bench", "--streams", 1, "--block-prompts", 1, "--max-tokens", 2)
+    baseline = ("--baseline", f"http://127.0.0.1:{other.port}")
+    words = ("--build", build, "--python", sys.executable, *baseline, *results)
+    measured = trtspec("bench", RECIPE, *words)
+    assert measured.returncode == 0, measured.stderr
+    assert "stopping vLLM" in measured.stderr
+    assert json.loads((tmp_path / "bench/result.json").read_text())["model"]["name"] == "tiny"
+
+
+def test_vllm_under_triton(tmp_path: Path, docker: Docker) -> None:
+    """It is built without an engine, and served in NVIDIA's image alone."""
+    recipe, build = tmp_path / "recipe.yaml", tmp_path / "build"
+    models = f"target: {{model: {TINY}/target}}\ndraft: {{model: {TINY}/draft}}\n"
+    of_triton = "engine: {backend: vllm}\nserving: {layout: triton}\nhardware: {gpu: none}\n"
+    recipe.write_text(f"name: tiny\n{models}{of_triton}")
+    built = trtspec("build", recipe, "--output", build)
+    assert built.returncode == 0, built.stderr
+    arguments = json.loads((build / "model_repository/speculative_llm/1/model.json").read_text())
+    assert arguments["speculative_config"]["model"] == str(TINY / "draft")
+
+    of_build = ("--output", build)
+    for options, said in (
+        (of_build, "is for NVIDIA's image of Triton with vLLM"),
+        ((*of_build, "--api-keys", "keys"), "Triton has no API of OpenAI's in front of vLLM"),
+        (("--kubernetes",), "vllm is not deployed on a cluster"),
+    ):
+        refused = docker.trtspec("deploy", recipe, *options)
+        assert refused.returncode in (1, 2)
+        assert said in " ".join(refused.stderr.split())
+    shown = docker.trtspec("deploy", recipe, "--output", build, "--container", "--dry-run")
+    assert "tritonserver:26.08-vllm-python-py3" in shown.stdout
+    assert f"src={TINY}/draft,dst={TINY}/draft,readonly" in shown.stdout
 
 
 @pytest.fixture

@@ -35,7 +35,6 @@ target: {model: ./target, dtype: bfloat16, parallel: {tensor: 2}}
 draft: {model: ./draft}
 speculation: {num_draft_tokens: 3}
 engine: {max_seq_len: 128, enable_chunked_context: false}
-serving: {model_name: code}
 hardware: {gpu: h100, count: 2}
 """
 HUB = Path("/home/somebody/.cache/huggingface/hub")
@@ -55,12 +54,8 @@ def launched(llama_folder: Callable[..., Path], tmp_path: Path) -> Callable[[str
     llama_folder("draft", num_hidden_layers=1)
 
     def plan(backend: str) -> Launch:
-        text = (
-            RECIPE
-            if backend != "tensorrt_llm_pytorch"
-            else RECIPE.replace("serving: {model_name: code}\n", "")
-        )
-        (tmp_path / "recipe.yaml").write_text(text)
+        named = "" if backend == "tensorrt_llm_pytorch" else "serving: {model_name: code}\n"
+        (tmp_path / "recipe.yaml").write_text(RECIPE + named)
         flags = {"engine.backend": backend}
         launch = make_plan(tmp_path / "recipe.yaml", flags, no_progress, to_run=False).resolved.launch
         assert launch

@@ -46,6 +46,7 @@ def lookup(kind: str, least: int, most: int) -> dict[str, Any]:
         {"serving": {"max_queue_delay_microseconds": 600_000_000}},
         {"draft": None, "speculation": {"method": "ngram"}},
         {"engine": {"backend": "vllm"}},
+        {"engine": {"backend": "vllm"}, "serving": {"layout": "triton"}},
         {"engine": {"backend": "vllm", "release": "0.32.0"}, "hardware": {"gpu": "none"}},
         {"engine": {"backend": "sglang", "release": "0.5.23"}},
         {"engine": {"backend": "tensorrt_llm_pytorch", "release": "1.2.0"}},
@@ -69,6 +70,19 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "problem", "repair"),
     [
+        ({"serving": {"layout": "triton"}}, "serving.layout", "which has no engines", "in_process or bls"),
+        (
+            {"serving": {"layout": "triton"}, "engine": {"backend": "sglang"}},
+            "serving.layout",
+            "Triton has a backend of vLLM alone",
+            "remove this line",
+        ),
+        (
+            {"serving": {"layout": "bls"}, "engine": {"backend": "vllm"}},
+            "serving.layout",
+            "it is of trtspec's own coordinator",
+            "remove this line",
+        ),
         (
             {"draft": {"device": "cuda:1"}},
             "draft.device",
