@@ -41,5 +41,6 @@ def dictate(engine: TorchExecutor, like: Dictated | None = None) -> Dictated:
     """Returns what dictates to the engine from now on; it takes the weights of `like`, if given."""
     assert engine._runner is not None
     inner = engine._runner._model
+    assert isinstance(inner, Decoder)
     engine._runner._model = dictated = Dictated(inner, like or inner)
     return dictated

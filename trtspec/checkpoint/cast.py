@@ -17,7 +17,7 @@ Caster = Callable[[Bits], Bits]
 
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 FP8 = "F8_E4M3"
-NUMPY: dict[str, Any] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", FP8: "u1"}
+NUMPY: dict[str, Any] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", FP8: "u1", "I64": "<i8"}
 
 
 def caster(source: str, target: str) -> Caster:

@@ -30,6 +30,15 @@ class KvNeed:
     max_seq_len: int
 
 
+def dependent_kv_bytes(method: str, hidden_size: int, own_kv_bytes: int, item: int) -> int:
+    """Returns what a draft that lives in its target keeps for each token beside the target's keys and values.
+
+    A head keeps a state of the target, `hidden_size` numbers of `item` bytes, and its layers' own keys and
+    values, `own_kv_bytes`; layers of the target keep nothing.
+    """
+    return 0 if method == "layers" else hidden_size * item + own_kv_bytes
+
+
 def capacity(length: int) -> int:
     """Returns for how many tokens a slot of `length` takes memory: at most `AHEAD` times what it counts."""
     return length + length // 4 + LEAST // 4

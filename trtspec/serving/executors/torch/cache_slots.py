@@ -17,7 +17,8 @@ class Slot:
     """A slot, of which the cache holds the first `length` tokens of `text[:prompt_len] + new`.
 
     `new` is the sequence's own list, which may grow further. `reserved` is how long the sequence can become
-    while one runs, and 0 while none does.
+    while one runs, and 0 while none does. A head that lives in the engine has keys and values of its own for
+    `headed` positions: the first of them, each made of a position and the token behind it.
     """
 
     number: int
@@ -25,6 +26,7 @@ class Slot:
     prompt_len: int = 0
     new: list[int] = field(default_factory=list)
     length: int = 0
+    headed: int = 0
     reserved: int = 0
     used: int = 0
 
@@ -40,6 +42,13 @@ class Slot:
     def loses_much(self, text: Text, reused: int) -> bool:
         """Says whether taking the slot for another text would lose a beginning that others may share."""
         return text is not self.text and self.length - reused >= WORTH_COPYING
+
+    def headed_of(self, text: Text, reused: int) -> int:
+        """Returns how many positions of `text`, of which `reused` tokens are here, a head need not go over.
+
+        What a head has read is of the slot's own text, never of what was generated behind it.
+        """
+        return self.headed if text is self.text else min(self.headed, max(reused - 1, 0))
 
     def common(self, text: Text, limit: int) -> int:
         """Returns how many of the first `limit` tokens of `text` the cache has.
@@ -58,13 +67,14 @@ class Slot:
 class Lease:
     """The lease of a slot: `reused` tokens need not be computed, once `copy_from`, if any, has been copied.
 
-    The slots `dropped` no longer exist.
+    The slot has the first `kept` of them already. The slots `dropped` no longer exist.
     """
 
     slot: int
     reused: int
     copy_from: int | None = None
     dropped: tuple[int, ...] = ()
+    kept: int = 0
 
 
 class CacheSlots:
@@ -108,19 +118,58 @@ class CacheSlots:
             dropped = self._make_room(held(longest) - best.held, best, None)
         if dropped is None:
             return None
-        if best is None:
-            self._last += 1
-            best = self._slots[self._last] = Slot(self._last)
-            reused = reused if source else 0
-        else:
-            self._held -= best.held
-            self._forget_text(best)
-        best.text, best.prompt_len, best.new = text, prompt_len, new
-        best.length, best.reserved = reused, longest
-        self._of_text[id(text)] = best
-        self._held += best.held
-        self._busy += best.held
+        if best is None and source is None:
+            reused = 0
+        best = self._occupy(best, source, Slot(0, text, prompt_len, new, reused, reserved=longest))
         return Lease(best.number, reused, source.number if source else None, dropped)
+
+    def borrow(self, text: Text, prompt_len: int, new: list[int], longest: int) -> Lease | None:
+        """Returns a slot for a draft that goes on behind all but the last token of `text[:prompt_len]`.
+
+        It is None where no slot has them all, or there is no room. They stay as they are: the slot's `length`
+        does not grow while it is borrowed, and one that is busy, or has another text behind them, is copied.
+        """
+        known, own = prompt_len - 1, self._of_text.get(id(text))
+        having = [slot for slot in self._slots.values() if slot.common(text, known) == known]
+        if not having:
+            return None
+        best: Slot | None
+        best = max(having, key=lambda slot: (not slot.is_busy, slot is own, slot.length == known))
+        source, kept = None, 0
+        if best.is_busy or (best is not own and best.length > known):
+            source, best = best, None
+            if own is not None and not own.is_busy:
+                best, kept = own, own.common(text, known)
+        dropped = self._make_room(held(longest) - (best.held if best else 0), best, source)
+        if dropped is None:
+            return None
+        best = self._occupy(best, source, Slot(0, text, prompt_len, new, known, reserved=longest))
+        return Lease(best.number, known, source.number if source else None, dropped, kept)
+
+    def _occupy(self, slot: Slot | None, source: Slot | None, holds: Slot) -> Slot:
+        """Returns the slot, a new one if it is None, with what it `holds` from now on."""
+        if slot is None:
+            self._last += 1
+            slot = self._slots[self._last] = Slot(self._last)
+            slot.headed = source.headed_of(holds.text, holds.length) if source else 0
+        else:
+            self._held -= slot.held
+            self._forget_text(slot)
+            slot.headed = slot.headed_of(holds.text, holds.length)
+        slot.text, slot.prompt_len, slot.new = holds.text, holds.prompt_len, holds.new
+        slot.length, slot.reserved = holds.length, holds.reserved
+        self._of_text[id(slot.text)] = slot
+        self._held += slot.held
+        self._busy += slot.held
+        return slot
+
+    def headed(self, number: int) -> int:
+        """Returns for how many positions of a slot a head has keys and values."""
+        return self._slots[number].headed
+
+    def go_over(self, number: int, headed: int) -> None:
+        """Notes that a head now has keys and values for so many positions of a busy slot."""
+        self._slots[number].headed = headed
 
     def grow(self, number: int, length: int) -> None:
         """Notes that the cache now holds the first `length` tokens of a busy slot's sequence."""

@@ -64,8 +64,8 @@ class DeviceThread:
     # On the loop's thread.
 
     def join(self, engine: Stepper) -> None:
-        """Adds an engine, which has no work yet."""
-        self._engines.append(engine)
+        """Adds an engine, which has no work yet; those that verify no drafts have the first turns."""
+        self._engines = sorted([*self._engines, engine], key=lambda engine: engine.longest_draft > 0)
         self._order.patience = max(engine.longest_draft for engine in self._engines) or 1
 
     def leave(self, engine: Stepper) -> None:

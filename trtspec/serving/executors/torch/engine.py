@@ -8,6 +8,7 @@ knows which architectures there are.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ class TorchEngineConfig:
     `qkv_bias`: q, k and v have biases. `qk_norm`: q and k are normalized, head by head. `fused_gate`:
     `mlp.fc` is two matrices, of which the second goes through the activation. `sliding_window`: how many
     tokens, itself counted, a token sees; None for all. `fp8`: the products of every layer are W8A8.
-    `tp_size` and `pp_size`: how the weights are shared out; they run on one device nevertheless.
+    `tp_size` and `pp_size`: how the weights are shared out; they run on one device nevertheless. `draft`: its
+    `method` and options, where it is a draft that lives in its target (`dependents`).
     """
 
     dtype: torch.dtype
@@ -76,6 +78,7 @@ class TorchEngineConfig:
     pp_size: int
     max_num_tokens: int
     limits: Limits
+    draft: Mapping[str, Any] | None = None
 
 
 def read_config(engine_dir: Path) -> TorchEngineConfig:
@@ -129,6 +132,7 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
             max_draft_len=build.integer("max_draft_len", 0) if external == DRAFT_TOKENS_EXTERNAL else 0,
             vocab_size=model.integer("vocab_size"),
         ),
+        draft=model.get("draft"),
     )
 
 

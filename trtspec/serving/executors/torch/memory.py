@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.torch.budget import AHEAD, TEXTS, KvNeed, kv_tokens
+from trtspec.serving.executors.torch.budget import AHEAD, TEXTS, KvNeed, dependent_kv_bytes, kv_tokens
+from trtspec.serving.executors.torch.dependents.loading import dependent_forms
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.host import look
 from trtspec.serving.executors.torch.weights import forms
@@ -37,14 +38,17 @@ def kv_tokens_of(configs: Sequence[TorchEngineConfig], device: str) -> int:
 
 
 def _need(config: TorchEngineConfig) -> KvNeed:
-    per_layer = 2 * config.num_kv_heads * config.head_size * config.dtype.itemsize
-    limits = config.limits
-    return KvNeed(config.num_layers * per_layer, TEXTS * limits.max_batch_size, limits.max_seq_len)
+    item, limits = config.dtype.itemsize, config.limits
+    size = 2 * config.num_layers * config.num_kv_heads * config.head_size * item
+    if config.draft is not None:
+        size = dependent_kv_bytes(config.draft["method"], config.hidden_size, size, item)
+    return KvNeed(size, TEXTS * limits.max_batch_size, limits.max_seq_len)
 
 
 def _weights(config: TorchEngineConfig) -> int:
     """Returns the bytes of the weights; float8 ones are expanded to the model's dtype when loaded."""
-    return sum(math.prod(form.shape) for form in forms(config).values()) * config.dtype.itemsize
+    wanted = forms(config) if config.draft is None else dependent_forms(config)
+    return sum(math.prod(form.shape) for form in wanted.values()) * config.dtype.itemsize
 
 
 def _free(device: str) -> int:

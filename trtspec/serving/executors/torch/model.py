@@ -8,7 +8,9 @@ so, what goes into the cache.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,10 +30,36 @@ from trtspec.serving.executors.torch.spans import Span
 Tensors = dict[str, Tensor]
 
 
+class Model(Protocol):
+    """What an engine runs in a step."""
+
+    def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
+        """Returns the logits `[len(wanted), vocab_size]` after the rows `wanted`, which are in order.
+
+        `token_ids` are the rows of all spans, in their order.
+        """
+        ...
+
+
+class Listens(Protocol):
+    """What is told the hidden states of a model, as it computes them.
+
+    `depths` are those behind so many layers, in order: 0 is the embedding, and what is behind the last layer
+    is normalized.
+    """
+
+    depths: Sequence[int]
+
+    def hear(self, states: Sequence[Tensor], spans: Sequence[Span]) -> None:
+        """Takes the states of each depth, `[rows, hidden_size]` for the rows of all spans."""
+        ...
+
+
 class Decoder:
     """A model whose weights are ready to run; it writes the cache as rows pass through.
 
-    `shared` has the weights of other engines that it may have too.
+    `shared` has the weights of other engines that it may have too. The `listener` is told the hidden states
+    of every step.
     """
 
     def __init__(
@@ -43,6 +71,7 @@ class Decoder:
         shared: SharedWeights | None = None,
     ) -> None:
         pack = packed if shared is None else shared.pack
+        self.listener: Listens | None = None
         self._device, self._cache = device, cache
         self._rotations = rotations(
             config.head_size, config.rotary_base, config.rotary_scaling, config.limits.max_seq_len, device
@@ -54,16 +83,35 @@ class Decoder:
         self._layers = [Layer(config, tensors, index, pack) for index in range(config.num_layers)]
         self._head = NormedLinear(tensors["transformer.ln_f.weight"], Matrix(head), config.norm_epsilon, pack)
 
-    def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
-        """Returns the logits `[len(wanted), vocab_size]` after the rows `wanted`, which are in order.
+    @property
+    def embedding(self) -> Tensor:
+        """Returns the embedding of the vocabulary, `[vocab_size, hidden_size]`."""
+        return self._embedding
 
-        `token_ids` are the rows of all spans, in their order.
-        """
+    def logits(self, states: Tensor) -> Tensor:
+        """Returns the logits `[rows, vocab_size]` of `states` `[rows, hidden_size]` that are normalized."""
+        return self._head.product(states)
+
+    def only(self, layers: Sequence[int]) -> Decoder:
+        """Returns this model without the other layers: its weights and its cache are these."""
+        part = copy.copy(self)
+        part.listener, part._layers = None, [self._layers[index] for index in layers]
+        return part
+
+    def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
+        """Returns what `Model` says."""
         views = self._cache.views(spans)
         rotation = torch.cat([self._rotations[span.start : span.start + span.rows] for span in spans])
         x = F.embedding(torch.tensor(token_ids, device=self._device), self._embedding)
-        for layer in self._layers:
+        depths, heard = self.listener.depths if self.listener else (), []
+        for depth, layer in enumerate(self._layers):
+            if depth in depths:
+                heard.append(x)
             x = layer.forward(x, rotation, views)
+        if self.listener is not None:
+            if len(self._layers) in depths:
+                heard.append(self._head.norm(x))
+            self.listener.hear(heard, spans)
         if not wanted:
             return x.new_empty(0, self._embedding.shape[0])
         if len(wanted) < len(token_ids):
@@ -72,7 +120,7 @@ class Decoder:
 
 
 class Layer:
-    """One decoder layer."""
+    """One decoder layer; without an `input_layernorm` its attention reads what comes as it is."""
 
     def __init__(self, config: TorchEngineConfig, tensors: Tensors, index: int, pack: Pack) -> None:
         layer, dtype = f"transformer.layers.{index}", config.dtype
@@ -84,7 +132,8 @@ class Layer:
             return torch.cat([pair_up(rows[:border], self._turned), rows[border:]])
 
         qkv = matrix(tensors, f"{layer}.attention.qkv", dtype).reordered(paired)
-        self._qkv = NormedLinear(tensors[f"{layer}.input_layernorm.weight"], qkv, self._epsilon, pack)
+        norm = tensors.get(f"{layer}.input_layernorm.weight")
+        self._qkv = linear(qkv, pack) if norm is None else NormedLinear(norm, qkv, self._epsilon, pack)
         self._dense = linear(matrix(tensors, f"{layer}.attention.dense", dtype), pack)
         if config.fused_gate:
             fc_gate = matrix(tensors, f"{layer}.mlp.fc", dtype).reordered(swap_halves)
@@ -100,8 +149,11 @@ class Layer:
         if config.fp8_kv_cache:
             self._quantize_kv = E4M3(float(tensors[f"{layer}.attention.kv_cache_scaling_factor"]), dtype)
 
-    def forward(self, x: Tensor, rotation: Tensor, views: Sequence[CacheView]) -> Tensor:
-        x = self._attention(x, rotation, views).add_(x)
+    def forward(
+        self, x: Tensor, rotation: Tensor, views: Sequence[CacheView], read: Tensor | None = None
+    ) -> Tensor:
+        """Returns the states behind the layer; its attention reads others than `x` if they are given."""
+        x = self._attention(x if read is None else read, rotation, views).add_(x)
         return self._mlp(x).add_(x)
 
     def _attention(self, x: Tensor, rotation: Tensor, views: Sequence[CacheView]) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.torch.device import CPU, find_device
 from trtspec.serving.executors.torch.device_thread import DeviceThread
@@ -22,13 +23,18 @@ def load_engines(
 ) -> Sequence[Executor]:
     """Returns the executors of a target and, behind it, of a draft if there is one.
 
-    They run on the first GPU, if there is one; a draft on `draft_device`, if that is named. On one device the
-    draft is loaded first, so that its steps come first (see `TurnOrder`), and their KV caches hold as many
-    tokens each; on a CPU they hold weights that are alike once. They follow `guides`. Raises
-    `EngineLoadError`.
+    They run on the first GPU, if there is one; a draft on `draft_device`, if that is named. On one device
+    their KV caches hold as many tokens each, and on a CPU they hold weights that are alike once. A draft that
+    lives in its target is where that is. They follow `guides`. Raises `EngineLoadError`.
     """
     device = find_device(None)
-    if draft_device is not None and find_device(draft_device) != device:
+    configs = [read_config(folder) for folder in folders]
+    is_elsewhere = draft_device is not None and find_device(draft_device) != device
+    if configs[-1].draft is not None:
+        if is_elsewhere:
+            raise EngineLoadError(folders[-1], f"lives in its target: on {device}, not on {draft_device}")
+        return _load_inside(folders, kv_tokens_of(configs, device), device, guides)
+    if draft_device is not None and is_elsewhere:
         target, draft = folders
         return load_beside(
             lambda: [TorchExecutor(target, device=device, device_thread=_on_gpu(), guides=guides)],
@@ -37,7 +43,7 @@ def load_engines(
             guides,
         )
     device_thread = DeviceThread()
-    kv_tokens = kv_tokens_of([read_config(folder) for folder in folders], device)
+    kv_tokens = kv_tokens_of(configs, device)
     shared = SharedWeights() if device == CPU and len(folders) > 1 else None
     loaded = [
         TorchExecutor(
@@ -51,6 +57,17 @@ def load_engines(
         for folder in reversed(folders)
     ]
     return loaded[::-1]
+
+
+def _load_inside(
+    folders: Sequence[Path], kv_tokens: int, device: str, guides: Guides | None
+) -> Sequence[Executor]:
+    target = TorchExecutor(folders[0], device=device, kv_tokens=kv_tokens, guides=guides)
+    try:
+        return [target, TorchExecutor(folders[1], guides=guides, target=target)]
+    except BaseException:
+        target.shutdown()
+        raise
 
 
 def load_beside(

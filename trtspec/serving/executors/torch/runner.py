@@ -13,14 +13,14 @@ import torch
 from trtspec.serving.errors import GuideError
 from trtspec.serving.executor import FinishReason, Limits, LogProb, Response
 from trtspec.serving.executors.step_result import decode, verify
-from trtspec.serving.executors.torch.cache import Cache
-from trtspec.serving.executors.torch.cache_slots import CacheSlots
+from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease
 from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
-from trtspec.serving.executors.torch.model import Decoder
+from trtspec.serving.executors.torch.model import Model
 from trtspec.serving.executors.torch.penalties import Penalties
 from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
 from trtspec.serving.executors.torch.scheduler import Scheduler, Work
 from trtspec.serving.executors.torch.sequence import Sequence
+from trtspec.serving.executors.torch.slot_memory import SlotMemory
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.text import common_prefix
 
@@ -59,8 +59,8 @@ class Runner:
         self,
         limits: Limits,
         scheduler: Scheduler,
-        model: Decoder,
-        cache: Cache,
+        model: Model,
+        cache: SlotMemory,
         slots: CacheSlots,
         say: Callable[[Response], None],
     ) -> None:
@@ -99,6 +99,8 @@ class Runner:
         try:
             self._take_waiting()
             works = self._scheduler.schedule(self._running.values())
+            if not works:  # Whatever waited has ended at once.
+                return
             tokens, logged = self._run(works)
         except Exception as error:  # The engine must go on serving whatever happens to one batch.
             log.exception("a step of the engine failed")
@@ -116,16 +118,20 @@ class Runner:
             if lease is None:
                 return
             self._waiting.popleft()
-            sequence.slot, sequence.computed = lease.slot, lease.reused
-            self._running[sequence.request_id] = sequence
-            for slot in lease.dropped:
-                self._cache.drop(slot)
-            if lease.copy_from is not None:
-                self._cache.copy(lease.copy_from, lease.slot, lease.reused)
-            self.stats.asked_tokens += sequence.prompt_len
-            self.stats.reused_tokens += lease.reused
+            self._begin(sequence, lease, lease.reused)
             self.stats.kv_held = self._slots.busy
             self.stats.kv_most = max(self.stats.kv_most, self._slots.busy)
+
+    def _begin(self, sequence: Sequence, lease: Lease, computed: int) -> None:
+        """Puts a sequence, of which `computed` tokens need not be, into its slot."""
+        sequence.slot, sequence.computed = lease.slot, computed
+        self._running[sequence.request_id] = sequence
+        for slot in lease.dropped:
+            self._cache.drop(slot)
+        if lease.copy_from is not None:
+            self._cache.copy(lease.copy_from, lease.slot, lease.reused, lease.kept)
+        self.stats.asked_tokens += sequence.prompt_len
+        self.stats.reused_tokens += computed
 
     @torch.inference_mode()
     def _run(self, works: list[Work]) -> tuple[list[int], Iterator[LogProb]]:
@@ -140,7 +146,10 @@ class Runner:
                 wanted += range(len(token_ids) - work.choices, len(token_ids))
         self.stats.steps += 1
         self.stats.rows += len(token_ids)
-        spans = [Span(work.sequence.slot, work.sequence.computed, work.rows) for work in works]
+        spans = [
+            Span(work.sequence.slot, work.sequence.computed, work.rows, work.sequence.prompt_len)
+            for work in works
+        ]
         logits = self._model.forward(token_ids, spans, wanted)
         for work in works:
             if work.choices and not work.sequence.draft:
@@ -223,6 +232,10 @@ class Runner:
         if sequence.guided is not None:
             self._followers.keep(sequence.guided)
 
+    def _clear(self) -> None:
+        for slot in self._slots.clear():
+            self._cache.drop(slot)
+
     def _fail_step(self, error: Exception) -> None:
         """Fails the requests of a failed step, and clears the cache, which may hold anything now."""
         self._strikes += 1
@@ -239,8 +252,7 @@ class Runner:
             failed.append(self._waiting.popleft())
         for sequence in list(self._running.values()):
             self._release(sequence)
-        for slot in self._slots.clear():
-            self._cache.drop(slot)
+        self._clear()
         for sequence in failed:
             self._fail(sequence, self.failure or f"The engine failed: {_line(error)}")
 

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The `rows` new positions of the sequence in `slot`, from `start` on; the cache has those before."""
+    """The `rows` new positions of the sequence in `slot`, from `start` on; the cache has those before.
+
+    Behind the first `prompt_len` positions the sequence was generated.
+    """
 
     slot: int
     start: int
     rows: int
+    prompt_len: int = 0
 
 
 @dataclass(slots=True)

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import torch
 
-from trtspec.serving.errors import Busy, GuideError
+from trtspec.serving.errors import Busy, EngineLoadError, GuideError
 from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
+from trtspec.serving.executors.torch.dependents.home import Home
+from trtspec.serving.executors.torch.dependents.loading import load_dependent
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
 from trtspec.serving.executors.torch.memory import kv_tokens_of
@@ -39,7 +41,8 @@ class TorchExecutor:
     device share its `device_thread`, and the draft engine is loaded first. The cache holds `kv_tokens` or as
     many tokens as fit beside this engine alone; those that no request uses keep the prefixes of requests
     between two rounds. Without `guides` requests with a guide are refused. Engines that are
-    loaded with the same `shared` hold what they have in common once.
+    loaded with the same `shared` hold what they have in common once. A draft that lives in its `target` is
+    loaded after that, onto its device and thread, and has no cache of its own.
 
     Requests are checked and answered here, on the loop's thread; `Runner` does all that is between, on the
     thread of the device.
@@ -54,14 +57,29 @@ class TorchExecutor:
         kv_tokens: int | None = None,
         guides: Guides | None = None,
         shared: SharedWeights | None = None,
+        target: TorchExecutor | None = None,
     ) -> None:
-        config, self._device_thread = read_config(engine_dir), device_thread or DeviceThread()
-        self._kv_tokens = kv_tokens or kv_tokens_of([config], device)
+        config = read_config(engine_dir)
+        if config.draft is not None and (target is None or target._home is None):
+            raise EngineLoadError(
+                engine_dir, f"{config.draft['method']}: lives in a target, and there is none"
+            )
+        self._device_thread: DeviceThread = (
+            target._device_thread if target else device_thread or DeviceThread()
+        )
+        self._kv_tokens = None if target else kv_tokens or kv_tokens_of([config], device)
         guide_types = frozenset() if guides is None else guides.types
         self._limits = replace(config.limits, guide_types=guide_types, resumes_guides=bool(guide_types))
-        self._runner: Runner | None = self._device_thread.call(
-            lambda: _load(engine_dir, config, torch.device(device), self._kv_tokens, self._say, shared)
-        )
+
+        def load() -> tuple[Home, Runner]:
+            if target is not None and target._home is not None:
+                return target._home, load_dependent(engine_dir, config, target._home, self._say)
+            home = _load(engine_dir, config, torch.device(device), self._kv_tokens or 0, shared)
+            return home, _runner(home, self._say)
+
+        self._home: Home | None
+        self._runner: Runner | None
+        self._home, self._runner = self._device_thread.call(load)
         self._listeners: dict[int, Listener] = {}
         self._guides, self._reading = guides, set[asyncio.Task[None]]()
         self._ids = itertools.count(1)
@@ -74,9 +92,12 @@ class TorchExecutor:
 
     @property
     def kv_tokens(self) -> int | None:
+        """Says nothing of a draft that lives in its target: the target has said it."""
         return self._kv_tokens
 
     def take_kv_use(self) -> float | None:
+        if self._kv_tokens is None:
+            return None
         most, self.stats.kv_most = self.stats.kv_most, self.stats.kv_held
         return most / self._kv_tokens
 
@@ -126,7 +147,7 @@ class TorchExecutor:
             self.cancel_request(request_id)
         if self._runner is not None:
             self._device_thread.leave(self._runner)
-            self._runner = None
+            self._runner = self._home = None
 
     async def _read(self, request_id: int, request: Request, valid: Valid) -> None:
         """Reads the guide of a request that nobody had before, and goes on with the request."""
@@ -165,12 +186,17 @@ def _load(
     config: TorchEngineConfig,
     device: torch.device,
     kv_tokens: int,
-    say: Callable[[Response], None],
     shared: SharedWeights | None,
-) -> Runner:
-    limits, cache = config.limits, Cache(config, device)
+) -> Home:
+    cache = Cache(config, device)
     model = Decoder(config, read_tensors(engine_dir, config, device), cache, device, shared)
+    return Home(config, model, cache, CacheSlots(kv_tokens))
+
+
+def _runner(home: Home, say: Callable[[Response], None]) -> Runner:
+    limits = home.config.limits
     # From round to round the cache lacks a draft, and a token or two before it.
     short = limits.max_draft_len + 2
-    scheduler = Scheduler(max(min(MAX_ROWS[device.type], config.max_num_tokens), 4 * short), short)
-    return Runner(limits, scheduler, model, cache, CacheSlots(kv_tokens), say)
+    most = min(MAX_ROWS[home.model.embedding.device.type], home.config.max_num_tokens)
+    scheduler = Scheduler(max(most, 4 * short), short)
+    return Runner(limits, scheduler, home.model, home.cache, home.slots, say)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -32,9 +32,16 @@ def forms(config: TorchEngineConfig) -> dict[str, Form]:
         "transformer.ln_f.weight": Form(dtype, (hidden,)),
         "lm_head.weight": vocabulary,
     }
-    for index in range(config.num_layers):
-        result |= {f"transformer.layers.{index}.{name}": form for name, form in _layer(config)}
-    return result
+    return result | layer_forms(config)
+
+
+def layer_forms(config: TorchEngineConfig) -> dict[str, Form]:
+    """Returns those of the decoder layers alone."""
+    return {
+        f"transformer.layers.{index}.{name}": form
+        for index in range(config.num_layers)
+        for name, form in _layer(config)
+    }
 
 
 def read_tensors(engine_dir: Path, config: TorchEngineConfig, device: torch.device) -> dict[str, Tensor]:
@@ -55,12 +62,27 @@ def read_tensors(engine_dir: Path, config: TorchEngineConfig, device: torch.devi
                 raise EngineLoadError(
                     ranks[0].path, f"the ranks' {name} do not fit together: {error}"
                 ) from error
-            if (tensor.dtype, tuple(tensor.shape)) != form:
-                found, wanted = _said(tensor.dtype, tensor.shape), _said(*form)
-                raise EngineLoadError(ranks[0].path, f"tensor {name} is {found}, not {wanted}")
+            _check(ranks[0].path, name, tensor, form)
             if name.endswith("scaling_factor") and not 0 < float(tensor) < float("inf"):
                 raise EngineLoadError(ranks[0].path, f"{name} is {float(tensor):g}, not a positive number")
     return tensors
+
+
+def read_rank(engine_dir: Path, wanted: Mapping[str, Form], device: torch.device) -> dict[str, Tensor]:
+    """Returns the tensors `wanted` of an engine of one rank; raises `EngineLoadError` as `read_tensors`."""
+    tensors = {}
+    with ExitStack() as stack:
+        rank = _Rank(engine_dir / "rank0.safetensors", device, stack)
+        for name, form in wanted.items():
+            tensors[name] = rank.read(name)
+            _check(rank.path, name, tensors[name], form)
+    return tensors
+
+
+def _check(path: Path, name: str, tensor: Tensor, form: Form) -> None:
+    if (tensor.dtype, tuple(tensor.shape)) != form:
+        found, wanted = _said(tensor.dtype, tensor.shape), _said(*form)
+        raise EngineLoadError(path, f"tensor {name} is {found}, not {wanted}")
 
 
 class _Rank:

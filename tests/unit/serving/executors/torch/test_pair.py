@@ -191,8 +191,8 @@ def test_a_draft_of_layers_of_its_target_holds_no_weights_of_its_own(
     async def main() -> None:
         executors = load_engines([tmp_path / "target", tmp_path / "draft"])
         assert len(packs) == alone
-        runners = [executor._runner for executor in executors if isinstance(executor, TorchExecutor)]
-        decoders = [runner._model for runner in runners if runner]
+        homes = [executor._home for executor in executors if isinstance(executor, TorchExecutor)]
+        decoders = [home.model for home in homes if home]
         assert decoders[0]._embedding is decoders[1]._embedding
         for executor, decoder, model in zip(executors[::-1], decoders[::-1], (draft, target), strict=True):
             assert isinstance(executor, TorchExecutor)
@@ -218,8 +218,8 @@ def test_weights_that_differ_are_not_shared() -> None:
 def test_a_tied_head_that_is_not_packed_is_the_embedding(tmp_path: Path, is_tied: bool) -> None:
     model = tiny_llama(tie_word_embeddings=is_tied)
     executor = TorchExecutor(write_engine(tmp_path / "engine", model))
-    assert executor._runner
-    decoder = executor._runner._model
+    assert executor._home
+    decoder = executor._home.model
     product = decoder._head._linear
     assert isinstance(product, partial)
     assert (product.keywords["weight"].data_ptr() == decoder._embedding.data_ptr()) == is_tied

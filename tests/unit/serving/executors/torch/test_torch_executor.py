@@ -205,7 +205,7 @@ def test_shutdown_ends_the_thread_and_frees_the_weights(engine: Path) -> None:
     async def main() -> list[weakref.ref[Decoder]]:
         device_thread = DeviceThread()
         executors = [TorchExecutor(engine, device_thread=device_thread) for _ in range(2)]
-        models = [weakref.ref(runner_of(executor)._model) for executor in executors]
+        models = [weakref.ref(executor._home.model) for executor in executors if executor._home]
         for executor in executors:
             await ask(executor, Request([1, 2, 3], 50, streaming=False))
             executor.enqueue_request(Request([1, 2, 3], 50), lambda response: None)

@@ -1,0 +1,101 @@
+"""What heads propose in their target is what plain modules of transformers propose over its hidden states."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from tests.fakes.drafting import reference
+from tests.fakes.engine_dir import tiny_llama, write_engine
+from tests.fakes.heads import write_head
+from trtspec.engine.dependent_builder import build_head
+from trtspec.models.heads.reading import head_tensors, read_head
+from trtspec.serving.async_executor import AsyncExecutor
+from trtspec.serving.executor import Executor, Request
+from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.text import Text
+
+K = 5
+ROUNDS = 8
+FORMATS = ("speculators", "speculators_qwen3", "specforge", "eagle3", "eagle", "medusa")
+PROMPTS = ([5, 3, 17, 9, 20, 2, 11], [7, 1], [4, 4, 19, 8, 3, 22, 6, 10, 13, 1, 2])
+
+
+def target_of(**changes: Any) -> PreTrainedModel:
+    """A target as the heads of `tests/data/heads` want it, with layers enough for EAGLE-3's default."""
+    sizes = {
+        "vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4,
+        "head_dim": 4, "num_hidden_layers": 7,
+    }  # fmt: skip
+    return tiny_llama(**(sizes | changes))
+
+
+def written_head(folder: Path, name: str, **config: Any) -> Path:
+    """A random head, whose proposals are not the same everywhere."""
+    write_head(folder, name, **config)
+    file = next(folder.glob("*.safetensors"))
+    generator = torch.Generator().manual_seed(3)
+    tensors = {
+        name: (1.0 if "norm" in name else 0.0) + 0.4 * torch.randn(tensor.shape, generator=generator)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in load_file(file).items()
+    }
+    save_file(tensors, file)
+    return folder
+
+
+def engines(folder: Path, target: PreTrainedModel, head: Path, **build: Any) -> list[Path]:
+    found = read_head(head)
+    engine = write_engine(
+        folder / "target",
+        target,
+        plugin_config={"use_paged_context_fmha": True},
+        gather_generation_logits=False,
+        **build,
+    )
+    build_head(found, head_tensors(found), engine, folder / "draft")
+    return [engine, folder / "draft"]
+
+
+async def rounds(
+    pair: Sequence[Executor], prompt: list[int], count: int = K
+) -> list[tuple[list[int], list[int]]]:
+    """The text before each round and what is proposed for it, until the rounds are over."""
+    target, draft = (AsyncExecutor(engine) for engine in pair)
+    text, seen = Text(prompt), []
+    for _ in range(ROUNDS):
+        proposed = (await draft.answer(Request(text, count), 1e9)).token_ids
+        seen.append((list(text), proposed))
+        verified = Request(text, len(proposed) + 1, draft_token_ids=proposed)
+        text.extend((await target.answer(verified, 1e9)).token_ids)
+    return seen
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_it_proposes_what_transformers_does(tmp_path: Path, name: str) -> None:
+    """For three texts at once, from round to round; nothing before the target has read the prompt."""
+    target = target_of()
+    head = written_head(tmp_path / "head", name)
+    theirs = reference(name, head, target)
+
+    async def main() -> list[list[tuple[list[int], list[int]]]]:
+        pair = load_engines(engines(tmp_path, target, head))
+        found = await asyncio.gather(*(rounds(pair, prompt) for prompt in PROMPTS))
+        for engine in reversed(pair):
+            engine.shutdown()
+        return found
+
+    said = set()
+    for first, *others in asyncio.run(main()):
+        assert first[1] == []
+        assert [ours for _, ours in others] == [theirs.propose(text, K) for text, _ in others]
+        said |= {token for _, ours in others for token in ours}
+    assert len(said) > 3

@@ -1,0 +1,87 @@
+"""What EAGLE's heads have in common: decoder layers with keys and values of their own beside the target's.
+
+The head's row at position p is made of the state at p and the embedding of the token at p + 1, and its logits
+are those of the token at p + 2 (Li et al. 2024, arXiv 2401.15077). Rows of the text read the target's states;
+those of a draft read the state that the row before has made.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trtspec.serving.executors.torch.cache import Cache
+from trtspec.serving.executors.torch.cache_view import CacheView
+from trtspec.serving.executors.torch.dependents.home import Home
+from trtspec.serving.executors.torch.dependents.states import States
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
+from trtspec.serving.executors.torch.model import Layer
+from trtspec.serving.executors.torch.packed_weights import packed
+from trtspec.serving.executors.torch.rope import rotations
+from trtspec.serving.executors.torch.spans import Span
+from trtspec.serving.executors.torch.weights import Form, layer_forms
+
+EMBEDDING = "embed_tokens.weight"
+
+
+class Head(ABC):
+    """A head that is asked again for each token of a draft; a `Model` of the token behind its rows."""
+
+    def __init__(
+        self, config: TorchEngineConfig, tensors: Mapping[str, Tensor], home: Home, states: States
+    ) -> None:
+        self._device = home.model.embedding.device
+        self._states, self._cache = states, Cache(config, self._device)
+        home.cache.beside.append(self._cache)
+        self._rotations = rotations(
+            config.head_size,
+            config.rotary_base,
+            config.rotary_scaling,
+            config.limits.max_seq_len,
+            self._device,
+        )
+        own = tensors.get(EMBEDDING)
+        is_targets = own is None or torch.equal(own, home.model.embedding)
+        self._embedding = home.model.embedding if own is None or is_targets else own
+        self._layers = [Layer(config, dict(tensors), index, packed) for index in range(config.num_layers)]
+
+    def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
+        """Returns what `Model` says; the row of a span at position p is the head's row at p - 1."""
+        rows = [Span(span.slot, span.start - 1, span.rows) for span in spans]
+        views = self._cache.views(rows)
+        rotation = torch.cat([self._rotations[span.start : span.start + span.rows] for span in rows])
+        embedded = F.embedding(torch.tensor(token_ids, device=self._device), self._embedding)
+        x = self._compute(embedded, self._states.read(rows), rotation, views)[wanted]
+        if not wanted:
+            return x.new_empty(0, self._embedding.shape[0])
+        logits, states = self._tell(x)
+        at = [Span(span.slot, span.start + row, 1) for span in spans for row in range(span.rows)]
+        self._states.write(states, [at[row] for row in wanted])
+        return logits
+
+    @abstractmethod
+    def _compute(
+        self, embedded: Tensor, states: Tensor, rotation: Tensor, views: Sequence[CacheView]
+    ) -> Tensor:
+        """Returns what the last layer makes of embeddings and states, each `[rows, hidden_size]`."""
+
+    @abstractmethod
+    def _tell(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the logits `[rows, vocab_size]` behind rows, and the states that the next rows read."""
+
+
+def head_forms(config: TorchEngineConfig, width: int) -> dict[str, Form]:
+    """Returns the tensors that both kinds have; the first layer's attention reads vectors of `width`."""
+    forms = layer_forms(config)
+    first = "transformer.layers.0"
+    del forms[f"{first}.input_layernorm.weight"]
+    qkv = forms[f"{first}.attention.qkv.weight"]
+    forms[f"{first}.attention.qkv.weight"] = Form(qkv.dtype, (qkv.shape[0], width))
+    assert config.draft is not None
+    if config.draft["own_embedding"]:
+        forms[EMBEDDING] = Form(config.dtype, (config.vocab_size, config.hidden_size))
+    return forms

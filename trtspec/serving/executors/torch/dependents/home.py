@@ -1,0 +1,20 @@
+"""The target that a draft lives in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtspec.serving.executors.torch.cache import Cache
+from trtspec.serving.executors.torch.cache_slots import CacheSlots
+from trtspec.serving.executors.torch.engine import TorchEngineConfig
+from trtspec.serving.executors.torch.model import Decoder
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A loaded target, and the slots with the texts that it has read."""
+
+    config: TorchEngineConfig
+    model: Decoder
+    cache: Cache
+    slots: CacheSlots

@@ -1,0 +1,46 @@
+"""The states that a head goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from trtspec.serving.executors.torch.dependents.home import Home
+from trtspec.serving.executors.torch.slot_memory import SlotMemory
+from trtspec.serving.executors.torch.spans import Span
+
+
+class States(SlotMemory):
+    """A state of `width` for each position of each slot: what `combine` makes of those of `depths`.
+
+    The target writes them as it computes. Behind these a head that drafts writes its own, which the target
+    overwrites once it comes there.
+    """
+
+    def __init__(
+        self, home: Home, width: int, depths: Sequence[int], combine: Callable[[Sequence[Tensor]], Tensor]
+    ) -> None:
+        config, device = home.config, home.model.embedding.device
+        super().__init__((1, 1, width), config.limits.max_seq_len, config.dtype, device)
+        self.depths, self._combine = depths, combine
+        home.cache.beside.append(self)
+        home.model.listener = self
+
+    def hear(self, states: Sequence[Tensor], spans: Sequence[Span]) -> None:
+        """Keeps the states of the target's rows."""
+        self.write(self._combine(states), spans)
+
+    def write(self, states: Tensor, spans: Sequence[Span]) -> None:
+        """Keeps `states` `[rows, width]` of the rows of all spans, in their order."""
+        for span, part in zip(spans, torch.split(states, [span.rows for span in spans]), strict=True):
+            self._of(span)[:] = part
+
+    def read(self, spans: Sequence[Span]) -> Tensor:
+        """Returns the states `[rows, width]` of the rows of all spans, in their order."""
+        return torch.cat([self._of(span) for span in spans])
+
+    def _of(self, span: Span) -> Tensor:
+        end = span.start + span.rows
+        return self.grown(span.slot, end)[0, 0, span.start : end]
