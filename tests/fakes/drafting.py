@@ -7,18 +7,21 @@ is made of the state there and the token behind it; a drafted row reads the stat
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, LlamaForCausalLM, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-from tests.fakes.heads import written
+from tests.fakes.engine_dir import tiny_llama
+from tests.fakes.heads import write_head, written
 
 LAYERS = {"llama": LlamaDecoderLayer, "qwen3": Qwen3DecoderLayer}
 
@@ -62,32 +65,49 @@ class EagleHead(nn.Module):
         return tokens
 
     def heard(self, text: Sequence[int]) -> Tensor:
-        """What the head reads of the target for each place of a text, `[tokens, width]`."""
+        """What the head reads of the target for each place of a text, `[1, tokens, width]`."""
         with torch.no_grad():
             found = self.target(torch.tensor([list(text)]), output_hidden_states=True).hidden_states
-        return self.combine([found[depth][0] for depth in self.depths])
+        return self.combine([found[depth] for depth in self.depths])
 
     def forward(self, tokens: Tensor, states: Tensor) -> Tensor:
-        """What the last layer makes of all rows, `[rows, width]`."""
-        rows = len(states)
+        """What the last layer makes of all rows, `[1, rows, width]`, of tokens `[1, rows]`."""
+        rows = states.shape[1]
         places = torch.arange(rows)[None]
         mask = torch.full((1, 1, rows, rows), torch.finfo(states.dtype).min).triu(1)
-        turned = self.rotary(states[None], places)
+        turned = self.rotary(states, places)
         rest = {"attention_mask": mask, "position_embeddings": turned, "position_ids": places}
-        x = self.first(self.layers[0], self.embed_tokens(tokens)[None], states[None], rest)
+        x = self.first(self.layers[0], self.embed_tokens(tokens), states, rest)
         for layer in self.layers[1:]:
             x = layer(x, **rest)
-        return x[0]
+        return x
 
     @torch.no_grad()
     def propose(self, text: Sequence[int], count: int) -> list[int]:
-        states, tokens, drafted = self.heard(text)[:-1], list(text[1:]), []
+        states, tokens, drafted = self.heard(text)[:, :-1], list(text[1:]), list[int]()
         for _ in range(count):
-            logits, state = self.tell(self(torch.tensor(tokens), states)[-1:])
+            logits, state = self.tell(self(torch.tensor([tokens]), states)[:, -1:])
             drafted.append(int(self.targets(logits.argmax(-1))))
             tokens.append(drafted[-1])
-            states = torch.cat([states, state])
+            states = torch.cat([states, state], 1)
         return drafted
+
+    def train_on(self, texts: Sequence[Sequence[int]], steps: int) -> None:
+        """Learns what follows each place of the texts, from the target's states and then from its own."""
+        learning = torch.optim.Adam(self.parameters(), 1e-2)
+        back = {int(token): own for own, token in enumerate(self.targets(torch.arange(len(self.d2t))))}
+        for step in range(steps):
+            text = texts[step % len(texts)]
+            states, loss = self.heard(text)[:, :-2], torch.zeros(())
+            for ahead in range(3):
+                said = torch.tensor([text[1 + ahead : 1 + ahead + states.shape[1]]])
+                wanted = [back.get(token, -100) for token in text[2 + ahead : 2 + ahead + states.shape[1]]]
+                logits, states = self.tell(self(said, states))
+                loss = loss + nn.functional.cross_entropy(logits[0], torch.tensor(wanted))
+                states = states[:, :-1]
+            learning.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            learning.step()
 
 
 class Eagle(EagleHead):
@@ -177,14 +197,13 @@ class Medusa:
 
 def reference(name: str, folder: Path, target: PreTrainedModel) -> Proposes:
     """What the head in a folder, which has the format `name` of `tests/data/heads`, proposes."""
-    config = written(name)["config"]
+    config = json.loads((folder / "config.json").read_text())
     if name == "medusa":
         tensors = load_file(folder / "medusa_lm_head.safetensors")
         return Medusa(target, tensors, config["medusa_num_heads"], config["medusa_num_layers"])
     tensors = load_file(folder / "model.safetensors")
     tensors = {key.replace("midlayer.", "layers.0."): tensor for key, tensor in tensors.items()}
-    layer = {"rms_norm_eps": 1e-6, **config.get("transformer_layer_config", config)}
-    head = made(name, config, layer, target)
+    head = made(name, config, target)
     tensors.pop("t2d", None)
     tensors.setdefault("embed_tokens.weight", target.state_dict()["model.embed_tokens.weight"])
     missing = set(head.state_dict()) - set(tensors)
@@ -193,10 +212,9 @@ def reference(name: str, folder: Path, target: PreTrainedModel) -> Proposes:
     return head.eval()
 
 
-def made(
-    name: str, config: Mapping[str, Any], layer: Mapping[str, Any], target: PreTrainedModel
-) -> EagleHead:
+def made(name: str, config: Mapping[str, Any], target: PreTrainedModel) -> EagleHead:
     """A new head of the kind that a format's configuration says."""
+    layer = {"rms_norm_eps": 1e-6, **config.get("transformer_layer_config", config)}
     if name == "eagle":
         return Eagle(target, layer)
     count = target.config.num_hidden_layers
@@ -207,3 +225,54 @@ def made(
     options["norm_before_residual"] = config.get("norm_before_residual", False)
     default = (2, count // 2, count - 3)
     return Eagle3(target, layer, depths or default, config["draft_vocab_size"], options)
+
+
+def tiny_target(**changes: Any) -> LlamaForCausalLM:
+    """A target as the heads of `tests/data/heads` want it, with layers enough for EAGLE-3's default."""
+    sizes: dict[str, Any] = {
+        "vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4,
+        "head_dim": 4, "num_hidden_layers": 7,
+    }  # fmt: skip
+    return tiny_llama(**(sizes | changes))
+
+
+def said(target: LlamaForCausalLM, prompt: Sequence[int], count: int) -> list[int]:
+    """What transformers says after a prompt."""
+    asked = torch.tensor([list(prompt)])
+    mask = torch.ones_like(asked)
+    found = target.generate(asked, attention_mask=mask, max_new_tokens=count, do_sample=False)
+    return [int(token) for token in found[0, len(prompt) :]]
+
+
+def random_head(folder: Path, name: str) -> Path:
+    """Writes a head of the format `name` whose proposals are not the same everywhere."""
+    write_head(folder, name)
+    file = next(folder.glob("*.safetensors"))
+    generator = torch.Generator().manual_seed(3)
+    tensors = load_file(file)
+    for key, tensor in tensors.items():
+        if tensor.is_floating_point():
+            center = 1.0 if "norm" in key else 0.0
+            tensors[key] = center + 0.4 * torch.randn(tensor.shape, generator=generator)
+    save_file(tensors, file)
+    return folder
+
+
+def trained_head(folder: Path, target: PreTrainedModel, texts: Sequence[Sequence[int]], steps: int) -> Path:
+    """Writes an EAGLE-3 head in Speculators' format that has learnt these texts, and no other tokens."""
+    config, theirs = copy.deepcopy(written("speculators")["config"]), target.config
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "head_dim", "num_attention_heads")
+    config["transformer_layer_config"] |= {name: getattr(theirs, name) for name in sizes}
+    tokens = torch.tensor(sorted({token for text in texts for token in text}))
+    config["draft_vocab_size"] = len(tokens)
+    torch.manual_seed(0)
+    head = made("speculators", config, target)
+    head.d2t = tokens - torch.arange(len(tokens))
+    head.embed_tokens.load_state_dict({"weight": target.state_dict()["model.embed_tokens.weight"]})
+    head.train_on(texts, steps)
+    folder.mkdir(parents=True)
+    known = torch.zeros(theirs.vocab_size, dtype=torch.bool)
+    known[tokens] = True
+    save_file({**head.state_dict(), "t2d": known}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -10,7 +10,7 @@ from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.drafters.circuit_breaker import CircuitBreaker
 from trtspec.serving.drafters.source import ENGINE, Offer
 from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
-from trtspec.serving.executor import Executor, Limits, Request
+from trtspec.serving.executor import Executor, FinishReason, Limits, Request
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 
@@ -69,6 +69,8 @@ class EngineSource:
             if not 0 <= token_id < self._vocab_size:
                 proposal = proposal[:position]
                 break
+        if not proposal and response.finish_reason is FinishReason.LENGTH:
+            return self._nothing("draft_waits")
         return proposal or self._nothing("draft_ended")
 
     def _nothing(self, why: str) -> list[int]:

@@ -232,10 +232,6 @@ class Runner:
         if sequence.guided is not None:
             self._followers.keep(sequence.guided)
 
-    def _clear(self) -> None:
-        for slot in self._slots.clear():
-            self._cache.drop(slot)
-
     def _fail_step(self, error: Exception) -> None:
         """Fails the requests of a failed step, and clears the cache, which may hold anything now."""
         self._strikes += 1
@@ -252,7 +248,8 @@ class Runner:
             failed.append(self._waiting.popleft())
         for sequence in list(self._running.values()):
             self._release(sequence)
-        self._clear()
+        for slot in self._slots.clear():
+            self._cache.drop(slot)
         for sequence in failed:
             self._fail(sequence, self.failure or f"The engine failed: {_line(error)}")
 

@@ -32,6 +32,7 @@ class SlotMemory:
         """Returns for how many tokens memory is taken."""
         return sum(slot.shape[2] for slot in self._slots.values())
 
+    @torch.inference_mode()
     def copy(self, source: int, target: int, length: int, start: int = 0) -> None:
         """Copies what one slot has of the positions from `start` up to `length` to another."""
         for memory in (self, *self.beside):

@@ -16,9 +16,9 @@ from trtspec.serving.executors.torch.sequence import Sequence
 class DependentRunner(Runner):
     """Drafts in the slots of the target, behind the texts that it has read.
 
-    A request whose text the target has not read, but for the last token, ends at once and without a token; so
-    does one for which the target's cache has no room. A draft is `longest` tokens at most. What a slot holds
-    of the target stays as it is, whether the draft ends, is cancelled or fails.
+    A request whose text the target has not read, but for the last token, ends at once with its `LENGTH` and
+    no token; so does one for which the target's cache has no room. A draft is `longest` tokens at most. What
+    a slot holds of the target stays as it is, whether the draft ends, is cancelled or fails.
     """
 
     def __init__(
@@ -52,6 +52,3 @@ class DependentRunner(Runner):
         sequence.computed = computed
         if self._is_head:  # Its row of a token lies at the position before.
             self._slots.go_over(sequence.slot, min(computed, sequence.prompt_len) - 1)
-
-    def _clear(self) -> None:
-        """Leaves the target's cache alone, which a failed step has not touched."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from tests.fakes.drafting import reference
-from tests.fakes.engine_dir import tiny_llama, write_engine
-from tests.fakes.heads import write_head
+from tests.fakes.drafting import random_head, reference, said, tiny_target, trained_head
+from tests.fakes.engine_dir import write_engine
 from trtspec.engine.dependent_builder import build_head
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.serving.async_executor import AsyncExecutor
@@ -26,30 +24,6 @@ K = 5
 ROUNDS = 8
 FORMATS = ("speculators", "speculators_qwen3", "specforge", "eagle3", "eagle", "medusa")
 PROMPTS = ([5, 3, 17, 9, 20, 2, 11], [7, 1], [4, 4, 19, 8, 3, 22, 6, 10, 13, 1, 2])
-
-
-def target_of(**changes: Any) -> PreTrainedModel:
-    """A target as the heads of `tests/data/heads` want it, with layers enough for EAGLE-3's default."""
-    sizes = {
-        "vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4,
-        "head_dim": 4, "num_hidden_layers": 7,
-    }  # fmt: skip
-    return tiny_llama(**(sizes | changes))
-
-
-def written_head(folder: Path, name: str, **config: Any) -> Path:
-    """A random head, whose proposals are not the same everywhere."""
-    write_head(folder, name, **config)
-    file = next(folder.glob("*.safetensors"))
-    generator = torch.Generator().manual_seed(3)
-    tensors = {
-        name: (1.0 if "norm" in name else 0.0) + 0.4 * torch.randn(tensor.shape, generator=generator)
-        if tensor.is_floating_point()
-        else tensor
-        for name, tensor in load_file(file).items()
-    }
-    save_file(tensors, file)
-    return folder
 
 
 def engines(folder: Path, target: PreTrainedModel, head: Path, **build: Any) -> list[Path]:
@@ -82,8 +56,8 @@ async def rounds(
 @pytest.mark.parametrize("name", FORMATS)
 def test_it_proposes_what_transformers_does(tmp_path: Path, name: str) -> None:
     """For three texts at once, from round to round; nothing before the target has read the prompt."""
-    target = target_of()
-    head = written_head(tmp_path / "head", name)
+    target = tiny_target()
+    head = random_head(tmp_path / "head", name)
     theirs = reference(name, head, target)
 
     async def main() -> list[list[tuple[list[int], list[int]]]]:
@@ -99,3 +73,23 @@ def test_it_proposes_what_transformers_does(tmp_path: Path, name: str) -> None:
         assert [ours for _, ours in others] == [theirs.propose(text, K) for text, _ in others]
         said |= {token for _, ours in others for token in ours}
     assert len(said) > 3
+
+
+def test_a_head_that_has_learnt_is_accepted(tmp_path: Path) -> None:
+    """Mostly, so that the target keeps what it has computed of a draft, and the head what it has read."""
+    target = tiny_target()
+    texts = [[*prompt, *said(target, prompt, 40)] for prompt in PROMPTS]
+    head = trained_head(tmp_path / "head", target, texts, steps=60)
+    theirs = reference("speculators", head, target)
+
+    async def main() -> list[list[tuple[list[int], list[int]]]]:
+        pair = load_engines(engines(tmp_path, target, head))
+        found = await asyncio.gather(*(rounds(pair, prompt) for prompt in PROMPTS))
+        for engine in reversed(pair):
+            engine.shutdown()
+        return found
+
+    seen = [round_ for found in asyncio.run(main()) for round_ in found[1:]]
+    assert [ours for _, ours in seen] == [theirs.propose(text, K) for text, _ in seen]
+    gained = [len(after) - len(before) for (before, _), (after, _) in pairwise(seen)]
+    assert sum(tokens for tokens in gained if tokens > 0) > 2 * len(gained)
