@@ -106,7 +106,7 @@ class EagleHead(nn.Module):
                 loss = loss + nn.functional.cross_entropy(logits[0], torch.tensor(wanted))
                 states = states[:, :-1]
             learning.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             learning.step()
 
 

@@ -33,7 +33,10 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
     """The report of an engine directory; `config` is the content of its `config.json`."""
     model, build = section(config, "pretrained_config"), section(config, "build_config")
     is_torch = str(config.get("version")).startswith(TORCH_VERSION)
-    findings = list(pretrained.oddities(model))
+    draft = section(model, "draft").get(
+        "method"
+    )  # of one that lives in its target, and is no model by itself
+    findings = [] if draft else list(pretrained.oddities(model))
     try:
         read_engine(folder)
     except EngineError as error:
@@ -42,7 +45,7 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
         findings += _oddities(build)
     if is_torch:
         ranks = read_ranks(folder, model, findings)
-        findings += compare(model, ranks)
+        findings += [] if draft else compare(model, ranks)
         files = [folder / f"rank{rank}.safetensors" for rank in ranks]
         tensors = [tensor for rank in ranks.values() for tensor in rank.values()]
     else:
@@ -54,6 +57,7 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
             "version": config.get("version"),
             "backend": "torch" if is_torch else "tensorrt_llm",
             **pretrained.facts(model),
+            **({"draft": draft} if draft else {}),
             **{key: build.get(key) for key in _KEYS},
             "use_paged_context_fmha": section(build, "plugin_config").get("use_paged_context_fmha"),
         },

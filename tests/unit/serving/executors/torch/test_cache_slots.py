@@ -165,6 +165,69 @@ def test_rounds_of_as_many_texts_as_fit_lose_nothing() -> None:
             text += [number] * 5
 
 
+def borrow(slots: CacheSlots, text: Text, more: int = 5) -> Lease | None:
+    return slots.borrow(text, len(text), [], len(text) + more)
+
+
+def verified(slots: CacheSlots, text: Text, more: int = 5) -> int:
+    """Lets a sequence of the target run over a text but for its last token; returns its slot."""
+    lease = granted(slots.take(text, len(text), [], len(text) + more))
+    slots.grow(lease.slot, len(text) - 1)
+    slots.free(lease.slot)
+    return lease.slot
+
+
+def test_a_draft_borrows_the_slot_of_its_text_and_gives_it_back_as_it_was() -> None:
+    slots, text = CacheSlots(ROOM), Text(LONG[:50])
+    slot = verified(slots, text)
+    before = slots.tokens
+    assert granted(borrow(slots, text)) == Lease(slot, 49)
+    assert slots.busy == 64
+    slots.go_over(slot, 49)
+    slots.free(slot)
+    assert (slots.tokens, slots.busy, slots.headed(slot)) == (before, 0, 49)
+    text.extend([1, 2, 3])
+    assert verified(slots, text) == slot
+    assert slots.headed(slot) == 49  # The next draft need not read the text again.
+    slots.borrow(text, len(text), [], 60)
+    assert slots.headed(slot) == 49
+
+
+def test_nothing_is_lent_of_a_text_that_is_not_there_whole() -> None:
+    slots = filled(LONG[:50], budget=200)
+    assert borrow(slots, Text(LONG[:53])) is None
+    assert borrow(slots, Text([7, *LONG[:20]])) is None
+    assert borrow(slots, Text(LONG[:51]), 150) is None  # There is no room for such a draft.
+    assert slots.tokens == 64
+    assert borrow(slots, Text(LONG[:51])) == Lease(1, 50)
+
+
+def test_a_slot_that_others_need_is_copied_once() -> None:
+    """The copy is the text's own from then on, and gets only what is new."""
+    slots, real, own = CacheSlots(ROOM), Text(LONG[:100]), Text(LONG[:80])
+    busy = granted(slots.take(real, 100, [], 200)).slot
+    slots.grow(busy, 99)
+    lease = granted(borrow(slots, own))
+    assert (lease.reused, lease.copy_from, lease.kept) == (79, busy, 0)
+    slots.go_over(lease.slot, 79)
+    slots.free(lease.slot)
+    own.extend(LONG[80:90])
+    again = granted(borrow(slots, own))
+    assert (again.slot, again.reused, again.copy_from, again.kept) == (lease.slot, 89, busy, 79)
+    assert slots.headed(lease.slot) == 79
+
+
+def test_what_a_head_has_read_of_another_text_counts_as_far_as_they_are_alike() -> None:
+    """But for the last position, whose row is made of the token behind it."""
+    slots, text = CacheSlots(ROOM), Text(LONG[:50])
+    slot = verified(slots, text)
+    slots.free(granted(borrow(slots, text)).slot)
+    slots.go_over(slot, 49)
+    other = Text([*LONG[:30], 7, 7])
+    assert verified(slots, other) == slot
+    assert slots.headed(slot) == 29
+
+
 class Rounds(RuleBasedStateMachine):
     """Any order of beginning, growing, ending and forgetting: what is held is right and within the budget."""
 
