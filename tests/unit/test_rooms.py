@@ -14,7 +14,7 @@ import trtspec
 HOUSE = Path(trtspec.__path__[0])
 FLOORS = (
     {"serving", "containers", "recipe", "forecast", "workloads"},
-    {"models", "repository", "openai", "endpoints", "servers"},
+    {"models", "repository", "openai", "endpoints", "servers", "migration"},
     {"checkpoint"},
     {"engine"},
     {"store"},

@@ -32,6 +32,7 @@ from trtspec.cli import (
     generate,
     init,
     inspect,
+    migrate,
     monitoring,
     plan,
     rollout,
@@ -47,6 +48,7 @@ from trtspec.terminal.output import out
 
 _COMMANDS = (
     init,
+    migrate,
     doctor,
     check,
     plan,
@@ -118,7 +120,7 @@ def _group(name: str, module: ModuleType) -> typer.Typer:
 
 def _register() -> typer.Typer:
     app = _app("trtspec")
-    start = "trtspec init recipe.yaml", "trtspec build recipe.yaml", "trtspec deploy recipe.yaml"
+    start = "trtspec build recipe.yaml", "trtspec deploy recipe.yaml"
     app.callback(epilog=_examples(*start))(_trtspec)
     for module in _COMMANDS:
         function = module.__name__.rpartition(".")[2]

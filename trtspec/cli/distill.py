@@ -177,7 +177,7 @@ def _show(label: str, total: int, unit: str) -> Iterator[Advance]:
 
 def _changes(loaded: LoadedRecipe, wanted: Wanted, folder: Path) -> dict[str, str | None]:
     """Returns what a recipe in `folder` must say of the new draft, by dotted keys; None removes a key."""
-    from trtspec.tune.places import written
+    from trtspec.recipe.places import written
 
     changes: dict[str, str | None] = {"draft.model": written(wanted.folder, folder)}
     if "draft.revision" in loaded.lines:
@@ -190,7 +190,7 @@ def _changes(loaded: LoadedRecipe, wanted: Wanted, folder: Path) -> dict[str, st
 def _edited(loaded: LoadedRecipe, wanted: Wanted, folder: Path) -> str:
     """Returns the recipe with the new draft, for `folder`; raises RecipeError where it cannot be changed."""
     from trtspec.recipe.edit import edit
-    from trtspec.tune.places import places
+    from trtspec.recipe.places import places
 
     changes = {**places(loaded, folder), **_changes(loaded, wanted, folder)}
     return edit(loaded.path.read_text(encoding="utf-8-sig"), changes, loaded.path)

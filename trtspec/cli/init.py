@@ -1,24 +1,48 @@
-"""`trtspec init`: a commented recipe to start from."""
+"""`trtspec init`: a commented recipe to start from, or the one that a server's command says."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trtspec.errors import TrtspecError
-from trtspec.terminal.options import ForceOption
+from trtspec.terminal.options import BackendOption, ForceOption
 from trtspec.terminal.output import out
 
-EXAMPLES = ("trtspec init", "trtspec init recipes/llama.yaml --force")
+EXAMPLES = (
+    "trtspec init",
+    "trtspec init recipes/llama.yaml --force",
+    "trtspec init --from 'vllm serve Qwen/Qwen3-32B --spec-model Qwen/Qwen3-0.6B --spec-tokens 4'",
+    "trtspec init --from - --gpu h200 < start.sh",
+)
 
 
 def init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("recipe.yaml"),
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="COMMAND",
+            help="Read it of a command of vLLM, SGLang, trtllm-build or trtllm-serve; - for stdin.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="GPU", help="With --from: the GPU, h100 if left out.")
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="With --from: the draft, where no command names it.")
+    ] = None,
+    backend: BackendOption = None,
     force: ForceOption = False,
 ) -> None:
-    """Write a commented starter recipe."""
+    """Write a commented recipe to start from.
+
+    With --from, the command is read and never run. What a recipe has no place for is said, flag by flag.
+    """
     from trtspec.atomic import write_atomically
     from trtspec.recipe.starter import STARTER
 
@@ -26,6 +50,22 @@ def init(
         path = path / "recipe.yaml"
     if path.exists() and not force:
         raise TrtspecError(path, "is there already", f"choose another name, or: trtspec init {path} --force")
-    write_atomically(path, STARTER)
+    if command is None:
+        for option, value in (("--gpu", gpu), ("--draft", draft), ("--backend", backend)):
+            if value:
+                raise typer.BadParameter("goes with --from", param_hint=option)
+    text = STARTER if command is None else _read(command, path, gpu, draft, backend)
+    write_atomically(path, text)
     out.status(f"wrote {path}")
     out.hint(f"edit it, then: trtspec check {path}")
+
+
+def _read(command: str, path: Path, gpu: str | None, draft: str | None, backend: str | None) -> str:
+    """Returns the recipe of a command, and says what became of its flags."""
+    from trtspec.migration.importing import recipe_of
+
+    text = sys.stdin.read() if command == "-" else command
+    found = recipe_of(text, path, gpu=gpu, draft=draft, backend=backend)
+    for told in found.told:
+        out.status(f"{told.subject}: {told.fate}")
+    return found.text

@@ -30,7 +30,7 @@ def edit(text: str, changes: Mapping[str, Any], path: Path) -> str:
     except Unreadable:
         found = None
     if found != wanted:
-        written = ", ".join(f"{key}: {_flow(value)}" for key, value in changes.items())
+        written = ", ".join(f"{key}: {flow(value)}" for key, value in changes.items())
         problem = "is written in a way that trtspec cannot change without changing more"
         raise RecipeError(path, [Finding("", problem, f"write it by hand: {written}")])
     return text
@@ -77,8 +77,8 @@ def _replaced(text: str, pair: Pair, value: Any) -> str:
     begin, end = old.start_mark.index, _end(old)
     if begin == end or _is_block(old):
         colon = text.index(":", key.end_mark.index) + 1
-        return f"{text[:colon]} {_flow(value)}{text[max(end, colon) :]}"
-    return text[:begin] + _flow(value) + text[end:]
+        return f"{text[:colon]} {flow(value)}{text[max(end, colon) :]}"
+    return text[:begin] + flow(value) + text[end:]
 
 
 def _begun(text: str, pair: Pair, value: Any) -> str:
@@ -91,7 +91,7 @@ def _begun(text: str, pair: Pair, value: Any) -> str:
 def _inserted(text: str, section: yaml.MappingNode, key: str, value: Any) -> str:
     if not _is_block(section):
         place = _end(section.value[-1][1]) if section.value else section.start_mark.index + 1
-        return f"{text[:place]}{', ' if section.value else ''}{_flow({key: value})[1:-1]}{text[place:]}"
+        return f"{text[:place]}{', ' if section.value else ''}{flow({key: value})[1:-1]}{text[place:]}"
     lines = _block({key: value}, section.start_mark.column)
     place = _end(section.value[-1][1])
     if text[place - 1] == "\n":  # Behind a literal, which ends with its line.
@@ -140,11 +140,11 @@ def _block(value: Mapping[str, Any], indent: int) -> list[str]:
         if isinstance(inner, Mapping) and len(inner) == 1:
             lines += [f"{' ' * indent}{key}:", *_block(inner, indent + 2)]
         else:
-            lines.append(f"{' ' * indent}{key}: {_flow(inner)}")
+            lines.append(f"{' ' * indent}{key}: {flow(inner)}")
     return lines
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """Returns a value on one line, as YAML writes it."""
     written: str = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=10**6)
     return written.strip()[1:-1]

@@ -51,7 +51,16 @@ def model_location(value: str, folder: Path) -> Path | str:
 def load(path: Path) -> LoadedRecipe:
     """Reads and validates a recipe; raises RecipeError with every problem found."""
     try:
-        document = read(_bytes(path))
+        data = _bytes(path)
+    except Unreadable as error:
+        raise RecipeError(path, error.findings) from None
+    return loads(data, path)
+
+
+def loads(data: bytes, path: Path) -> LoadedRecipe:
+    """Validates what a recipe at `path` says, or would say; raises RecipeError with every problem found."""
+    try:
+        document = read(data)
     except Unreadable as error:
         raise RecipeError(path, error.findings) from None
     findings, recipe = list(document.findings), None

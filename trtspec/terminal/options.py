@@ -18,7 +18,7 @@ OutputOption = Annotated[
     str | None, typer.Option("--output", metavar="DIR", help="The build directory; build/<name> if left out.")
 ]
 BackendOption = Annotated[
-    Literal["tensorrt_llm", "torch"] | None,
+    Literal["tensorrt_llm", "torch", "vllm", "sglang", "tensorrt_llm_pytorch"] | None,
     typer.Option("--backend", help="What builds and runs the engines, whatever the recipe says."),
 ]
 ApiKeysOption = Annotated[

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from trtspec.recipe.loader import LoadedRecipe, model_location
 from trtspec.recipe.methods import METHODS, DraftMethod
+from trtspec.recipe.places import written
 from trtspec.recipe.schema import Recipe
 from trtspec.serving.drafters.source import Drafting
-from trtspec.tune.places import written
 
 Method = Literal["draft_model", "ngram", "hybrid"]
 Precision = Literal["float32", "float16", "bfloat16", "fp8"]

@@ -13,8 +13,8 @@ from trtspec.plan.resolve import MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU
 from trtspec.recipe import gpus
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.places import places
 from trtspec.tune.advice import Advice, advise
-from trtspec.tune.places import places
 from trtspec.tune.standing import Standing, against, ranked, winner
 
 

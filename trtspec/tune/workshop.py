@@ -12,13 +12,13 @@ from trtspec.models.source import Source
 from trtspec.progress import Progress
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.places import places
 from trtspec.roles import Role
 from trtspec.run.runner import run
 from trtspec.steps import build, check_pair, convert, copy_tokenizer
 from trtspec.steps.calibrate import KIND as CALIBRATE
 from trtspec.tune.candidate import Candidate, DraftModel
 from trtspec.tune.layers import write_layers
-from trtspec.tune.places import places
 
 _ENGINE = (CALIBRATE, convert.KIND, build.KIND)
 

@@ -1,0 +1,93 @@
+"""`trtspec migrate`: the same recipe for another backend."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from trtspec.errors import TrtspecError
+from trtspec.terminal.options import ForceOption, JsonOption, RecipeArgument
+from trtspec.terminal.output import out
+
+if TYPE_CHECKING:
+    from trtspec.migration.moving import Moved
+
+EXAMPLES = (
+    "trtspec migrate recipe.yaml --to vllm",
+    "trtspec migrate recipe.yaml --to tensorrt_llm_pytorch --output recipes/trtllm-serve.yaml",
+)
+
+
+def migrate(
+    recipe: RecipeArgument,
+    to: Annotated[
+        Literal["vllm", "sglang", "tensorrt_llm_pytorch", "tensorrt_llm", "torch"],
+        typer.Option("--to", help="The backend that is to serve the pair.", show_default=False),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="Where to write it.", show_default="beside it: RECIPE-BACKEND"
+        ),
+    ] = None,
+    force: ForceOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Move a recipe to another engine, and say what changes.
+
+    Comments and order stay. What the other engine does not have is removed, each key with its reason, and the
+    last lines are the commands that measure both deployments and compare them.
+    """
+    from trtspec.atomic import write_atomically
+    from trtspec.migration.moving import move
+    from trtspec.recipe.loader import load
+
+    loaded = load(recipe)
+    if loaded.recipe.backend == to:
+        raise TrtspecError(recipe, f"is a recipe of {to} already", "name another backend: --to")
+    path = output or recipe.with_name(f"{recipe.stem}-{to}{recipe.suffix}")
+    if path.exists() and not force:
+        repair = f"choose another: trtspec migrate {recipe} --to {to} --output FILE, or --force"
+        raise TrtspecError(path, "is there already", repair)
+    moved = move(recipe.read_text(encoding="utf-8-sig"), loaded, to, path)
+    write_atomically(path, moved.text)
+    proof = _proof(recipe, loaded.recipe.name, path, moved.recipe.name)
+    if json:
+        changes = [asdict(change) for change in moved.changes]
+        out.json({"recipe": str(path), "changes": changes, "proof": proof})
+        return
+    _print(moved)
+    out.status(f"wrote {path}; this measures both, and says which is faster:")
+    for command in proof:
+        out.result(command)
+    out.hint(f"first: trtspec check {path}")
+
+
+def _print(moved: Moved) -> None:
+    for change in moved.changes:
+        values = f"{_shown(change.before)} -> {_shown(change.after)}"
+        if change.before == change.after:
+            values = _shown(change.before)
+        out.result(f"{change.key}: {values}; {change.reason}")
+
+
+def _shown(value: Any) -> str:
+    from trtspec.recipe.edit import flow
+
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else flow(value)
+
+
+def _proof(before: Path, name: str, after: Path, moved: str) -> list[str]:
+    """Returns the commands that build both, measure both and compare."""
+    import shlex
+
+    commands = []
+    for path, own in ((before, name), (after, moved)):
+        commands.append(shlex.join(["trtspec", "build", str(path)]))
+        commands.append(shlex.join(["trtspec", "bench", str(path), "--output", f"bench/{own}"]))
+    return [*commands, shlex.join(["trtspec", "bench", "compare", f"bench/{name}", f"bench/{moved}"])]
