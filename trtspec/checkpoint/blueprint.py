@@ -48,6 +48,15 @@ class Blueprint:
             entries += [TensorEntry(name, "F32", (1,)) for name in self.scales_beside(placed)]
         return entries
 
+    @property
+    def size(self) -> int:
+        """Bytes of all weights on all ranks, without the scales of FP8."""
+        return sum(
+            TensorEntry(placed.name, self.dtype_of(placed.weight), placed.shape).size
+            for rank in self.ranks
+            for placed in rank
+        )
+
     def dtype_of(self, weight: Weight) -> str:
         """The dtype of a weight in the checkpoint, by its safetensors name."""
         return FP8 if weight in self.scales else self.dtype

@@ -59,14 +59,21 @@ class _Piece:
 def convert(
     source: Source, options: ConvertOptions, folder: Path, advance: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Writes the checkpoint into `folder`, which must not exist; the same source gives the same bytes.
+    """Writes a model's checkpoint into `folder`, which must not exist; the same source gives the same bytes.
 
-    Nothing is written before every tensor's presence, dtype and shape has been checked. `advance` is called
-    with the number of bytes after each piece. Raises ModelError, TensorError, or UnavailableError if the disk
-    has no room for it.
+    Nothing is written before every tensor's presence, dtype and shape has been checked. Raises what `draw`
+    and `write` raise.
     """
-    blueprint = draw(source, options)
-    entries = [blueprint.entries(rank) for rank in range(options.mapping.world_size)]
+    write(draw(source, options), folder, advance)
+
+
+def write(blueprint: Blueprint, folder: Path, advance: Callable[[int], None] = lambda _: None) -> None:
+    """Writes a checkpoint into `folder`, which must not exist.
+
+    `advance` is called with the number of bytes after each piece. Raises TensorError, or UnavailableError if
+    the disk has no room for it.
+    """
+    entries = [blueprint.entries(rank) for rank in range(len(blueprint.ranks))]
     folder.mkdir(parents=True)
     _check_space(folder, sum(entry.size for rank in entries for entry in rank))
     config = json.dumps(blueprint.config, indent=4) + "\n"
@@ -78,7 +85,7 @@ def convert(
         ]
         reader = stack.enter_context(Reader({tensor.file for tensor in blueprint.tensors.values()}))
         _write_scales(blueprint, files)
-        in_threads(partial(_copy, reader, options.dtype), _pieces(blueprint, files), advance)
+        in_threads(partial(_copy, reader, blueprint.config["dtype"]), _pieces(blueprint, files), advance)
 
 
 def checkpoint_size(source: Source, options: ConvertOptions) -> int:

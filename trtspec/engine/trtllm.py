@@ -17,8 +17,13 @@ COMMAND = "trtllm-build"
 _POLL_S = 0.2
 
 
-def build_argv(checkpoint: str, output: str, options: BuildOptions) -> tuple[str, ...]:
-    """The exact command line; parallelism comes from the checkpoint's `mapping`, never from a flag."""
+def build_argv(
+    checkpoint: str, output: str, options: BuildOptions, mode: str = "draft_tokens_external"
+) -> tuple[str, ...]:
+    """The exact command line; parallelism comes from the checkpoint's `mapping`, never from a flag.
+
+    `mode` is what an engine with a `max_draft_len` does with drafts, as `trtllm-build` calls it.
+    """
     values: dict[str, Value] = {
         "checkpoint_dir": checkpoint,
         "output_dir": output,
@@ -29,7 +34,7 @@ def build_argv(checkpoint: str, output: str, options: BuildOptions) -> tuple[str
     }
     if options.max_draft_len:
         values |= {
-            "speculative_decoding_mode": "draft_tokens_external",
+            "speculative_decoding_mode": mode,
             "max_draft_len": options.max_draft_len,
         }
     values.update(options.extra)

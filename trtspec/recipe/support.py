@@ -74,7 +74,8 @@ SUPPORT: Mapping[str, Mapping[str, Cell]] = {
     },
     "medusa": {
         "tensorrt_llm": Refusal(
-            "an engine of TensorRT-LLM has Medusa's heads inside (mode medusa) and verifies no other drafts",
+            "an engine of TensorRT-LLM with Medusa's heads drafts by itself, which the coordinator does not "
+            "serve; trtspec convert --medusa-heads makes its checkpoint",
             "TensorRT-LLM 1.2, examples/medusa/README.md",
         ),
         "torch": None,

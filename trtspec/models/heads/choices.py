@@ -1,0 +1,48 @@
+"""The tree of tokens that Medusa's heads propose in one round, as paths from its root.
+
+A path has a rank for each head that it uses: (0, 2) is the likeliest token of the first head, and then the
+third likeliest of the second. An engine takes such paths as `medusa_choices`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from math import prod
+
+MOST = 63
+"""Nodes of the tree that Medusa's authors and NVIDIA's examples use; the engine verifies one token more."""
+
+Path = tuple[int, ...]
+
+
+def choices(heads: int, size: int = MOST) -> list[Path]:
+    """Returns the tree of so many nodes in which an accepted path is the longest on average.
+
+    That is the greedy construction of the paper (Cai et al. 2024, arXiv 2401.10774, section 2.3.3): always
+    the likeliest path that is not there yet. How likely a head's token is by its rank would have to be
+    measured; `_accuracy` assumes it.
+    """
+    found: list[Path] = []
+    waiting = [(-_likelihood((0,)), (0,))]
+    while len(found) < size:
+        _, path = heapq.heappop(waiting)
+        found.append(path)
+        following = [(*path[:-1], path[-1] + 1), *([(*path, 0)] if len(path) < heads else [])]
+        for other in following:
+            heapq.heappush(waiting, (-_likelihood(other), other))
+    return sorted(found, key=lambda path: (len(path), path))
+
+
+def as_parameter(paths: Iterable[Path]) -> str:
+    """Returns the paths as the parameter `medusa_choices` of Triton's `tensorrt_llm` model has them."""
+    return ", ".join(f"{{{', '.join(map(str, path))}}}" for path in paths)
+
+
+def _likelihood(path: Path) -> float:
+    return prod(_accuracy(head, rank) for head, rank in enumerate(path))
+
+
+def _accuracy(head: int, rank: int) -> float:
+    """How often this token of a head is the target's, assumed: each head is worse than the one before."""
+    return float(0.7 * 0.85**head * 0.35**rank)
