@@ -1,7 +1,7 @@
 """A target with Medusa's heads: the tensors of NVIDIA's converter, by its published source.
 
-`load_medusa_hf` of `tensorrt_llm/models/medusa/weight.py` (TensorRT-LLM 1.0 to 1.2) gives rank r of N the r-th
-of N equal parts, along the first dimension, of each head's matrices and biases. `MedusaForCausalLm` beside it
+`load_medusa_hf` of `tensorrt_llm/models/medusa/weight.py` (releases 1.0 to 1.2) gives rank r of N the r-th of
+N equal parts, along the first dimension, of each head's matrices and biases. `MedusaForCausalLm` beside it
 has a module of that name and shape for each, with the vocabulary filled up to a multiple of N.
 """
 

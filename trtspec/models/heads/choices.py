@@ -24,7 +24,7 @@ def choices(heads: int, size: int = MOST) -> list[Path]:
     measured; `_accuracy` assumes it.
     """
     found: list[Path] = []
-    waiting = [(-_likelihood((0,)), (0,))]
+    waiting: list[tuple[float, Path]] = [(-_likelihood((0,)), (0,))]
     while len(found) < size:
         _, path = heapq.heappop(waiting)
         found.append(path)
