@@ -1,0 +1,104 @@
+"""What `init --from` takes for a server's flags, held against the server's own parser."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers.conftest import PYTHON
+from trtspec.migration import sglang, vllm
+from trtspec.migration.command import Syntax
+from trtspec.migration.importing import recipe_of
+from trtspec.recipe.loader import loads
+from trtspec.recipe.schema import Recipe
+
+pytestmark = pytest.mark.vllm
+
+PATH = Path("recipe.yaml")
+VLLM = [
+    "--model org/big -tp 4 --max-model-len 8k --max_num_seqs 12 --dtype half --no-enable-chunked-prefill "
+    "--enforce-eager --max-num-batched-tokens 2K -q fp8 --kv-cache-dtype fp8 --served-model-name a b "
+    """-sc '{"method": "ngram", "num-speculative-tokens": 5, "prompt_lookup_max": 6}'""",
+    "--trust-remote-code --model=org/big -pp 2 --speculative_config.model org/small "
+    "--speculative-config.num_speculative_tokens=3 --speculative-config.method draft_model --revision abc",
+]
+SGLANG = [
+    "--model org/big --tp 4 --context-length 8192 --max-running-requests 12 --dtype half --trust-remote-code "
+    "--quantization fp8 --kv-cache-dtype fp8_e4m3 --speculative-algorithm STANDALONE --revision abc "
+    "--speculative-draft-model org/small --speculative-num-steps 3 --speculative-eagle-topk 1 "
+    "--speculative-num-draft-tokens 4 --chunked-prefill-size 2048 --served-model-name a",
+]
+
+
+def ask(server: str, commands: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    result = subprocess.run(
+        [PYTHON, Path(__file__).with_name("ask_flags.py"), server],
+        input=json.dumps([shlex.split(command) for command in commands]),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd="/",
+    )
+    flags, read = json.loads(result.stdout.splitlines()[-1])
+    return flags, read
+
+
+def check_arity(flags: dict[str, Any], syntax: Syntax) -> None:
+    """Each flag of the server has as many values as ours, and its aliases are its own."""
+    for name, (first, count) in flags.items():
+        if name in ("-h", "--help"):
+            continue
+        ours = syntax.name(name)
+        assert (count == 0) == (ours in syntax.switches), name
+        assert (count in ("+", "*")) <= (ours in syntax.lists), name
+        if name in syntax.aliases:
+            assert flags[ours][0] == first, name
+
+
+def recipe(command: str) -> Recipe:
+    return loads(recipe_of(command, PATH).text.encode(), PATH).recipe
+
+
+def test_vllm() -> None:
+    flags, read = ask("vllm", VLLM)
+    check_arity(flags, vllm.SYNTAX)
+    for command, theirs in zip(VLLM, read, strict=True):
+        ours = recipe(f"python -m vllm.entrypoints.openai.api_server {command}")
+        speculation = {key.replace("-", "_"): value for key, value in theirs["speculative_config"].items()}
+        assert ours.target.model == theirs["model"]
+        assert ours.target.revision == theirs["revision"]
+        assert ours.target.parallel.tensor == theirs["tensor_parallel_size"]
+        assert ours.target.parallel.pipeline == theirs["pipeline_parallel_size"]
+        assert ours.engine.max_seq_len == theirs["max_model_len"]
+        assert ours.engine.max_batch_size == (theirs["max_num_seqs"] or 16)
+        assert ours.engine.max_num_tokens == theirs["max_num_batched_tokens"]
+        assert ours.engine.enable_chunked_context == theirs["enable_chunked_prefill"]
+        assert ours.target.quantization.weights == (theirs["quantization"] or "none")
+        assert ours.speculation.max_draft_len == speculation["num_speculative_tokens"]
+        assert ours.speculation.method.kind == speculation["method"]
+        assert (ours.draft.model if ours.draft else None) == speculation.get("model")
+        if theirs["served_model_name"]:
+            assert ours.serving.model_name == theirs["served_model_name"][0]
+
+
+def test_sglang() -> None:
+    flags, read = ask("sglang", SGLANG)
+    check_arity(flags, sglang.SYNTAX)
+    for command, theirs in zip(SGLANG, read, strict=True):
+        ours = recipe(f"python -m sglang.launch_server {command}")
+        assert ours.target.model == theirs["model_path"]
+        assert ours.target.revision == theirs["revision"]
+        assert ours.target.parallel.tensor == theirs["tp_size"]
+        assert ours.engine.max_seq_len == theirs["context_length"]
+        assert ours.engine.max_batch_size == theirs["max_running_requests"]
+        assert ours.engine.max_num_tokens == theirs["chunked_prefill_size"]
+        assert ours.target.quantization.weights == theirs["quantization"]
+        assert ours.speculation.max_draft_len == theirs["speculative_num_steps"]
+        assert ours.draft
+        assert ours.draft.model == theirs["speculative_draft_model_path"]
+        assert ours.serving.model_name == theirs["served_model_name"]
