@@ -64,7 +64,7 @@ def recipe_of(
             reading.lose(_shown(words[0]), "trtspec reads no such command")
     if not found:
         names = ", ".join(tool.name for tool in tools)
-        problem = f"is none of {names}"
+        problem = f"is no command of {names}"
         raise TrtspecError("the command", problem, "trtspec init --from 'vllm serve MODEL …'")
     engines.carry(reading)
     text, loaded = _recipe(found[-1], reading, path, gpu, draft)
@@ -73,6 +73,7 @@ def recipe_of(
         text = moved.text
         for change in moved.changes:
             _tell_change(change, reading)
+    text = _commented(text, reading)
     return Imported(text, tuple(dict.fromkeys(reading.told)))
 
 
@@ -175,6 +176,17 @@ def _shown(word: str) -> str:
     return _SECRET.sub("?", word)[:40]
 
 
+def _commented(text: str, reading: Reading) -> str:
+    """Returns the text without the flag behind a method that had to give way to another."""
+    flag, method = reading.origins.get("speculation.method"), reading.values.get("speculation.method")
+    line = re.search(r"^  method: (\S+)( +# .*)$", text, re.M)
+    if flag is None or line is None or line[1] == method:
+        return text
+    if not any(told.subject == flag for told in reading.told):
+        reading.lose(flag, f"{method} has no place on this backend")
+    return text[: line.start(2)] + text[line.end(2) :]
+
+
 def _tell_change(change: Change, reading: Reading) -> None:
     """Says what another backend changes: of the flags whose keys it removes, and of what else is other."""
     keys = [key for key in reading.origins if key == change.key or key.startswith(f"{change.key}.")]
@@ -182,4 +194,7 @@ def _tell_change(change: Change, reading: Reading) -> None:
         for key in keys:
             reading.lose(reading.origins[key], change.reason)
     elif change.key not in ("name", "engine.backend", "API"):
-        reading.say(change.key, f"{change.before} -> {change.after}: {change.reason}")
+        reading.told = [told for told in reading.told if told.subject != change.key]
+        is_same = change.before == change.after
+        fate = change.reason if is_same else f"{change.before} -> {change.after}: {change.reason}"
+        reading.say(change.key, fate)

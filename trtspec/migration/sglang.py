@@ -127,6 +127,8 @@ def read(words: Sequence[str], reading: Reading) -> None:
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name in (_ALGORITHM, _MODEL, _STEPS, _TOKENS):
+            if item.name in own:
+                reading.lose(own[item.name].written, f"{item.written} comes later, and counts")
             own[item.name] = item
         elif item.name == _CHUNK and item.value == "-1":
             reading.set("engine.enable_chunked_context", False, item.written)

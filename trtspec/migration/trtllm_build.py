@@ -19,6 +19,9 @@ from trtspec.roles import Role
 
 _MODE, _LENGTH = "--speculative_decoding_mode", "--max_draft_len"
 _MODES = {"draft_tokens_external": "draft_model", "medusa": "medusa", "eagle": "eagle"}
+_OTHER_MODES = {
+    "medusa": "trtspec convert --medusa-heads makes such an engine's checkpoint, of a model and its heads",
+}
 _CONVERTED = {
     "--model_dir": Key("model"),
     "--dtype": Key("dtype", dtype),
@@ -155,7 +158,9 @@ def _speculate(target: _Chain, has_draft: bool, reading: Reading) -> None:
             reading.set("speculation.method", method, flag)
         reading.set("speculation.mode", "draft_tokens_external", flag)
     elif mode:
-        reading.lose(mode.written, f"a recipe builds no engine of the mode {mode.value} from this command")
+        for option in filter(None, (mode, target.length)):
+            reading.lose(option.written, _OTHER_MODES.get(mode.value or "", "a recipe has no such engine"))
+        return
     if target.length:
         reading.convert(target.length, Key("speculation.max_draft_len", whole))
 

@@ -166,9 +166,9 @@ def read(words: Sequence[str], reading: Reading) -> None:
         if isinstance(item, str):
             reading.take_model(item)
         elif item.name.partition(".")[0] == _CONFIG:
-            speculative |= _config(item, reading)
+            _merge(speculative, _config(item, reading), reading)
         elif key := _SPECULATIVE.get(item.name):
-            speculative[key] = item.value or "", item.written
+            _merge(speculative, {key: (item.value or "", item.written)}, reading)
         elif item.name.startswith("--no-") and (on := f"--{item.name[5:]}") in _KEYS:
             reading.set(_KEYS[on].name, item.value == "false", item.written)
         elif item.name.startswith("--no-") and item.name in SYNTAX.switches:
@@ -178,6 +178,12 @@ def read(words: Sequence[str], reading: Reading) -> None:
         else:
             reading.take(item, _KEYS, _LOST)
     _drafts(speculative, reading)
+
+
+def _merge(known: dict[str, tuple[Any, str]], found: dict[str, tuple[Any, str]], reading: Reading) -> None:
+    for key in known.keys() & found.keys():
+        reading.lose(known[key][1], f"{found[key][1]} comes later, and counts")
+    known |= found
 
 
 def _config(option: Option, reading: Reading) -> dict[str, tuple[Any, str]]:

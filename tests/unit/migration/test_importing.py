@@ -115,7 +115,7 @@ def test_nothing_of_a_command_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        ("llama-server -m model.gguf", "is none of vLLM"),
+        ("llama-server -m model.gguf", "is no command of vLLM"),
         ("vllm serve --port 8000", "names no model"),
         ("vllm serve a/b & vllm serve c/d", "is two servers"),
         ("trtllm-serve a/b --config missing.yaml", "cannot be read"),
@@ -158,4 +158,6 @@ def test_a_head_goes_with_its_method() -> None:
     found = recipe_of(command, HERE, backend="tensorrt_llm")
     read = recipe(found)
     assert (read.speculation.method.kind, read.draft) == ("ngram", None)
+    assert "--spec-method" not in found.text
+    assert told(found)["--spec-method"].startswith("left out: ")
     assert told(found)["--spec-model"].startswith("left out: ")
