@@ -105,7 +105,7 @@ def distill(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Train the recipe's draft, or a head, on its target's own answers."""
+    """Train the draft, or a head, on the target's own answers."""
     from trtspec.recipe.loader import load
 
     if (workload is None) == (answers is None):

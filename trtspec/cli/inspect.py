@@ -54,7 +54,7 @@ def inspect(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show a model, head, checkpoint or engine, and what is odd in it."""
+    """Show a model, head, checkpoint or engine, and its oddities."""
     from trtspec.inspection.folder import inspect as look
 
     report = look(folder, target)
