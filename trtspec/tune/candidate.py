@@ -12,6 +12,7 @@ from trtspec.recipe.loader import LoadedRecipe, model_location
 from trtspec.recipe.methods import METHODS, DraftMethod
 from trtspec.recipe.places import written
 from trtspec.recipe.schema import Recipe
+from trtspec.recipe.support import refusal
 from trtspec.serving.drafters.source import Drafting
 
 Method = Literal["draft_model", "ngram", "hybrid"]
@@ -89,9 +90,10 @@ def candidates(
     """Returns every combination: the recipe's own first, and before the others what needs no draft.
 
     The recipe's own draft is one of them. Without `precisions` each draft stays as it is, and without
-    `methods` all are tried.
+    `methods` all are tried that the recipe's backend runs.
     """
-    recipe, wanted = loaded.recipe, methods or _METHODS
+    recipe = loaded.recipe
+    wanted = methods or [method for method in _METHODS if refusal(method, recipe.backend) is None]
     own = [DraftModel(loaded.model_location(recipe.draft), is_own=True)] if recipe.draft else []
     models = [
         replace(draft, precision=precision)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trtspec.errors import DatasetError, RecipeError
 from trtspec.progress import Progress
+from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.pair import load_engines
@@ -33,7 +34,8 @@ LONGEST = 8
 class Wanted:
     """What is tried: `drafts` beside the recipe's own, `layers` of the target, and so on; all if left out.
 
-    With `is_measured` None rounds are timed here if the recipe's engines are of the torch backend.
+    With `is_measured` None rounds are timed here, on the torch backend, if that is the recipe's or the recipe
+    is for a CPU, of which no plan knows the times.
     """
 
     drafts: tuple[str, ...] = ()
@@ -92,7 +94,8 @@ class Session:
         """Measures every candidate on the answers; raises what building the target raises."""
         wanted, is_measured = self._wanted, self._wanted.is_measured
         if is_measured is None:
-            is_measured = self._loaded.recipe.backend == "torch"
+            recipe = self._loaded.recipe
+            is_measured = recipe.backend == "torch" or recipe.hardware.gpu == gpus.NONE
         drafts = [*map(named, wanted.drafts), *(self._of_layers(layers) for layers in wanted.layers)]
         standing = candidates(self._loaded, drafts, wanted.precisions, wanted.methods)
         costing: Measured | Forecasted

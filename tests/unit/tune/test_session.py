@@ -14,6 +14,7 @@ from tests.unit.tune.made import costs
 from trtspec.recipe.loader import load
 from trtspec.serving.coordinator import Coordinator
 from trtspec.tune import calibration, forced
+from trtspec.tune.candidate import candidates
 from trtspec.tune.race import FEWEST
 from trtspec.workloads.recorded import Recorded, append_recorded, read_recorded
 
@@ -45,6 +46,26 @@ def tune(recipe: Path, *words: object) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+@pytest.fixture
+def for_vllm(pair_recipe: Path) -> Path:
+    text = pair_recipe.read_text().replace("backend: torch", "backend: vllm")
+    pair_recipe.write_text(text.replace(", dtype: float32", ""))
+    return pair_recipe
+
+
+def test_methods_that_the_backend_lacks_are_not_tried(for_vllm: Path) -> None:
+    found = candidates(load(for_vllm), [], [], [])
+    assert [candidate.method for candidate in found] == ["draft_model", "ngram"]
+
+
+@pytest.mark.sweep
+@pytest.mark.usefixtures("cheap")
+def test_a_recipe_for_a_server_of_others_is_tuned_here(for_vllm: Path, prompts: Path) -> None:
+    found = tune(for_vllm, "--workload", prompts, "--longest", 6)
+    assert found["best"]["candidate"] == "target"
+    assert load(Path(found["recipe"])).recipe.backend == "vllm"
 
 
 @pytest.mark.usefixtures("cheap")
