@@ -45,7 +45,7 @@ hardware: {gpu: h100}
 
 HEAD = """
 name: head
-target: {model: ./target}
+target: {model: ./target, dtype: bfloat16}
 draft: {model: ./head}
 speculation: {method: eagle3, num_draft_tokens: 5}
 hardware: {gpu: h100}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.fakes.heads import write_head
 from tests.servers.conftest import ROOT, ask
+from tests.unit.inspection.test_heads import TARGET
 from trtspec.servers.launch import Launch
 
 pytestmark = pytest.mark.vllm
@@ -16,6 +19,30 @@ pytestmark = pytest.mark.vllm
 TINY = ROOT / "recipes/tiny"
 NGRAM = "{method: {kind: ngram, prompt_lookup_min: 3, prompt_lookup_max: 7}, max_draft_len: 5}"
 FP8 = f"{{model: {TINY}/target, quantization: {{weights: fp8, kv_cache: fp8}}}}"
+
+
+def test_heads(launched: Callable[..., Launch], llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+    target, forms = llama_folder("target", **TARGET), ("speculators", "specforge")
+    heads = [str(write_head(tmp_path / form, form)) for form in forms]
+
+    def arguments(backend: str, head: str) -> list[str]:
+        launch = launched(
+            backend,
+            target=f"{{model: {target}}}",
+            draft=f"{{model: {head}}}",
+            speculation="{method: eagle3, num_draft_tokens: 3}",
+            engine=f"{{backend: {backend}}}",
+        )
+        return list(launch.arguments)
+
+    of_vllm = ask("ask_vllm.py", [{"arguments": arguments("vllm", head), "whole": True} for head in heads])
+    keys = ("method", "num_speculative_tokens", "model")
+    assert [[found[key] for key in keys] for found in of_vllm] == [["eagle3", 3, head] for head in heads]
+    of_sglang = ask("ask_sglang.py", [arguments("sglang", head) for head in heads])
+    for found, head in zip(of_sglang, heads, strict=True):
+        assert found["speculative_algorithm"] == "EAGLE3"
+        assert (found["speculative_num_steps"], found["speculative_num_draft_tokens"]) == (3, 4)
+        assert found["speculative_draft_model_path"] == head
 
 
 def test_vllm(launched: Callable[..., Launch]) -> None:

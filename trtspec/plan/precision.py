@@ -6,12 +6,18 @@ from trtspec.models.source import Source
 from trtspec.plan.choices import Choice, Chooser
 
 
-def choose_dtype(choose: Chooser, role: str, source: Source) -> str:
-    """Returns the dtype of the unquantized weights: `float32`, `float16` or `bfloat16`."""
+def choose_dtype(choose: Chooser, role: str, source: Source, backend: str) -> str:
+    """Returns the dtype of the unquantized weights: `float32`, `float16` or `bfloat16`.
+
+    Raises RecipeError for the first of them with TensorRT-LLM.
+    """
     dtype: str = choose(f"{role}.dtype", source.dtype, "what the model is stored in", "model")
     if dtype == "auto":
         dtype = source.dtype
         choose.choices[-1] = Choice(f"{role}.dtype", dtype, "model", "auto: what the model is stored in")
+    if dtype == "float32" and backend in ("tensorrt_llm", "tensorrt_llm_pytorch"):
+        problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
+        raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
     return dtype
 
 

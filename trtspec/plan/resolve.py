@@ -182,10 +182,7 @@ def _engine(
     # Raises for a model that trtspec does not convert, before anything asks for facts of its family.
     family_of(facts.source)
     backend, device = choose.loaded.recipe.backend_of(role, of_target), _device(choose, role)
-    dtype = choose_dtype(choose, role, facts.source)
-    if dtype == "float32" and backend == "tensorrt_llm":
-        problem = "float32 has no paged context FMHA in TensorRT-LLM, which speculation needs"
-        raise choose.error(f"{role}.dtype", problem, "write bfloat16 or float16")
+    dtype = choose_dtype(choose, role, facts.source, backend)
     checkpoint = _checkpoint(choose, role, dtype, facts.source)
     if checkpoint.fp8 and backend != of_target and not facts.source.scheme:
         problem = "fp8 is no gain on a CPU, which computes it in the model's dtype"

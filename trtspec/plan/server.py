@@ -106,7 +106,7 @@ def _sizes(choose: Chooser, facts: Facts) -> BuildOptions:
 
 
 def _target(choose: Chooser, backend: str, facts: ModelFacts, options: BuildOptions) -> EnginePlan:
-    dtype = choose_dtype(choose, Role.TARGET, facts.source)
+    dtype = choose_dtype(choose, Role.TARGET, facts.source, backend)
     fp8 = choose_fp8_weights(choose, Role.TARGET, facts.source)
     fp8_cache = choose_fp8_cache(choose, Role.TARGET)
     _check_quantization(choose, backend, Role.TARGET, facts.source, fp8=fp8)
