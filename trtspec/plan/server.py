@@ -11,7 +11,7 @@ from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.source import Source
-from trtspec.plan.choices import Choice, Chooser
+from trtspec.plan.choices import Choice, Chooser, Origin
 from trtspec.plan.facts import Facts, HeadFacts, ModelFacts
 from trtspec.plan.memory import kv_of_layer
 from trtspec.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
@@ -46,7 +46,9 @@ def resolve_server(choose: Chooser, facts: Facts, output: Path, backend: str) ->
     if draft := facts.models.get(Role.DRAFT):
         engines[Role.DRAFT] = _draft(choose, backend, draft, target)
     method = recipe.speculation.method
-    choose.choices.append(Choice("speculation.method", method.kind, "recipe", "as written"))
+    is_written = recipe.written("speculation.method") is not None
+    origin: tuple[Origin, str] = ("recipe", "as written") if is_written else ("default", "text of any kind")
+    choose.choices.append(Choice("speculation.method", method.kind, *origin))
     for name, value in method.options.items():
         choose(f"speculation.method.{name}", value, "what is usual")
     name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
