@@ -219,7 +219,7 @@ class TestValues:
         self, problems: Problems, method: str, problem: str, repair: str | None
     ) -> None:
         (found,) = problems(f"{MINIMAL}speculation:\n  method: {method}\n")
-        allowed = "allowed: draft_model, ngram, hybrid"
+        allowed = "allowed: draft_model, ngram, hybrid, eagle3, eagle, medusa"
         assert found == Finding("speculation.method", f"{problem}; {allowed}", repair, line=6)
 
     def test_a_lookup_of_too_many_tokens(self, problems: Problems) -> None:
