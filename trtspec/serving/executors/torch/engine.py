@@ -43,6 +43,7 @@ ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("mapping.cp_size", 1, (1,)),
     ("embedding_sharding_dim", 0, (0,)),
     ("moe.num_experts", 0, (0,)),
+    ("draft.method", None, (None, "eagle3", "eagle", "medusa", "layers")),
 )
 
 

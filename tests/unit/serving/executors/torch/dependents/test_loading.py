@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.fakes.bindings import change_config
 from tests.fakes.drafting import random_head, tiny_target
 from tests.unit.serving.executors.torch.dependents.test_heads import engines
 from trtspec.engine.dependent_builder import build_head
@@ -75,6 +76,15 @@ def test_an_engine_that_was_built_for_another_target(tmp_path: Path) -> None:
         EngineLoadError, match=r"is for a target of torch.float32 and 24 tokens, and this one"
     ):
         load_engines([others[0], folders[1]])
+
+
+def test_a_method_that_there_is_not(tmp_path: Path) -> None:
+    folders = engines(tmp_path, tiny_target(), random_head(tmp_path / "head", "medusa"))
+    change_config(folders[1], "pretrained_config", draft={"method": "hydra"})
+    with pytest.raises(
+        EngineLoadError, match=r"draft\.method is 'hydra'; the torch backend runs only None, 'eagle3'"
+    ):
+        load_engines(folders)
 
 
 def test_a_tensor_that_is_missing(tmp_path: Path) -> None:
