@@ -18,6 +18,7 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.guided import guides
 from tests.fakes.scripted_executor import ScriptedExecutor, babble, scripted_log_prob
 from tests.fakes.trimming import Keep, Trimming, keep_all
+from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import Executor, Limits, Request, Response
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
 from trtspec.serving.executors.limits import TORCH_VERSION, read_limits
@@ -219,6 +220,19 @@ def _continue(subject: Subject, prompt: Sequence[int], count: int) -> list[int]:
     text = list(prompt)
     for _ in range(count):
         text.append(subject.next_token(text))
+    return text[len(prompt) :]
+
+
+def alone(subject: Subject, request: CompletionRequest) -> list[int]:
+    """What the executor's model says of a request by itself, greedily."""
+    prompt = request.prompt_token_ids
+    assert prompt is not None
+    text = list(prompt)
+    while len(text) < len(prompt) + request.max_tokens:
+        token = subject.next_token(text)
+        if token == request.end_id:
+            break
+        text.append(token)
     return text[len(prompt) :]
 
 

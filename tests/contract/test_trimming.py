@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from tests.contract.conftest import Answers, Continuation, Subject
+from tests.contract.conftest import Answers, Continuation, Subject, alone
 from tests.fakes.scripted_executor import ScriptedExecutor
 from tests.fakes.trimming import Keep, sometimes
 from trtspec.serving.completion import CompletionRequest, Delta
@@ -69,21 +69,9 @@ def test_no_text_is_cut_short(
         return await asyncio.gather(*(coordinator.complete(request) for request in requests))
 
     for request, delta in zip(requests, asyncio.run(main()), strict=True):
-        assert delta.token_ids == _alone(subject, request)
+        assert delta.token_ids == alone(subject, request)
         assert delta.completion is not None
         assert delta.completion.speculation.draft_acceptance_rate <= 1
-
-
-def _alone(subject: Subject, request: CompletionRequest) -> list[int]:
-    prompt = request.prompt_token_ids
-    assert prompt is not None
-    text = list(prompt)
-    while len(text) < len(prompt) + request.max_tokens:
-        token = subject.next_token(text)
-        if token == request.end_id:
-            break
-        text.append(token)
-    return text[len(prompt) :]
 
 
 def _tokenizer() -> Tokenizer:

@@ -51,7 +51,7 @@ def push_build(
     ]
     if only is None:
         whole = pair_key(steps, resolved)
-        things.append(("pair", platforms[Role.TARGET], whole, folder, _served(roles)))
+        things.append(("pair", platforms[Role.TARGET], whole, folder, _served(resolved)))
     pushed = []
     for content, platform, key, path, paths in things:
         if key is None or store.find(platform, key):
@@ -75,14 +75,15 @@ def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Pla
     return platform_of(resolved.loaded.recipe.hardware.gpu, release, tensorrt)
 
 
-def _served(roles: Sequence[Role]) -> tuple[str, ...]:
+def _served(resolved: Resolved) -> tuple[str, ...]:
     """Returns the paths in a build directory that are needed to serve it."""
-    engines = map(build.engine, roles)
-    return (copy_tokenizer.OUTPUT, *engines, write_repository.OUTPUT, write_manifest.OUTPUT)
+    tokenizers, engines = copy_tokenizer.outputs(resolved), map(build.engine, resolved.engines)
+    return (*tokenizers, *engines, write_repository.OUTPUT, write_manifest.OUTPUT)
 
 
 def pair_key(steps: Sequence[Step], resolved: Resolved) -> str:
     """Returns the key of a build, which is the same whether the engines were built or pulled."""
-    own = [step.digest for step in steps if step.kind in (copy_tokenizer.KIND, write_repository.KIND)]
+    made = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
+    own = [step.digest for step in steps if step.output in made]
     recipe = resolved.loaded.recipe.digest
     return digest_of([recipe, own, [engine_key(steps, role) for role in resolved.engines]])

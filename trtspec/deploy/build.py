@@ -66,8 +66,12 @@ class Build:
             role: PlacedEngine(folder / f"{role}/engine", gpus.of(role), built_with(self._manifest, role))
             for role in recipe.models
         }
-        size = read_tokenizer(folder / "tokenizer").size
-        check_loading(engines, recipe.speculation.num_draft_tokens or 1, size, runtime)
+        tokenizers = {Role.TARGET: folder / "tokenizer", Role.DRAFT: folder / "draft/tokenizer"}
+        own = Role.DRAFT if recipe.speculation.method.translates else Role.TARGET
+        sizes = {
+            role: read_tokenizer(tokenizers[role if role is own else Role.TARGET]).size for role in engines
+        }
+        check_loading(engines, recipe.speculation.num_draft_tokens or 1, sizes, runtime)
         if read_engine(engines[Role.TARGET].folder).backend == "tensorrt_llm":
             visible = find_gpus()
             if problem := settings_obstacle([visible[gpu] for gpu in sorted({*gpus.target, *gpus.draft})]):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.distill.model import check_trainable
-from trtspec.errors import EngineError, ModelError
+from trtspec.errors import EngineError, ModelError, RecipeError
 from trtspec.models.headers_only import fetch_headers
 from trtspec.models.hub import fetch
 from trtspec.models.pair import compare, read_member, refuse
@@ -14,6 +14,7 @@ from trtspec.models.source import Source
 from trtspec.plan.resolve import MAX_DRAFT_LEN
 from trtspec.progress import Progress
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.methods import TRANSLATES
 from trtspec.roles import Role
 from trtspec.serving.errors import TokenizerError
 from trtspec.serving.tokenizer import Tokenizer
@@ -52,12 +53,17 @@ def read_target(loaded: LoadedRecipe, watch: Progress) -> Pair:
 def read_pair(loaded: LoadedRecipe, watch: Progress) -> Pair:
     """Reads both models; of the target on the Hub no weights are downloaded.
 
-    Raises ModelError for a draft that cannot be trained, and PairError for models that do not fit.
+    Raises ModelError for a draft that cannot be trained, PairError for models that do not fit, and
+    RecipeError for a draft with another vocabulary.
     """
     models = loaded.recipe.models
     if Role.DRAFT not in models:
         kind = loaded.recipe.speculation.method.kind
         raise ModelError(loaded.path, f"has no draft to train: its method is {kind}", "add a draft section")
+    if loaded.recipe.speculation.method.translates:
+        problem = "a draft learns the target's own tokens, and this one has others"
+        repair = "leave it out, with a draft that has the target's tokenizer"
+        raise RecipeError(loaded.path, [loaded.problem(TRANSLATES, problem, repair)])
     folders: dict[Role, Path] = {}
     for role, model in models.items():
         location, bring = loaded.model_location(model), fetch if role is Role.DRAFT else fetch_headers

@@ -8,7 +8,12 @@ from pathlib import Path
 
 from trtspec.errors import EngineError
 
-_SMALL = ("tokenizer/tokenizer.json", "target/engine/config.json", "draft/engine/config.json")
+_SMALL = (
+    "tokenizer/tokenizer.json",
+    "draft/tokenizer/tokenizer.json",
+    "target/engine/config.json",
+    "draft/engine/config.json",
+)
 
 
 def check_unchanged(build: Path) -> None:

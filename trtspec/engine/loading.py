@@ -60,12 +60,15 @@ class PlacedEngine:
 
 
 def check_loading(
-    engines: Mapping[Role, PlacedEngine], num_draft_tokens: int, tokenizer_size: int, runtime: Runtime
+    engines: Mapping[Role, PlacedEngine],
+    num_draft_tokens: int,
+    tokenizer_sizes: Mapping[Role, int],
+    runtime: Runtime,
 ) -> None:
     """Raises EngineError for the first thing that would fail, with the image or the rebuild that mends it.
 
-    `num_draft_tokens` is the longest draft that will be sent, `tokenizer_size` one more than the highest
-    token id.
+    `num_draft_tokens` is the longest draft that will be sent, `tokenizer_sizes` one more than the highest
+    token id that each engine is given.
     """
     configs = {role: read_engine(engine.folder) for role, engine in engines.items()}
     for role, engine in engines.items():
@@ -76,7 +79,7 @@ def check_loading(
     _check_mode(engines[Role.TARGET].folder, target, num_draft_tokens)
     for role, engine in engines.items():
         check_engine(engine.folder, target.max_draft_len if role is Role.TARGET else 0)
-        _check_vocabulary(engine.folder, configs[role], tokenizer_size)
+        _check_vocabulary(engine.folder, configs[role], tokenizer_sizes[role])
     for role, engine in engines.items():
         _check_length(engine.folder, configs[role], target)
 

@@ -55,7 +55,13 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
     if not unseen and head:
         findings = [*_method(head, method), *check_head(head, sides[Role.TARGET].source)]
     elif not unseen and Role.DRAFT in sides:
-        findings = compare(sides[Role.TARGET], sides[Role.DRAFT], loaded.recipe.engine.max_seq_len)
+        recipe = loaded.recipe
+        findings = compare(
+            sides[Role.TARGET],
+            sides[Role.DRAFT],
+            recipe.engine.max_seq_len,
+            translates=recipe.speculation.method.translates,
+        )
     return PairReport(loaded, sides, unseen, findings, head)
 
 

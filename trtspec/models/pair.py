@@ -17,6 +17,8 @@ from trtspec.models.families import family_of
 from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TokenizerTraits, read_tokenizer
+from trtspec.models.vocabularies import translated
+from trtspec.recipe.methods import HETEROGENEOUS
 
 _SHOWN = 3
 
@@ -43,17 +45,16 @@ def read_member(folder: Path) -> Member:
     return Member(source, read_tokenizer(folder), family_of(source).name)
 
 
-def compare(target: Member, draft: Member, max_seq_len: int | None = None) -> list[Finding]:
+def compare(
+    target: Member, draft: Member, max_seq_len: int | None = None, *, translates: bool = False
+) -> list[Finding]:
     """Every difference with its effect; errors, with which nothing may be built, come first.
 
-    `max_seq_len` is the recipe's, prompt and answer in tokens; None stands for the target's longest text.
+    `max_seq_len` is the recipe's, prompt and answer in tokens; None stands for the target's longest text. Of
+    a pair between whose vocabularies is translated no token needs to be the other's.
     """
     findings = [
-        *_ids(target, draft),
-        *_reach(target, draft),
-        *_ends(target, draft),
-        *_named(target, draft),
-        *_cutting(target.tokenizer, draft.tokenizer),
+        *(translated(target, draft) if translates else _tokens(target, draft)),
         *_sizes(target, draft),
         *_lengths(target, draft, max_seq_len),
         *_windows(target, draft, max_seq_len),
@@ -70,8 +71,21 @@ def refuse(subject: str, findings: list[Finding]) -> None:
         raise PairError(subject, problem, first.repair or _SAME_FAMILY)
 
 
-_SAME_FAMILY = "take a draft of the target's own model family, with the same tokenizer"
+_SAME_FAMILY = (
+    "take a draft of the target's own model family, with the same tokenizer, or have tokens translated: "
+    f"method: {{kind: draft_model, {HETEROGENEOUS}: true}}"
+)
 _LESS_ACCEPTED = "fewer drafts are accepted where they occur; the text stays right"
+
+
+def _tokens(target: Member, draft: Member) -> Iterator[Finding]:
+    """Finds what keeps an id of one from being the same text to the other."""
+    yield from _ids(target, draft)
+    yield from _reach(target, draft)
+    yield from _ends(target, draft)
+    yield from _named(target, draft)
+    yield from _cutting(target.tokenizer, draft.tokenizer)
+    yield from _rows(target, draft)
 
 
 def _ids(target: Member, draft: Member) -> Iterator[Finding]:
@@ -186,7 +200,7 @@ def _cutting(target: TokenizerTraits, draft: TokenizerTraits) -> Iterator[Findin
         yield note("chat template", difference, effect="the target's is used")
 
 
-def _sizes(target: Member, draft: Member) -> Iterator[Finding]:
+def _rows(target: Member, draft: Member) -> Iterator[Finding]:
     ours, theirs = target.source, draft.source
     if ours.vocab_size != theirs.vocab_size:
         difference = f"{ours.vocab_size} rows in the target's embedding, {theirs.vocab_size} in the draft's"
@@ -194,6 +208,10 @@ def _sizes(target: Member, draft: Member) -> Iterator[Finding]:
         if theirs.vocab_size > ours.vocab_size:
             effect = "a draft is cut where it has an id that the target lacks"
         yield note("padded vocabulary", difference, effect=effect)
+
+
+def _sizes(target: Member, draft: Member) -> Iterator[Finding]:
+    ours, theirs = target.source, draft.source
     if theirs.parameters > ours.parameters:
         difference = f"the draft has {theirs.parameters} parameters, the target {ours.parameters}"
         effect = "the small model's text would be served, and slower"

@@ -38,6 +38,7 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
     return RepositorySpec(
         model_name=resolved.model_name,
         draft_engine_dir="../../draft/engine" if draft else None,
+        draft_tokenizer_dir="../../draft/tokenizer" if resolved.translates else None,
         draft_device=draft.device if draft and draft.backend == "torch" and not engines else None,
         num_draft_tokens=resolved.num_draft_tokens,
         policy=serving.policy,

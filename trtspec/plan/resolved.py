@@ -90,6 +90,11 @@ class Resolved:
         return self.engines[Role.TARGET]
 
     @property
+    def translates(self) -> bool:
+        """Whether the draft reads and writes tokens of its own, for which it has a tokenizer."""
+        return self.loaded.recipe.speculation.method.translates
+
+    @property
     def placement(self) -> Placement:
         """The GPUs of the server that the engines run on."""
         return placement(self.engines, self.loaded.recipe.hardware.count)

@@ -17,6 +17,13 @@ EARLIER_ANSWERS = (
 )
 
 
+HETEROGENEOUS = "use_heterogeneous_vocab"
+TRANSLATES = f"speculation.method.{HETEROGENEOUS}"
+HETEROGENEOUS_VOCAB = (
+    "Whether the draft may have another vocabulary than the target: texts and drafts are then translated."
+)
+
+
 class DraftMethod(Section):
     """A place where drafts come from: what a method has beside its `kind`, its drafter is made with."""
 
@@ -25,7 +32,12 @@ class DraftMethod(Section):
 
     @property
     def options(self) -> dict[str, int]:
-        return self.model_dump(exclude={"kind"}, exclude_none=True)
+        return self.model_dump(exclude={"kind", HETEROGENEOUS}, exclude_none=True)
+
+    @property
+    def translates(self) -> bool:
+        """Whether the draft has tokens of its own, between which and the target's is translated."""
+        return bool(getattr(self, HETEROGENEOUS, False))
 
 
 class DraftModel(DraftMethod):
@@ -33,6 +45,7 @@ class DraftModel(DraftMethod):
 
     has_model = True
     kind: Literal["draft_model"] = Field(default="draft_model", description="The name of this method.")
+    use_heterogeneous_vocab: bool = Field(default=False, description=HETEROGENEOUS_VOCAB)
 
 
 class Ngram(DraftMethod):
@@ -60,6 +73,7 @@ class Hybrid(DraftMethod):
         default=8, description="How many of the last tokens are looked up; the longest match counts."
     )
     earlier_answers: KeptTokens | None = Field(default=None, description=EARLIER_ANSWERS)
+    use_heterogeneous_vocab: bool = Field(default=False, description=HETEROGENEOUS_VOCAB)
 
 
 class Eagle3(DraftMethod):

@@ -16,7 +16,7 @@ from trtspec.digest import digest_of
 from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.fleet import Fleet
 from trtspec.recipe.kubernetes import Kubernetes
-from trtspec.recipe.methods import METHODS, DraftModel, Method
+from trtspec.recipe.methods import HETEROGENEOUS, METHODS, DraftModel, Method
 from trtspec.recipe.section import GpuName, Positive, Section, Share, Text
 from trtspec.recipe.slurm import Slurm
 from trtspec.recipe.support import SERVERS
@@ -280,7 +280,8 @@ class Recipe(Section):
         values = self.model_dump(mode="json", exclude=_NOT_BUILT)
         for *sections, key, before in (
             ("speculation", "method", "earlier_answers", None),
-            ("speculation", "method", DraftModel().model_dump()),
+            ("speculation", "method", HETEROGENEOUS, False),
+            ("speculation", "method", DraftModel().model_dump(exclude={HETEROGENEOUS})),
             ("speculation", "policy", None),
             ("speculation", "share", None),
             ("draft", "device", None),

@@ -42,6 +42,8 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
     }
     if spec.draft_engine_dir is not None:
         parameters["draft_engine_dir"] = spec.draft_engine_dir
+    if spec.draft_tokenizer_dir is not None:
+        parameters["draft_tokenizer_dir"] = spec.draft_tokenizer_dir
     if spec.draft_device is not None:
         parameters["draft_device"] = spec.draft_device
     if spec.num_draft_tokens is not None:

@@ -80,13 +80,14 @@ class RepositorySpec:
     The folders are POSIX paths relative to the model's folder (the one that holds `config.pbtxt`), so that a
     build directory can be mounted anywhere; the defaults are the layout of a build directory. The engines'
     limits are not here: each engine's own `config.json` holds them. `draft_engine_dir` is None where no model
-    proposes. `draft_device` is where torch runs the draft, beside a target of either backend; None where the
-    draft has the target's backend, and runs where that runs it. `num_draft_tokens` is the K of a request that
-    names none; with None it is the target's `max_draft_len`, or with the adaptive `policy` follows acceptance
-    and load. `share` is that of the requests that have drafts where no roll-out says otherwise. `drafting` is
-    None where the draft engine proposes, or nothing does. `tensorrt_llm` is None for engines of the `torch`
-    backend. `admission` is None where the serving side's own defaults hold. `engines` are the models of the
-    bls layout, and empty where the coordinator runs the engines in its own process.
+    proposes, and `draft_tokenizer_dir` where the draft has the target's vocabulary. `draft_device` is where
+    torch runs the draft, beside a target of either backend; None where the draft has the target's backend,
+    and runs where that runs it. `num_draft_tokens` is the K of a request that names none; with None it is the
+    target's `max_draft_len`, or with the adaptive `policy` follows acceptance and load. `share` is that of
+    the requests that have drafts where no roll-out says otherwise. `drafting` is None where the draft engine
+    proposes, or nothing does. `tensorrt_llm` is None for engines of the `torch` backend. `admission` is None
+    where the serving side's own defaults hold. `engines` are the models of the bls layout, and empty where
+    the coordinator runs the engines in its own process.
     """
 
     model_name: str = "speculative_llm"
@@ -94,6 +95,7 @@ class RepositorySpec:
     draft_engine_dir: str | None = "../../draft/engine"
     draft_device: str | None = None
     tokenizer_dir: str = "../../tokenizer"
+    draft_tokenizer_dir: str | None = None
     num_draft_tokens: int | None = None
     policy: Policy = "fixed"
     share: float = 1.0

@@ -15,6 +15,7 @@ from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
 from trtspec.serving.drafters.sources import Surroundings, make_source
+from trtspec.serving.drafters.translation import Dictionary
 from trtspec.serving.errors import (
     Cancelled,
     EngineFailure,
@@ -61,8 +62,8 @@ class Coordinator:
     `max_draft_len`, or with the adaptive `policy` follows acceptance and load from round to round. With
     `bounds` None as many completions run as the target's batch holds. With `guides` a broken guide is refused
     before anything runs. A `share` of the requests that name no K, 0 to 1, has drafts, unless `rollout` is
-    told of another. All methods are called on the thread of one asyncio loop. `stats` and `failure` may be
-    read from any thread.
+    told of another. A draft with another vocabulary has a `draft_tokenizer` of its own. All methods are
+    called on the thread of one asyncio loop. `stats` and `failure` may be read from any thread.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Coordinator:
         policy: Policy = "fixed",
         guides: Guides | None = None,
         share: float = 1.0,
+        draft_tokenizer: Tokenizer | None = None,
     ) -> None:
         self._bounds = bounds or Bounds(target.limits.max_batch_size)
         self.stats = Stats(self._bounds.max_places, self._bounds.max_queue_size)
@@ -85,7 +87,11 @@ class Coordinator:
         self._source: DraftSource | None = None
         if draft is not None or drafting is not None:
             vocab_size, timeout_s = target.limits.vocab_size, self._bounds.draft_timeout_s
-            around = Surroundings(draft, vocab_size, timeout_s, self.stats)
+            dictionary = None
+            if draft is not None and draft_tokenizer is not None:
+                own_size = draft.limits.vocab_size
+                dictionary = Dictionary(tokenizer, draft_tokenizer, vocab_size, own_size)
+            around = Surroundings(draft, vocab_size, timeout_s, self.stats, dictionary)
             self._source = make_source(drafting or DRAFT_MODEL, around)
             beside = replace(around, stats=Stats(fallbacks=self.stats.rollout.shadow_fallbacks))
             self._shadow_source = make_source(drafting or DRAFT_MODEL, beside)

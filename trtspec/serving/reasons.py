@@ -8,6 +8,7 @@ FALLBACKS = (
     "draft_failed",
     "draft_timed_out",
     "draft_ended",
+    "draft_untranslated",
     "nothing_found",
     "policy",
     "num_draft_tokens",
@@ -24,6 +25,8 @@ FALLBACKS = (
 
 The draft engine rests after failures, waits until the target that it lives in has read the text, failed,
 took too long or expects the end of the text; the text has nothing to look up; the policy chose K = 0; the
+The draft engine rests after failures, failed, took too long, expects the end of the text, or says what
+cannot be translated into the target's tokens; the text has nothing to look up; the policy chose K = 0; the
 request or the recipe asks for K = 0; the roll-out has not come to the request; an option of the request
 forbids drafts (`unsplittable_options`), by its name; nothing may end the text yet (`min_tokens`); an engine
 has no room for a draft; one token is left, which is the target's own.

@@ -32,6 +32,14 @@ class Text(list[int]):
         for token_id in token_ids:
             self.append(token_id)
 
+    def beginning(self, length: int) -> Text:
+        """Returns another text that begins with the same `length` tokens, and may go on otherwise."""
+        other = Text(())
+        list.extend(other, self[:length])
+        other.largest = max(other, default=0) if self.largest in self[length:] else self.largest
+        other._packed, other._num_packed = self._packed[:], min(self._num_packed, length)
+        return other
+
     def packed(self, length: int) -> memoryview:
         """Returns the first `length` ids as int32, which never change; only what is new is converted."""
         done = self._num_packed

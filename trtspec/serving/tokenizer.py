@@ -18,8 +18,8 @@ class Tokenizer:
     """A Hugging Face tokenizer, from its folder.
 
     `end_ids` are the tokens that end a text; engines are told the first, and the coordinator looks for the
-    others. `longest_token` is in characters, so that a text of `n` characters has at least
-    `n / longest_token` tokens.
+    others. `beginning` are those that it puts before every text. `longest_token` is in characters, so that a
+    text of `n` characters has at least `n / longest_token` tokens.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer, end_ids: tuple[int, ...] = ()) -> None:
@@ -28,7 +28,7 @@ class Tokenizer:
         self._inner = inner
         self._token_bytes = TokenBytes(inner)
         self.end_ids = end_ids
-        self._beginning = _beginning(inner)
+        self.beginning = _beginning(inner)
         self.longest_token = max(map(len, inner.get_vocab()), default=1)
 
     @classmethod
@@ -54,7 +54,7 @@ class Tokenizer:
         text.encode()
         # The library lets other threads run meanwhile for batches only.
         ids: list[int] = self._inner.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
-        begin = self._beginning
+        begin = self.beginning
         if add_special_tokens and begin and ids[: 2 * len(begin)] == begin * 2:
             return ids[len(begin) :]
         return ids
@@ -75,6 +75,18 @@ class Tokenizer:
     def size(self) -> int:
         """Returns one more than the highest token id."""
         return max(self._inner.get_vocab().values(), default=-1) + 1
+
+    def id_of(self, name: str) -> int | None:
+        """Returns the token that the vocabulary writes so; None where it has none."""
+        found: int | None = self._inner.token_to_id(name)
+        return found
+
+    def within(self) -> Tokenizer:
+        """Returns the tokenizer of what stands within a text: it puts no space before it, as some do."""
+        document = json.loads(self.document)
+        for stage in ("normalizer", "pre_tokenizer"):
+            document[stage] = _without_prefix(document.get(stage))
+        return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(document)), self.end_ids)
 
     def names(self, size: int) -> list[str]:
         """Returns the first `size` tokens as vocabularies write them; nothing for those without text."""
@@ -168,6 +180,18 @@ def _beginning(inner: tokenizers.Tokenizer) -> list[int]:
         if whole[position : position + len(bare)] == bare:
             return list(whole[:position])
     return []
+
+
+def _without_prefix(stage: Any) -> Any:
+    """Returns a stage of `tokenizer.json` that puts nothing before a text; None where it did only that."""
+    if isinstance(stage, list):
+        return [part for part in map(_without_prefix, stage) if part is not None]
+    if not isinstance(stage, dict):
+        return stage
+    if stage.get("type") == "Prepend":
+        return None
+    own = {"add_prefix_space": False, "prepend_scheme": "never"}
+    return {key: own[key] if key in own else _without_prefix(value) for key, value in stage.items()}
 
 
 def _end_ids(folder: Path, inner: tokenizers.Tokenizer) -> tuple[int, ...]:

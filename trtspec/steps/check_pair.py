@@ -18,6 +18,7 @@ KIND = "check pair"
 
 def step(resolved: Resolved, facts: Facts) -> Step:
     target, draft, longest = facts.target, facts.models[Role.DRAFT], resolved.target.options.max_seq_len
+    translates = resolved.translates
     version, recipe = facts.host.versions.get("trtspec"), resolved.loaded.path
     return Step(
         kind=KIND,
@@ -25,12 +26,23 @@ def step(resolved: Resolved, facts: Facts) -> Step:
         inputs=(target.name, draft.name),
         output=None,
         command=("trtspec", "check", str(recipe)),
-        digest=digest_of_files(is_config, target, draft, version=version, max_seq_len=longest),
-        action=partial(run, recipe, target.source, draft.source, longest),
+        digest=digest_of_files(
+            is_config, target, draft, version=version, max_seq_len=longest, translates=translates
+        ),
+        action=partial(run, recipe, target.source, draft.source, longest, translates),
     )
 
 
-def run(recipe: Path, target: Source, draft: Source, max_seq_len: int, _: Path, advance: Advance) -> None:
+def run(
+    recipe: Path,
+    target: Source,
+    draft: Source,
+    max_seq_len: int,
+    translates: bool,
+    _: Path,
+    advance: Advance,
+) -> None:
     from trtspec.models.pair import compare, read_member, refuse
 
-    refuse(str(recipe), compare(read_member(target.folder), read_member(draft.folder), max_seq_len))
+    sides = read_member(target.folder), read_member(draft.folder)
+    refuse(str(recipe), compare(*sides, max_seq_len, translates=translates))

@@ -1,4 +1,4 @@
-"""The step that copies the target's tokenizer."""
+"""The steps that copy the target's tokenizer, and the draft's where it has one of its own."""
 
 from __future__ import annotations
 
@@ -10,24 +10,32 @@ from pathlib import Path
 from trtspec.models.hf_config import read_json
 from trtspec.models.source import Source
 from trtspec.plan.facts import TOKENIZER_FILES, ModelFacts
+from trtspec.plan.resolved import Resolved
 from trtspec.progress import Advance
+from trtspec.roles import Role
 from trtspec.run.step import Step
 from trtspec.steps.reads import digest_of_files, is_tokenizer
 
 KIND = "copy tokenizer"
-OUTPUT = "tokenizer"
+OUTPUT, DRAFT_OUTPUT = "tokenizer", "draft/tokenizer"
 
 
-def step(model: ModelFacts) -> Step:
+def step(model: ModelFacts, role: Role = Role.TARGET) -> Step:
+    is_target = role is Role.TARGET
     return Step(
-        kind=KIND,
-        summary="the target's tokenizer, and the tokens that end a text",
+        kind=KIND if is_target else f"{KIND} of the {role}",
+        summary=f"the {role}'s tokenizer, and the tokens that end a text",
         inputs=(model.name,),
-        output=OUTPUT,
+        output=OUTPUT if is_target else DRAFT_OUTPUT,
         command=(),
         digest=digest_of_files(is_tokenizer, model, end_ids=model.source.end_ids),
         action=partial(run, model.source),
     )
+
+
+def outputs(resolved: Resolved) -> tuple[str, ...]:
+    """Returns the folders of tokenizers in a build."""
+    return (OUTPUT, DRAFT_OUTPUT) if resolved.translates else (OUTPUT,)
 
 
 def run(source: Source, output: Path, advance: Advance) -> None:

@@ -49,6 +49,8 @@ def make_steps(
     if only is None:
         steps += [check_pair.step(resolved, facts)] if Role.DRAFT in engines else []
         steps.append(copy_tokenizer.step(facts.target))
+        if resolved.translates:
+            steps.append(copy_tokenizer.step(facts.models[Role.DRAFT], Role.DRAFT))
     for role, engine in engines.items():
         if engine.calibration:
             steps.append(calibrate.step(facts, role, engine.model, engine.calibration))

@@ -25,7 +25,7 @@ def step(resolved: Resolved, facts: Facts) -> Step:
     return Step(
         kind=KIND,
         summary=f"the Triton model{'s' * (len(names) > 1)} {', '.join(names)}",
-        inputs=(copy_tokenizer.OUTPUT, *map(build.engine, resolved.engines)),
+        inputs=(*copy_tokenizer.outputs(resolved), *map(build.engine, resolved.engines)),
         output=OUTPUT,
         command=(),
         digest=digest_of([asdict(spec), facts.serving_code]),

@@ -10,6 +10,7 @@ from trtspec.errors import DatasetError, RecipeError
 from trtspec.progress import Progress
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.methods import TRANSLATES
 from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
@@ -57,6 +58,12 @@ class Session:
         self, loaded: LoadedRecipe, wanted: Wanted, work: Path, watch: Progress, count: Progress
     ) -> None:
         recipe = loaded.recipe
+        if recipe.speculation.method.translates:
+            problem = (
+                "tune replays drafts token by token, and tokens of another vocabulary are not the answer's"
+            )
+            repair = "leave it out to tune other methods; trtspec bench measures this one"
+            raise RecipeError(loaded.path, [loaded.problem(TRANSLATES, problem, repair)])
         longest = wanted.longest or recipe.speculation.max_draft_len or LONGEST
         self._loaded, self._wanted, self._longest, self._count = loaded, wanted, longest, count
         self._kept, self._workshop = Kept(work), Workshop(loaded, work, longest, watch)

@@ -57,7 +57,7 @@ def check(
         Role.TARGET: PlacedEngine(ours, target_gpus, built),
         Role.DRAFT: PlacedEngine(theirs, draft_gpus, draft_built or built),
     }
-    check_loading(engines, num_draft_tokens, tokenizer_size, runtime)
+    check_loading(engines, num_draft_tokens, dict.fromkeys(engines, tokenizer_size), runtime)
 
 
 def test_a_pair_that_loads(tmp_path: Path) -> None:

@@ -86,6 +86,34 @@ class TestIds:
         assert error.value.subject == "recipe.yaml"
         assert "same tokenizer" in str(error.value.repair)
 
+    def test_ids_of_other_bytes_are_translated_where_the_recipe_says_so(
+        self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
+    ) -> None:
+        other = byte_level(text=["while True:\n    pass\n", "zzzz zzzz"], specials=("<s>", "</s>", "<pad>"))
+        target, draft = sides(draft={"tokenizer": other, "eos_token_id": 2})
+        with pytest.raises(PairError) as error:
+            refuse("recipe.yaml", compare(target, draft))
+        assert "method: {kind: draft_model, use_heterogeneous_vocab: true}" in str(error.value.repair)
+        findings = {finding.subject: finding for finding in compare(target, draft, translates=True)}
+        assert refused([*findings.values()]) == []
+        common = set(target.tokenizer.tokens.values()) & set(draft.tokenizer.tokens.values())
+        assert findings["vocabularies"].problem == (
+            f"{len(common)} of 300 tokens of the target are the draft's too, which has {draft.tokenizer.size}"
+        )
+        assert 256 <= len(common) < 300
+
+    def test_the_same_vocabulary_needs_no_translation(
+        self, sides: Callable[..., tuple[Member, Member]]
+    ) -> None:
+        findings = {finding.subject: finding for finding in compare(*sides(), translates=True)}
+        assert findings["vocabularies"].effect == "it only takes time: leave it out"
+
+    def test_a_translated_draft_must_have_its_own_tokens(
+        self, sides: Callable[..., tuple[Member, Member]]
+    ) -> None:
+        target, draft = sides(draft={"vocab_size": 270})
+        assert refused(compare(target, draft, translates=True)) == ["vocabulary"]
+
     def test_same_bytes_written_otherwise_are_the_same_token(
         self, sides: Callable[..., tuple[Member, Member]], byte_level: Callable[..., Tokenizer]
     ) -> None:

@@ -207,6 +207,15 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
             "nothing to calibrate",
             "fp8",
         ),
+        (
+            {
+                "engine": {"backend": "sglang"},
+                "speculation": {"method": {"kind": "draft_model", "use_heterogeneous_vocab": True}},
+            },
+            "speculation.method.use_heterogeneous_vocab",
+            "sglang does not translate",
+            "another engine.backend",
+        ),
         ({"draft": {"dtype": "float32"}}, "draft.dtype", "no paged context FMHA", "bfloat16"),
         (
             {"hardware": {"gpu": "a100"}, "target": {"quantization": FP8}},

@@ -95,7 +95,7 @@ class TestUnknownKeys:
                 "zzz",
                 "known keys here: kind, prompt_lookup_min, prompt_lookup_max, earlier_answers",
             ),
-            ("{kind: draft_model, zzz: 3}", "zzz", "known keys here: kind"),
+            ("{kind: draft_model, zzz: 3}", "zzz", "known keys here: kind, use_heterogeneous_vocab"),
         ],
     )
     def test_those_of_a_method_are_held_against_this_method(

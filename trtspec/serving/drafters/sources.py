@@ -9,6 +9,8 @@ from trtspec.serving.drafters.engine import EngineSource
 from trtspec.serving.drafters.hybrid import HybridSource
 from trtspec.serving.drafters.lookup import LookupSource
 from trtspec.serving.drafters.source import Drafting, DraftSource
+from trtspec.serving.drafters.translated import TranslatedSource
+from trtspec.serving.drafters.translation import Dictionary
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
 from trtspec.serving.stats import Stats
@@ -18,19 +20,24 @@ from trtspec.serving.stats import Stats
 class Surroundings:
     """What a source is made with beside its own options.
 
-    `draft` is the engine of a method that has one; a proposal of it is waited for `timeout_s` at most.
+    `draft` is the engine of a method that has one; a proposal of it is waited for `timeout_s` at most. With a
+    `dictionary` its vocabulary is another than the target's.
     """
 
     draft: Executor | None
     target_vocab_size: int
     timeout_s: float
     stats: Stats
+    dictionary: Dictionary | None = None
 
-    def engine(self) -> EngineSource:
+    def engine(self) -> DraftSource:
         """Returns the source that asks the draft engine; raises `EngineLoadError` where there is none."""
         if self.draft is None:
             raise EngineLoadError("draft_engine_dir", "missing: this method of drafting needs an engine")
-        return EngineSource(self.draft, self.target_vocab_size, self.timeout_s, self.stats)
+        if self.dictionary is None:
+            return EngineSource(self.draft, self.target_vocab_size, self.timeout_s, self.stats)
+        engine = EngineSource(self.draft, self.draft.limits.vocab_size, self.timeout_s, self.stats)
+        return TranslatedSource(engine, self.dictionary, self.stats)
 
 
 def _draft_model(around: Surroundings) -> DraftSource:

@@ -22,7 +22,8 @@ from trtspec.serving.triton.parameters import Parameters
 class Pair:
     """The parts of a coordinator; without `draft` and `drafting` the target decodes alone.
 
-    Engines that are not `in_process` are models of their own, which need not be loaded yet.
+    Engines that are not `in_process` are models of their own, which need not be loaded yet. A draft with
+    another vocabulary than the target's has a `draft_tokenizer`.
     """
 
     target: Executor
@@ -35,6 +36,7 @@ class Pair:
     policy: Policy = "fixed"
     guides: Guides | None = None
     share: float = 1.0
+    draft_tokenizer: Tokenizer | None = None
 
     def coordinator(self) -> Coordinator:
         return Coordinator(
@@ -47,6 +49,7 @@ class Pair:
             self.policy,
             self.guides,
             self.share,
+            self.draft_tokenizer,
         )
 
     def shutdown(self) -> None:
@@ -70,13 +73,27 @@ def load(values: Mapping[str, str], folder: Path) -> Pair:
     longest = parameters.number("num_draft_tokens") if "num_draft_tokens" in values else None
     tokenizer = Tokenizer.load(parameters.path("tokenizer_dir"))
     roles = ["target", "draft"] if "draft_engine_dir" in values else ["target"]
-    guides = _guides(parameters, tokenizer, roles)
+    translates = "draft_tokenizer_dir" in values
+    draft_tokenizer = Tokenizer.load(parameters.path("draft_tokenizer_dir")) if translates else None
+    guides = _guides(parameters, tokenizer, roles[:1] if translates else roles)
     engines = _LOADERS[backend](parameters, roles, tokenizer, guides)
     bounds = _bounds(parameters, engines)
     target, draft = engines[0], engines[1] if len(engines) > 1 else None
     drafting, policy = _drafting(parameters), _policy(parameters)
     share = parameters.share("speculation_share")
-    return Pair(target, draft, tokenizer, longest, backend != "bls", bounds, drafting, policy, guides, share)
+    return Pair(
+        target,
+        draft,
+        tokenizer,
+        longest,
+        backend != "bls",
+        bounds,
+        drafting,
+        policy,
+        guides,
+        share,
+        draft_tokenizer,
+    )
 
 
 def _guides(parameters: Parameters, tokenizer: Tokenizer, roles: Sequence[str]) -> Guides:

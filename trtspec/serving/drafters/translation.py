@@ -1,0 +1,174 @@
+"""A text between two vocabularies: in the draft's own tokens, and what the draft says in the target's.
+
+Both sides meet in text, as in string-level exact match (Timor et al. 2025, "Accelerating LLM inference with
+lossless speculative decoding algorithms for heterogeneous vocabularies", arXiv 2502.05202), so that each
+model sees text cut as it was trained on. Where the target has cut a text otherwise than its tokenizer would,
+tokens of the same bytes stand for each other, as in that paper's token-level intersection. The target
+verifies tokens of its own in any case: what is translated badly is not accepted, and changes no text.
+"""
+
+from __future__ import annotations
+
+import codecs
+from itertools import accumulate, takewhile
+
+from trtspec.serving.text import Text, common_prefix
+from trtspec.serving.tokenizer import Tokenizer
+
+MOST_OPEN, KEPT_OPEN = 192, 64
+"""The end of a text stays open, since what follows may cut it otherwise: at most so many bytes, of which so
+many stay open when the rest is settled."""
+MOST_TRIED = 16
+"""How many places are tried that an open end may be settled up to; behind them all of it is."""
+CONTEXT = 24
+"""How many bytes of the text before a proposal are cut into the target's tokens with it, and a few more."""
+
+
+class Dictionary:
+    """The tokenizers of a target and of a draft, and what they have in common.
+
+    Only tokens that the models have, with vocabularies of these sizes, come out of a translation.
+    """
+
+    def __init__(self, target: Tokenizer, draft: Tokenizer, target_size: int, draft_size: int) -> None:
+        self.target, self.draft = target, draft
+        self._target_size, self._draft_size = target_size, draft_size
+        self._target_within, self._draft_within = target.within(), draft.within()
+        self._same: dict[bytes, int] = {}
+        for token_id, own in enumerate(target.vocabulary(target_size)):
+            if own:
+                self._same.setdefault(own, token_id)
+        self._specials: dict[int, int | None] = {}
+
+    def to_draft(self, text: str) -> list[int]:
+        """Returns the draft's tokens of what stands within a text."""
+        ids = self._draft_within.encode(text, add_special_tokens=False)
+        return [token_id for token_id in ids if token_id < self._draft_size]
+
+    def to_target(self, text: str) -> list[int]:
+        """Returns the target's tokens of what stands within a text, up to one that it lacks."""
+        ids = self._target_within.encode(text, add_special_tokens=False)
+        return list(takewhile(lambda token_id: token_id < self._target_size, ids))
+
+    def same(self, own: bytes) -> int | None:
+        """Returns the target's token of these bytes."""
+        return self._same.get(own)
+
+    def special(self, token_id: int) -> int | None:
+        """Returns the draft's token that is called as this one of the target is."""
+        if token_id not in self._specials:
+            found = self.draft.id_of(self.target.name_of(token_id))
+            self._specials[token_id] = None if found is None or found >= self._draft_size else found
+        return self._specials[token_id]
+
+
+class Translation:
+    """One text of the target for the draft: `text` is it in the draft's tokens, as far as it was `read`.
+
+    Only what is new is cut into tokens, and an open end before it: "un" and "believable" may be other tokens
+    than "unbelievable" is. Where the end is cut otherwise than before, `text` is another `Text`. Special
+    tokens that the draft has not are left out, and so is a character that is not complete yet.
+    """
+
+    def __init__(self, dictionary: Dictionary, source: Text) -> None:
+        self._words, self._source, self._num_read = dictionary, source, 0
+        self.text = Text(dictionary.draft.beginning)
+        self._settled, self._open, self._incomplete = len(self.text), b"", b""
+
+    @property
+    def num_unread(self) -> int:
+        """Says how many tokens of the target have not been read."""
+        return len(self._source) - self._num_read
+
+    @property
+    def ratio(self) -> float:
+        """Says how many tokens of the draft one of the target is on average, in what was read."""
+        return max(len(self.text), 1) / max(self._num_read, 1)
+
+    def read(self) -> None:
+        """Reads what is new in the target's text."""
+        words = self._words
+        for token_id in self._source[self._num_read :]:
+            if own := words.target.bytes_of(token_id):
+                self._open += own
+            elif (special := words.special(token_id)) is not None:
+                self._write()
+                if self.text != words.draft.beginning or special not in self.text:
+                    self.text.append(special)
+                self._settled, self._open = len(self.text), b""
+        self._num_read = len(self._source)
+        self._write()
+        if len(self._open) > MOST_OPEN:
+            self._settle()
+
+    def translated(self, said: list[int]) -> list[int]:
+        """Returns what the draft says behind `text` in the target's tokens, up to a special token."""
+        spoken = list(takewhile(bool, map(self._words.draft.bytes_of, said)))
+        whole, done = b"".join(spoken), len(self._incomplete)
+        if not whole.startswith(self._incomplete):
+            return []
+        found = self._in_context(whole[done:])
+        done += sum(len(self._words.target.bytes_of(token_id)) for token_id in found)
+        for own, begin in zip(spoken, accumulate(map(len, spoken), initial=0), strict=False):
+            if begin < done:
+                continue
+            if begin > done or (same := self._words.same(own)) is None:
+                break
+            found.append(same)
+            done += len(own)
+        return found
+
+    def _in_context(self, new: bytes) -> list[int]:
+        """Returns the target's tokens of new bytes, cut together with some of the text before them.
+
+        There are none where a token would stand across the end of the text, and where cutting changes bytes.
+        """
+        before, bytes_of = self._before(), self._words.target.bytes_of
+        try:
+            text = codecs.getincrementaldecoder("utf-8")().decode(before + new)
+        except UnicodeDecodeError:
+            return []
+        ids = self._words.to_target(text)
+        ends = [0, *accumulate(len(bytes_of(token_id)) for token_id in ids)]
+        if len(before) not in ends:
+            return []
+        ids = ids[ends.index(len(before)) :]
+        return ids if new.startswith(b"".join(map(bytes_of, ids))) else []
+
+    def _before(self) -> bytes:
+        """Returns the last bytes of the text, from the beginning of a character on."""
+        found = b""
+        for token_id in reversed(self._source[-CONTEXT:]):
+            own = self._words.target.bytes_of(token_id)
+            if not own or (len(found) >= CONTEXT and not _is_within_character(found)):
+                break
+            found = own + found
+        while _is_within_character(found):
+            found = found[1:]
+        return found
+
+    def _write(self) -> None:
+        """Writes the open end anew, from where it is cut otherwise than it was."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        ids, before = self._words.to_draft(decoder.decode(self._open)), self.text[self._settled :]
+        self._incomplete = decoder.getstate()[0]
+        same = common_prefix(before, ids, min(len(before), len(ids)))
+        if same < len(before):
+            self.text = self.text.beginning(self._settled + same)
+        self.text.extend(ids[same:])
+
+    def _settle(self) -> None:
+        """Closes the open end but for its last bytes, where that changes no token on both sides."""
+        ids = self.text[self._settled :]
+        ends = [0, *accumulate(len(self._words.draft.bytes_of(token_id)) for token_id in ids)]
+        latest = max((n for n, end in enumerate(ends) if ends[-1] - end >= KEPT_OPEN), default=0)
+        for number in range(latest, max(latest - MOST_TRIED, 0), -1):
+            rest = self._open[ends[number] :]
+            if self._words.to_draft(rest.decode("utf-8", "ignore")) == ids[number:]:
+                self._settled, self._open = self._settled + number, rest
+                return
+        self._settled, self._open = len(self.text), self._incomplete
+
+
+def _is_within_character(own: bytes) -> bool:
+    return bool(own) and own[0] & 0xC0 == 0x80
