@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.fakes.expected import STOPS
 from tests.fakes.languages import chatter
 from tests.fakes.scripted_executor import NextToken, agreeing
+from tests.fakes.suffix import SUFFIX
 from tests.fakes.unreliable import Fault
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.drafters.source import Drafting
@@ -118,7 +119,9 @@ def limits(draw: st.DrawFn) -> tuple[Limits, Limits]:
 
 @st.composite
 def draftings(draw: st.DrawFn) -> Drafting:
-    kind = draw(st.sampled_from(["draft_model", "ngram", "hybrid"]))
+    kind = draw(st.sampled_from(["draft_model", "ngram", "hybrid", "suffix"]))
+    if kind == "suffix":
+        return SUFFIX
     least = draw(st.integers(1, 6))
     options = {"prompt_lookup_min": least, "prompt_lookup_max": least + draw(st.integers(0, 6))}
     options["earlier_answers"] = draw(st.sampled_from([0, 30, 400]))

@@ -9,7 +9,7 @@ from trtspec.findings import Finding
 from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import SIZES, option_problem
-from trtspec.recipe.methods import HETEROGENEOUS, TRANSLATES, Hybrid, Ngram
+from trtspec.recipe.methods import Hybrid, Ngram
 from trtspec.recipe.schema import BLS_MODELS, Model, Recipe
 from trtspec.recipe.server_limits import server_contradictions
 from trtspec.recipe.support import ENGINES, SERVERS, refusal
@@ -54,9 +54,6 @@ def _backend(recipe: Recipe) -> Iterator[Finding]:
     if found := refusal(method, backend):
         problem = f"{backend} does not run {method}: {found.reason}"
         yield Finding("speculation.method", problem, "write another method, or another engine.backend")
-    if recipe.speculation.method.translates and (found := refusal_of_key(HETEROGENEOUS, backend)):
-        problem = f"{backend} does not translate: {found.reason}"
-        yield Finding(TRANSLATES, problem, "remove this line, or write another engine.backend")
     if version:
         of_server = backend in SERVERS
         flaw = server_releases.flaw(backend, version) if of_server else releases.flaw(version)

@@ -31,7 +31,7 @@ class DraftMethod(Section):
     kind: str
 
     @property
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, int | float]:
         return self.model_dump(exclude={"kind", HETEROGENEOUS}, exclude_none=True)
 
     @property
@@ -76,6 +76,28 @@ class Hybrid(DraftMethod):
     use_heterogeneous_vocab: bool = Field(default=False, description=HETEROGENEOUS_VOCAB)
 
 
+class Suffix(DraftMethod):
+    """What followed the last tokens most often proposes, in the text and in earlier answers.
+
+    The options and their defaults are those of vLLM 0.33's `SpeculativeConfig`.
+    """
+
+    kind: Literal["suffix"] = Field(description="The name of this method.")
+    suffix_decoding_max_tree_depth: Annotated[int, Field(ge=1, le=1024)] = Field(
+        default=24, description="How many of the last tokens are compared."
+    )
+    suffix_decoding_max_cached_requests: Annotated[int, Field(ge=0, le=10**6)] = Field(
+        default=10000,
+        description="How many answers are kept, each for the tenant that it was given to; 0 for none.",
+    )
+    suffix_decoding_max_spec_factor: Annotated[float, Field(gt=0, le=64)] = Field(
+        default=1.0, description="How many tokens are drafted for each of the last ones that stood there."
+    )
+    suffix_decoding_min_token_prob: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.1, description="How likely a token must be to be drafted, by how often it followed."
+    )
+
+
 class Eagle3(DraftMethod):
     """A head proposes from the target's states behind three layers (Li et al. 2025, arXiv 2503.01840)."""
 
@@ -103,14 +125,17 @@ def _named(method: object) -> object:
 
 
 Method = Annotated[
-    DraftModel | Ngram | Hybrid | Eagle3 | Eagle | Medusa,
+    DraftModel | Ngram | Hybrid | Suffix | Eagle3 | Eagle | Medusa,
     Field(discriminator="kind"),
     BeforeValidator(
         _named,
-        json_schema_input_type=Literal["draft_model", "ngram", "hybrid", "eagle3", "eagle", "medusa"]
+        json_schema_input_type=Literal[
+            "draft_model", "ngram", "hybrid", "suffix", "eagle3", "eagle", "medusa"
+        ]
         | DraftModel
         | Ngram
         | Hybrid
+        | Suffix
         | Eagle3
         | Eagle
         | Medusa,
@@ -118,6 +143,6 @@ Method = Annotated[
 ]
 METHODS: Mapping[str, type[DraftMethod]] = {
     get_args(method.model_fields["kind"].annotation)[0]: method
-    for method in (DraftModel, Ngram, Hybrid, Eagle3, Eagle, Medusa)
+    for method in (DraftModel, Ngram, Hybrid, Suffix, Eagle3, Eagle, Medusa)
 }
 """The methods by their names."""

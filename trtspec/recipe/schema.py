@@ -226,7 +226,7 @@ class Recipe(Section):
     target: Model = Field(description="The large model, whose text is served.")
     draft: Draft | None = Field(
         default=None,
-        description="The small model that proposes tokens; every method but ngram needs it.",
+        description="The small model that proposes tokens; ngram and suffix have none.",
     )
     hardware: Hardware = Field(description="Where the engines run.")
     speculation: Speculation = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtspec.findings import Finding
+from trtspec.recipe.methods import TRANSLATES
 from trtspec.recipe.schema import Recipe
 
 _REMOVE = "remove this line"
@@ -31,8 +32,10 @@ _LACKING = {
 _LACKING_OF = {
     "sglang": {
         "speculation.method.prompt_lookup_min": "its n-grams are of any length up to the longest",
+        TRANSLATES: "its drafts have the target's vocabulary (0.5.23; sgl-project/sglang#22883 is open)",
     },
     "tensorrt_llm_pytorch": {
+        TRANSLATES: "its drafts have the target's vocabulary (features/speculative-decoding.md of 1.2)",
         "speculation.method.prompt_lookup_min": "its n-grams are of any length up to the longest",
         "serving.model_name": "up to 1.2 clients call a model by its Hub id, or by its folder's name",
     },

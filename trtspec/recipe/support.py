@@ -52,6 +52,17 @@ SUPPORT: Mapping[str, Mapping[str, Cell]] = {
         "sglang": Refusal(_ONE_SOURCE, "SGLang 0.5.23, sglang/srt/arg_groups/fields/spec.py"),
         "tensorrt_llm_pytorch": Refusal(_ONE_SOURCE, "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py"),
     },
+    "suffix": {
+        **dict.fromkeys((*ENGINES, "vllm")),
+        "sglang": Refusal(
+            "SGLang has no suffix decoding",
+            "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm",
+        ),
+        "tensorrt_llm_pytorch": Refusal(
+            "its PyTorch backend has no suffix decoding",
+            "TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py: SpeculativeConfig",
+        ),
+    },
     "eagle3": {
         "tensorrt_llm": Refusal(
             "TensorRT-LLM reads EAGLE-3 heads in its PyTorch backend alone, not in engines",
@@ -93,27 +104,7 @@ SUPPORT: Mapping[str, Mapping[str, Cell]] = {
 }
 """By the name of a method, and then by that of a backend."""
 
-KEYS: Mapping[str, Mapping[str, Cell]] = {
-    "use_heterogeneous_vocab": {
-        **dict.fromkeys((*ENGINES, "vllm")),
-        "sglang": Refusal(
-            "a draft of SGLang has the target's vocabulary",
-            "SGLang 0.5.23; https://github.com/sgl-project/sglang/pull/22883 is open",
-        ),
-        "tensorrt_llm_pytorch": Refusal(
-            "its draft model proposes ids of the target's own vocabulary",
-            "TensorRT-LLM 1.2, docs/source/features/speculative-decoding.md: Draft/Target",
-        ),
-    },
-}
-"""By a key that several methods have, and then by the name of a backend."""
-
 
 def refusal(method: str, backend: str) -> Refusal | None:
     """Returns why the backend does not run the method; None where it does."""
     return SUPPORT[method][backend]
-
-
-def refusal_of_key(key: str, backend: str) -> Refusal | None:
-    """Returns why the backend has no such key of a method; None where it has."""
-    return KEYS[key][backend]

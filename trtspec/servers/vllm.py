@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from trtspec.recipe.methods import HETEROGENEOUS
 from trtspec.servers.launch import Launch
 from trtspec.servers.wanted import Wanted, words
 
-METHODS = {name: name for name in ("draft_model", "ngram", "eagle3", "eagle")}
+METHODS = {name: name for name in ("draft_model", "ngram", "suffix", "eagle3", "eagle")}
 """vLLM's name of each method (`SpeculativeMethod` in vllm/config/speculative.py)."""
 
 
@@ -59,6 +60,7 @@ def speculation(wanted: Wanted) -> dict[str, Any]:
         "model": draft.place if draft else None,
         "revision": draft.revision if draft else None,
         "quantization": "fp8" if draft and draft.quantize else None,
+        HETEROGENEOUS: wanted.method.translates or None,
         **wanted.method.options,
     }
     return {key: value for key, value in values.items() if value is not None}

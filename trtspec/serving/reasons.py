@@ -24,12 +24,11 @@ FALLBACKS = (
 """The reasons why the target goes on alone for a round or burst, where drafts could come from somewhere.
 
 The draft engine rests after failures, waits until the target that it lives in has read the text, failed,
-took too long or expects the end of the text; the text has nothing to look up; the policy chose K = 0; the
-The draft engine rests after failures, failed, took too long, expects the end of the text, or says what
-cannot be translated into the target's tokens; the text has nothing to look up; the policy chose K = 0; the
-request or the recipe asks for K = 0; the roll-out has not come to the request; an option of the request
-forbids drafts (`unsplittable_options`), by its name; nothing may end the text yet (`min_tokens`); an engine
-has no room for a draft; one token is left, which is the target's own.
+took too long, expects the end of the text, or says what cannot be translated into the target's tokens; the
+text has nothing to look up; the policy chose K = 0; the request or the recipe asks for K = 0; the roll-out
+has not come to the request; an option of the request forbids drafts (`unsplittable_options`), by its name;
+nothing may end the text yet (`min_tokens`); an engine has no room for a draft; one token is left, which is
+the target's own.
 """
 FAILURES = ("invalid_request", "refused", "timed_out", "cancelled", "engine_failure", "internal")
 """The reasons why a request has no answer.

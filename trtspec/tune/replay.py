@@ -64,7 +64,7 @@ def replay(answer: Answer, drafting: Drafting, choices: Sequence[Choices] | None
         # What ended by itself was allowed to go on.
         left = length if answer.stopped else min(length, len(said) - done - 1)
         if offer and (longest := min(left, offer.room)):
-            draft = _at_once(drafter.propose(Request(text, longest), math.inf))
+            draft = at_once(drafter.propose(Request(text, longest), math.inf))
             accepted = common_prefix(draft, said[done:], min(len(draft), len(said) - done))
             found.rounds[Round(offer.origin, len(draft), accepted)] += 1
             step = accepted + 1
@@ -87,7 +87,7 @@ def _source(
     return HybridSource(lookup, told) if lookup else told
 
 
-def _at_once(proposal: Coroutine[Any, Any, list[int]]) -> list[int]:
+def at_once(proposal: Coroutine[Any, Any, list[int]]) -> list[int]:
     """Returns what a coroutine returns that waits for nothing."""
     try:
         proposal.send(None)

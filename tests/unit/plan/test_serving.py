@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.suffix import SUFFIX
 from trtspec.build.plan import make_plan
 from trtspec.plan.choices import Choice
 from trtspec.plan.layout import repository_spec
@@ -74,6 +75,15 @@ def test_where_no_engine_proposes_nothing_is_said_of_its_time(pair_recipe: Path)
     assert "draft_timeout_microseconds" not in config_text(repository_spec(found))
     assert coordination(found).drafting == Drafting("ngram", {"prompt_lookup_min": 2, "prompt_lookup_max": 8})
     assert not [choice for choice in found.choices if choice.key == "serving.draft_timeout_microseconds"]
+
+
+def test_the_options_of_suffix_decoding_are_vllms(pair_recipe: Path) -> None:
+    lines = [line for line in pair_recipe.read_text().splitlines() if not line.startswith("draft:")]
+    method = "{kind: suffix, suffix_decoding_max_cached_requests: 100}"
+    pair_recipe.write_text("\n".join([*lines, f"speculation: {{method: {method}}}", ""]))
+    found = resolved(pair_recipe)
+    assert coordination(found).drafting == SUFFIX
+    assert "draft_method.suffix_decoding_min_token_prob" in config_text(repository_spec(found))
 
 
 def test_the_method_is_shown_unless_it_is_the_usual_one(pair_recipe: Path) -> None:

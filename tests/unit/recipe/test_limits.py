@@ -213,8 +213,8 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
                 "speculation": {"method": {"kind": "draft_model", "use_heterogeneous_vocab": True}},
             },
             "speculation.method.use_heterogeneous_vocab",
-            "sglang does not translate",
-            "another engine.backend",
+            "have the target's vocabulary",
+            "remove this line",
         ),
         ({"draft": {"dtype": "float32"}}, "draft.dtype", "no paged context FMHA", "bfloat16"),
         (

@@ -9,6 +9,7 @@ import yaml
 from trtspec.errors import RecipeError
 from trtspec.findings import Finding
 from trtspec.recipe.loader import load, model_location
+from trtspec.recipe.methods import METHODS
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.starter import STARTER
 
@@ -219,7 +220,7 @@ class TestValues:
         self, problems: Problems, method: str, problem: str, repair: str | None
     ) -> None:
         (found,) = problems(f"{MINIMAL}speculation:\n  method: {method}\n")
-        allowed = "allowed: draft_model, ngram, hybrid, eagle3, eagle, medusa"
+        allowed = f"allowed: {', '.join(METHODS)}"
         assert found == Finding("speculation.method", f"{problem}; {allowed}", repair, line=6)
 
     def test_a_lookup_of_too_many_tokens(self, problems: Problems) -> None:

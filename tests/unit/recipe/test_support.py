@@ -9,22 +9,17 @@ import pytest
 from trtspec.recipe.methods import METHODS
 from trtspec.recipe.schema import Backend
 from trtspec.recipe.server_releases import SERVER_RELEASES, release_of
-from trtspec.recipe.support import BACKENDS, KEYS, SERVERS, SUPPORT
+from trtspec.recipe.support import BACKENDS, SERVERS, SUPPORT
 
 
 def test_the_table_has_every_method_and_every_backend() -> None:
     assert set(SUPPORT) == set(METHODS)
     assert set(BACKENDS) == set(get_args(Backend))
-    assert [row for row, cells in {**SUPPORT, **KEYS}.items() if set(cells) != set(BACKENDS)] == []
-
-
-def test_the_keys_in_the_table_are_keys_of_methods() -> None:
-    keys = {key for method in METHODS.values() for key in method.model_fields}
-    assert set(KEYS) <= keys
+    assert [method for method, cells in SUPPORT.items() if set(cells) != set(BACKENDS)] == []
 
 
 def test_a_refusal_says_why_and_where_that_can_be_seen() -> None:
-    refused = [cell for cells in {**SUPPORT, **KEYS}.values() for cell in cells.values() if cell]
+    refused = [cell for cells in SUPPORT.values() for cell in cells.values() if cell]
     assert refused
     assert all(cell.reason and cell.source for cell in refused)
 

@@ -12,6 +12,7 @@ import tokenizers
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import TARGET, Run, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor
+from tests.fakes.suffix import SUFFIX
 from trtspec.serving.adaptive.policy import AdaptivePace
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
@@ -20,11 +21,11 @@ from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
 
 LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}
-METHODS = (None, Drafting("ngram", LOOKUP), Drafting("hybrid", LOOKUP))
+METHODS = (None, Drafting("ngram", LOOKUP), Drafting("hybrid", LOOKUP), SUFFIX)
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
-@pytest.mark.parametrize("method", METHODS, ids=["draft_model", "ngram", "hybrid"])
+@pytest.mark.parametrize("method", METHODS, ids=["draft_model", "ngram", "hybrid", "suffix"])
 @pytest.mark.parametrize("agreement", [0.0, 0.9])
 def test_many_at_once_say_what_the_target_alone_says(
     run: Run,
@@ -47,7 +48,7 @@ def test_many_at_once_say_what_the_target_alone_says(
     async def main() -> None:
         target = ScriptedExecutor(TARGET, by_prompt(languages))
         fails = lambda _: "draft is down" if dice.random() < 0.05 else None  # noqa: E731
-        draft = None if method is METHODS[1] else drafting_for(target, agreement, fails=fails)
+        draft = None if method in (METHODS[1], SUFFIX) else drafting_for(target, agreement, fails=fails)
         coordinator = Coordinator(target, draft, tokenizer, drafting=method, policy=policy)
         deltas = await asyncio.gather(*(coordinator.complete(request) for request in requests))
         for request, delta in zip(requests, deltas, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
@@ -15,10 +15,10 @@ ENGINE, LOOKUP, EARLIER = ORIGINS = ("engine", "lookup", "earlier_answers")
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """The name of a method of drafting and its options; `SOURCES` of `sources.py` has the names."""
+    """The name of a method of drafting and its options, numbers; `SOURCES` of `sources.py` has the names."""
 
     kind: str
-    options: Mapping[str, int]
+    options: Mapping[str, Any]
 
 
 DRAFT_MODEL = Drafting("draft_model", {})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trtspec.serving.drafters.engine import EngineSource
 from trtspec.serving.drafters.hybrid import HybridSource
 from trtspec.serving.drafters.lookup import LookupSource
 from trtspec.serving.drafters.source import Drafting, DraftSource
+from trtspec.serving.drafters.suffix import SuffixSource
 from trtspec.serving.drafters.translated import TranslatedSource
 from trtspec.serving.drafters.translation import Dictionary
 from trtspec.serving.errors import EngineLoadError
@@ -52,10 +54,15 @@ def _hybrid(around: Surroundings, **lookup: int) -> DraftSource:
     return HybridSource(LookupSource(**lookup), around.engine())
 
 
+def _suffix(around: Surroundings, **options: Any) -> DraftSource:
+    return SuffixSource(**options)
+
+
 SOURCES: Mapping[str, Callable[..., DraftSource]] = {
     "draft_model": _draft_model,
     "ngram": _ngram,
     "hybrid": _hybrid,
+    "suffix": _suffix,
     "eagle3": _draft_model,
     "eagle": _draft_model,
     "medusa": _draft_model,

@@ -119,7 +119,7 @@ def _drafting(parameters: Parameters) -> Drafting | None:
         return None
     prefix = "draft_method."
     own = [key for key in parameters.values if key.startswith(prefix)]
-    options = {key.removeprefix(prefix): parameters.number(key) for key in own}
+    options = {key.removeprefix(prefix): parameters.amount(key) for key in own}
     return Drafting(parameters.text("draft_method"), options)
 
 

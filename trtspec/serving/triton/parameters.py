@@ -34,6 +34,15 @@ class Parameters:
             raise _wrong(key, text, "not a number")
         return int(text)
 
+    def amount(self, key: str) -> int | float:
+        """Returns a number of either kind, 0 or more."""
+        if self.text(key).isdecimal():
+            return int(self.text(key))
+        value = self._real(key)
+        if not 0 <= value < math.inf:
+            raise _wrong(key, self.text(key), "not a number")
+        return value
+
     def seconds(self, key: str, default: float) -> float:
         """Returns the seconds of a parameter in microseconds; `default` where the key is missing."""
         return self.number(key) / 1e6 if key in self.values else default

@@ -11,6 +11,7 @@ import tokenizers
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import TARGET, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor
+from tests.fakes.suffix import SUFFIX
 from tests.fakes.virtual_time import run_virtually
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.coordinator import Coordinator
@@ -22,7 +23,7 @@ from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.tokenizer import Tokenizer
 
 LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4, "earlier_answers": 4000}
-METHODS = (None, Drafting("ngram", LOOKUP), Drafting("hybrid", LOOKUP))
+METHODS = (None, Drafting("ngram", LOOKUP), Drafting("hybrid", LOOKUP), SUFFIX)
 SHADOW = Reading(RolloutState("shadow", 1.0))
 STEP_S = 0.01
 END = 75
@@ -73,7 +74,7 @@ def without_k(cases: Cases) -> Cases:
     return free, languages
 
 
-@pytest.mark.parametrize("method", METHODS, ids=["draft_model", "ngram", "hybrid"])
+@pytest.mark.parametrize("method", METHODS, ids=["draft_model", "ngram", "hybrid", "suffix"])
 @pytest.mark.parametrize("agreement", [0.0, 0.8, 1.0])
 def test_it_counts_what_speculation_counts(
     tokenizer: Tokenizer, cases: Cases, method: Drafting | None, agreement: float

@@ -80,6 +80,14 @@ def test_a_fraction_lies_between_0_and_1(text: str) -> None:
     assert Parameters({"fraction": "0.85"}, Path()).fraction("fraction") == 0.85
 
 
+def test_an_amount_is_a_number_of_either_kind() -> None:
+    parameters = Parameters({"whole": "24", "part": "0.5", "none": "-1", "much": "inf"}, Path())
+    assert [repr(parameters.amount(key)) for key in ("whole", "part")] == ["24", "0.5"]
+    for key in ("none", "much"):
+        with pytest.raises(EngineLoadError, match=r"is not a number$"):
+            parameters.amount(key)
+
+
 @pytest.mark.parametrize("text", ["-0.1", "1.1", "nan", "inf", "half", "0,5"])
 def test_a_share_lies_between_0_and_1(text: str) -> None:
     with pytest.raises(EngineLoadError, match=rf"share: '{text}' .* is not a number from 0 to 1$"):
