@@ -74,7 +74,7 @@ VLLM := .venv-vllm/bin
 	$(VLLM)/uv pip install --quiet --python $(VLLM)/python --no-deps sglang==0.5.23
 	@touch $@
 
-test-vllm: .venv/.dev .venv-vllm/.ready ## vLLM and SGLang, about 3 GB, judge what is written for them, and vLLM is deployed; 10 minutes and more
+test-vllm: .venv/.dev .venv-vllm/.ready ## vLLM, Speculators and SGLang, about 3 GB, judge what is written for them, and vLLM is deployed; 10 minutes and more
 	$(BIN)/python -m pytest -m vllm
 
 check: .venv/.dev ## ruff, formatting, mypy
