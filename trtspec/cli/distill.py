@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -240,7 +241,7 @@ def _advise(result: Distilled, changes: dict[str, str | None], recipe_out: Path 
     if ratio and ratio.value <= 1:
         out.warning("acceptance has not risen: keep the draft that the recipe has")
         out.hint("more prompts, more epochs or another --learning-rate may help; a small draft wants 1e-3")
-    elif ratio and ratio.low <= 1:
+    elif ratio and ratio.low <= 1 and math.isfinite(ratio.value):
         out.warning("the rise may be chance: hold out more prompts to know")
     loaded = result.pair.loaded
     if recipe_out:
@@ -258,7 +259,9 @@ def _share(estimate: Estimate) -> str:
 
 
 def _ratio(estimate: Estimate | None) -> str:
-    return f"x{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})" if estimate else ""
+    if estimate is None or math.isinf(estimate.value):
+        return ""
+    return f"x{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def _positions(measured: Measured) -> str:

@@ -56,6 +56,21 @@ def test_for_machines_and_with_a_recipe(words: tuple[object, ...], tmp_path: Pat
     assert trtspec("check", pair_recipe).returncode == 0
 
 
+def test_a_head_and_the_recipe_that_drafts_with_it(words: tuple[object, ...], tmp_path: Path) -> None:
+    new = tmp_path / "new.yaml"
+    said = trtspec(*words, "--method", "medusa", "--medusa-heads", "2", "--recipe-out", new, "--json")
+
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout)
+    assert found["folder"] == str(tmp_path / "out" / "medusa")
+    assert found["changes"] == {"draft.model": "./out/medusa", "speculation.method": "medusa"}
+    assert found["num_draft_tokens"] == 2
+    assert load(new).recipe.speculation.method.kind == "medusa"
+    checked = trtspec("check", new)
+    assert "draft: a head, medusa, medusa format" in checked.stdout
+    assert checked.returncode == 0, checked.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
