@@ -11,22 +11,46 @@ import torch
 from safetensors.torch import save_file
 from transformers import (
     AutoConfig,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
     LlamaForCausalLM,
     MistralForCausalLM,
+    MixtralForCausalLM,
     Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2ForCausalLM,
+    Qwen2MoeForCausalLM,
     Qwen3ForCausalLM,
+    Qwen3MoeForCausalLM,
 )
 
 END = 2
 MODELS = {
+    "gemma2": Gemma2ForCausalLM,
+    "gemma3_text": Gemma3ForCausalLM,
     "llama": LlamaForCausalLM,
     "mistral": MistralForCausalLM,
+    "mixtral": MixtralForCausalLM,
     "phi3": Phi3ForCausalLM,
     "qwen2": Qwen2ForCausalLM,
+    "qwen2_moe": Qwen2MoeForCausalLM,
     "qwen3": Qwen3ForCausalLM,
+    "qwen3_moe": Qwen3MoeForCausalLM,
 }
+GEMMA: dict[str, Any] = {
+    "query_pre_attn_scalar": 11, "final_logit_softcapping": 6.0, "attn_logit_softcapping": None,
+    "sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"],
+    "attn_implementation": "eager",  # The others do not squash scores.
+}  # fmt: skip
+OWN: dict[str, dict[str, Any]] = {
+    "gemma2": GEMMA | {"attn_logit_softcapping": 3.0},
+    "gemma3_text": GEMMA | {"rope_theta": 1e6, "rope_local_base_freq": 1e3},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
+                  "shared_expert_intermediate_size": 96},
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+                  "norm_topk_prob": True},
+}  # fmt: skip
 
 
 def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> LlamaForCausalLM:
@@ -49,14 +73,16 @@ def tiny_model(
         "initializer_range": 0.2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
         "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
     }  # fmt: skip
-    kind = MODELS[family]
-    model = kind(AutoConfig.for_model(family, **(sizes | changes)))
+    kind: Any = MODELS[family]
+    model: PreTrainedModel = kind(AutoConfig.for_model(family, **(sizes | OWN.get(family, {}) | changes)))
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):
             torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)
-    rotary = copy.deepcopy(model.model.rotary_emb)
+    # Loading a file leaves frequencies in float32.
+    rotary = {name: copy.deepcopy(part) for name, part in model.model.named_children() if "rotary" in name}
     model.to(dtype).eval()  # type: ignore[arg-type]
-    model.model.rotary_emb = rotary  # Loading a file leaves its frequencies in float32 as well.
+    for name, part in rotary.items():
+        setattr(model.model, name, part)
     return model
 
 
@@ -82,11 +108,16 @@ def write_directory(
 
 def pretrained_config(model: PreTrainedModel) -> dict[str, Any]:
     config = model.config
-    family = {
+    family: dict[str, dict[str, Any]] = {
+        "gemma2": _of_gemma(config),
+        "gemma3_text": _of_gemma(config),
         "mistral": {"sliding_window": getattr(config, "sliding_window", None)},
         "phi3": {"hidden_act": "swiglu", "sliding_window": getattr(config, "sliding_window", None)},
         "qwen2": {"qwen_type": "qwen2", "attn_bias": True},
         "qwen3": {"qwen_type": "qwen3", "attn_bias": False},
+        "mixtral": {"hidden_act": "swiglu", "moe": _moe(config)},
+        "qwen2_moe": {"qwen_type": "qwen2_moe", "attn_bias": True, **_of_qwen(config)},
+        "qwen3_moe": {"qwen_type": "qwen3_moe", "attn_bias": False, **_of_qwen(config)},
     }
     return {
         "architecture": type(model).__name__,
@@ -98,8 +129,8 @@ def pretrained_config(model: PreTrainedModel) -> dict[str, Any]:
         "num_hidden_layers": config.num_hidden_layers,
         "num_attention_heads": config.num_attention_heads,
         "num_key_value_heads": config.num_key_value_heads,
-        "head_size": config.head_dim,
-        "hidden_act": config.hidden_act,
+        "head_size": model.model.layers[0].self_attn.head_dim,
+        "hidden_act": getattr(config, "hidden_act", "gelu_pytorch_tanh"),
         "norm_epsilon": config.rms_norm_eps,
         "position_embedding_type": "rope_gpt_neox",
         "max_position_embeddings": config.max_position_embeddings,
@@ -108,6 +139,32 @@ def pretrained_config(model: PreTrainedModel) -> dict[str, Any]:
         "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
         "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
         **family.get(config.model_type, {}),
+    }
+
+
+def _of_gemma(config: Any) -> dict[str, Any]:
+    keys = ("query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping", "sliding_window",
+            "rope_local_base_freq")  # fmt: skip
+    found = {key: getattr(config, key) for key in keys if hasattr(config, key)}
+    return found | {"inter_layernorms": True, "_sliding_window_pattern": 2}
+
+
+def _moe(config: Any) -> dict[str, Any]:
+    count = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", 0)
+    renormalized = getattr(config, "norm_topk_prob", True)
+    return {"num_experts": count, "top_k": getattr(config, "num_experts_per_tok", 0),
+            "normalization_mode": int(renormalized)}  # fmt: skip
+
+
+def _of_qwen(config: Any) -> dict[str, Any]:
+    if not hasattr(config, "moe_intermediate_size"):
+        return {}
+    shared = getattr(config, "shared_expert_intermediate_size", 0)
+    return {
+        "hidden_act": "swiglu",
+        "moe": _moe(config),
+        "moe_intermediate_size": config.moe_intermediate_size,
+        "moe_shared_expert_intermediate_size": shared,
     }
 
 
@@ -124,16 +181,15 @@ def checkpoint_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
             gate, up = weights[f"{theirs}.mlp.gate_up_proj.weight"].chunk(2)
             tensors[f"{ours}.attention.qkv.weight"] = weights[f"{theirs}.self_attn.qkv_proj.weight"]
             tensors[f"{ours}.mlp.fc.weight"] = torch.cat([up, gate])
+            tensors[f"{ours}.mlp.proj.weight"] = weights[f"{theirs}.mlp.down_proj.weight"]
         else:
             qkv = [weights[f"{theirs}.self_attn.{part}_proj.weight"] for part in "qkv"]
             tensors[f"{ours}.attention.qkv.weight"] = torch.cat(qkv)
-            tensors[f"{ours}.mlp.fc.weight"] = weights[f"{theirs}.mlp.gate_proj.weight"]
-            tensors[f"{ours}.mlp.gate.weight"] = weights[f"{theirs}.mlp.up_proj.weight"]
+            tensors |= {f"{ours}.mlp.{name}": tensor for name, tensor in _mlp(weights, theirs).items()}
         tensors |= {
             f"{ours}.attention.dense.weight": weights[f"{theirs}.self_attn.o_proj.weight"],
             f"{ours}.input_layernorm.weight": weights[f"{theirs}.input_layernorm.weight"],
             f"{ours}.post_layernorm.weight": weights[f"{theirs}.post_attention_layernorm.weight"],
-            f"{ours}.mlp.proj.weight": weights[f"{theirs}.mlp.down_proj.weight"],
         }
         if f"{theirs}.self_attn.q_proj.bias" in weights:
             biases = [weights[f"{theirs}.self_attn.{part}_proj.bias"] for part in "qkv"]
@@ -142,4 +198,37 @@ def checkpoint_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
             if f"{theirs}.self_attn.{part}_norm.weight" in weights:
                 norm = weights[f"{theirs}.self_attn.{part}_norm.weight"]
                 tensors[f"{ours}.attention.{part}_layernorm.weight"] = norm
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    for name in (name for name in weights if "_feedforward_layernorm" in name):
+        tensors[name.replace("model.", "transformer.")] = weights[name]
+    shift = 1 if model.config.model_type.startswith("gemma") else 0
+    return {
+        name: tensor.detach().clone() + shift * ("norm" in name or "ln_f" in name)
+        for name, tensor in tensors.items()
+    }
+
+
+def _mlp(weights: dict[str, torch.Tensor], layer: str) -> dict[str, torch.Tensor]:
+    """An MLP, or a router and its experts."""
+    own = {name.removeprefix(f"{layer}."): w for name, w in weights.items() if name.startswith(f"{layer}.")}
+    block, w1, w2, w3 = "mlp", "gate_proj", "down_proj", "up_proj"
+    if "block_sparse_moe.gate.weight" in own:
+        block, w1, w2, w3 = "block_sparse_moe", "w1", "w2", "w3"
+    if f"{block}.gate.weight" not in own:
+        names = {"fc": w1, "gate": w3, "proj": w2}
+        return {f"{ours}.weight": own[f"mlp.{theirs}.weight"] for ours, theirs in names.items()}
+
+    def of_all(name: str) -> torch.Tensor:
+        count = own[f"{block}.gate.weight"].shape[0]
+        return torch.stack([own[f"{block}.experts.{number}.{name}.weight"] for number in range(count)])
+
+    tensors = {
+        "router.weight": own[f"{block}.gate.weight"].float(),
+        "fc.weight": torch.cat([of_all(w3), of_all(w1)], 1),
+        "proj.weight": of_all(w2),
+    }
+    if "mlp.shared_expert_gate.weight" in own:
+        up, gate = (own[f"mlp.shared_expert.{name}.weight"] for name in (w3, w1))
+        tensors["shared_expert.fc.weight"] = torch.cat([up, gate])
+        tensors["shared_expert.proj.weight"] = own[f"mlp.shared_expert.{w2}.weight"]
+        tensors["shared_expert_gate.weight"] = own["mlp.shared_expert_gate.weight"]
+    return tensors

@@ -11,7 +11,11 @@ from modelopt.torch.export import export_tensorrt_llm_checkpoint, model_config_e
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-DECODERS = {"llama": "llama", "mistral": "llama", "phi3": "phi3", "qwen2": "qwen", "qwen3": "qwen"}
+DECODERS = {
+    "gemma2": "gemma2", "gemma3_text": "gemma3",
+    "llama": "llama", "mistral": "llama", "mixtral": "llama", "phi3": "phi3", "qwen2": "qwen",
+    "qwen2_moe": "qwen", "qwen3": "qwen", "qwen3_moe": "qwen",
+}  # fmt: skip
 
 
 def export(
@@ -19,8 +23,8 @@ def export(
 ) -> None:
     """Writes the checkpoint; the exporter changes the model that it is given.
 
-    Of Phi-3 it makes all tensors, but no `config.json` unless TensorRT-LLM is installed: that is made as for
-    Llama. And it cuts `mlp.fc` across, though each rank needs its share of both halves.
+    Of Phi-3 and Gemma it makes all tensors, but no `config.json` unless TensorRT-LLM is installed: that is
+    made as for `AS_IF`. And it cuts `mlp.fc` across, though each rank needs its share of both halves.
     """
     family = DECODERS[model.config.model_type]
     with torch.inference_mode(), patch.object(model_config_export, "convert_to_tensorrt_llm_config", _config):
@@ -37,13 +41,14 @@ def export(
             _cut_again([folder / f"rank{stage * tensor + rank}.safetensors" for rank in range(tensor)])
 
 
+AS_IF = {"phi3": "llama", "gemma2": "gemma", "gemma3": "gemma"}
 _original = model_config_export.convert_to_tensorrt_llm_config
 
 
 def _config(model_config: Any, *others: Any, **more: Any) -> Any:
     layers, decoder = model_config.layers, model_config.layers[0].decoder_type
     for layer in layers:
-        layer.decoder_type = "llama" if decoder == "phi3" else decoder
+        layer.decoder_type = AS_IF.get(decoder, decoder)
     config = _original(model_config, *others, **more)
     for layer in layers:
         layer.decoder_type = decoder

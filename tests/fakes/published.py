@@ -110,6 +110,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         2, 896, 4864, 24, 14, 2, vocab_size=131072, bos_token_id=1, eos_token_id=2
     ),
 }
+QWEN3_30B_A3B = {
+    **qwen(3, 2048, 6144, 48, 32, 4, vocab_size=151936),
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 128,
+    "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True,
+}  # fmt: skip
 
 # `hf_quant_config.json`. Whether that of the 405B has scales of the KV cache is not known here; without them
 # they are 1.0, so the recipe holds either way.
@@ -184,10 +189,9 @@ def _snapshot(folder: Path, repository: str) -> Path:
 
 def write_model(folder: Path, config: Mapping[str, Any], quantized: Mapping[str, Any] | None = None) -> None:
     """Writes a model in bfloat16, or `quantized` to FP8, with holes in place of its weights."""
-    config = {**config, "torch_dtype": "bfloat16", "hidden_act": "silu"}
     vocabulary = _vocabulary(config)
+    write_weights(folder, config, quantized)
     files = {
-        "config.json": config,
         "generation_config.json": {"bos_token_id": config["bos_token_id"], "eos_token_id": vocabulary.ends},
         "tokenizer_config.json": vocabulary.roles,
     }
@@ -196,6 +200,14 @@ def write_model(folder: Path, config: Mapping[str, Any], quantized: Mapping[str,
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
     (folder / "tokenizer.json").write_text(_tokenizer(vocabulary))
+
+
+def write_weights(
+    folder: Path, config: Mapping[str, Any], quantized: Mapping[str, Any] | None = None
+) -> None:
+    """Writes a model's `config.json` and its weights, without a tokenizer."""
+    config = {"hidden_act": "silu", **config, "torch_dtype": "bfloat16"}
+    (folder / "config.json").write_text(json.dumps(config))
     shapes = dict(_shapes(config))
     tensors = (
         _quantized(shapes, quantized) if quantized else {name: ("BF16", shapes[name]) for name in shapes}

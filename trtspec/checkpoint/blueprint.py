@@ -13,7 +13,7 @@ from trtspec.checkpoint.inventory import check_tensors, check_tied_head
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.placement import Placed, place
 from trtspec.checkpoint.prequantized import Prequantized, read_prequantized
-from trtspec.checkpoint.scales import Scales, scales_of
+from trtspec.checkpoint.scales import Scales, scales_of, shape_of
 from trtspec.checkpoint.writer import TensorEntry
 from trtspec.errors import ModelError
 from trtspec.models.families import family_of
@@ -29,7 +29,7 @@ class Blueprint:
     `config` is `config.json`; `ranks` has each rank's tensors; `scales` is empty if nothing is FP8. `tensors`
     are the Hugging Face tensors of the weights, by name. `stored_scales` are the scales of those that are FP8
     already, by module: a stored number times its scale is the real one. `dtype` is the safetensors name for
-    all weights that are not FP8.
+    all weights that are not FP8 and have no dtype of their own.
     """
 
     config: Mapping[str, Any]
@@ -41,11 +41,12 @@ class Blueprint:
     dtype: str
 
     def entries(self, rank: int) -> list[TensorEntry]:
-        """What the file of a rank holds, in order: each weight, followed by its scales, F32 of shape [1]."""
+        """What the file of a rank holds, in order: each weight, followed by its scales, which are F32."""
         entries = []
         for placed in self.ranks[rank]:
             entries.append(TensorEntry(placed.name, self.dtype_of(placed.weight), placed.shape))
-            entries += [TensorEntry(name, "F32", (1,)) for name in self.scales_beside(placed)]
+            beside = self.scales_beside(placed).items()
+            entries += [TensorEntry(name, "F32", shape_of(scales)) for name, scales in beside]
         return entries
 
     @property
@@ -59,9 +60,9 @@ class Blueprint:
 
     def dtype_of(self, weight: Weight) -> str:
         """The dtype of a weight in the checkpoint, by its safetensors name."""
-        return FP8 if weight in self.scales else self.dtype
+        return FP8 if weight in self.scales else weight.dtype or self.dtype
 
-    def scales_beside(self, placed: Placed) -> dict[str, float]:
+    def scales_beside(self, placed: Placed) -> dict[str, tuple[float, ...]]:
         """The scales that are stored beside a weight, by tensor name; empty for one that is not FP8."""
         if placed.weight not in self.scales:
             return {}
@@ -72,9 +73,9 @@ class Blueprint:
         """The function that turns a part's stored numbers into those of the checkpoint."""
         tensor = self.tensors[part.name]
         if weight not in self.scales:
-            return caster(tensor.dtype, self.dtype)
+            return caster(tensor.dtype, self.dtype_of(weight), weight.shift)
         stored = self.stored_scales.get(part.module, 1.0)
-        return quantizer(tensor.dtype, self.scales[weight].weight, stored)
+        return quantizer(tensor.dtype, self.scales[weight].weights[part.module], stored)
 
 
 def draw(source: Source, options: ConvertOptions) -> Blueprint:

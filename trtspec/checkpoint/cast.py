@@ -20,16 +20,19 @@ FP8 = "F8_E4M3"
 NUMPY: dict[str, Any] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", FP8: "u1", "I64": "<i8"}
 
 
-def caster(source: str, target: str) -> Caster:
+def caster(source: str, target: str, shift: float = 0.0) -> Caster:
     """Returns a function that converts an array of any shape, rounding to nearest, ties to even.
 
-    That function raises OverflowError if a finite number is too large for the target.
+    It adds `shift` to each number in float32, before it rounds. It raises OverflowError if a finite number is
+    too large for the target.
     """
-    if source == target:
+    if source == target and not shift:
         return lambda array: array
 
     def cast(array: Bits) -> Bits:
         wide = _widened(array, source)
+        if shift:  # Zero would turn -0.0 into 0.0.
+            wide = wide + np.float32(shift)
         with np.errstate(over="ignore"):
             narrow = _to_bfloat16(wide) if target == "BF16" else wide.astype(NUMPY[target])
         if np.any(_infinite(narrow, target) & np.isfinite(wide)):

@@ -6,7 +6,7 @@ from typing import Any
 
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.families.family import Family
-from trtspec.models.source import Source
+from trtspec.models.source import YARN, Source
 
 
 def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -
         "hidden_act": source.hidden_act,
         "norm_epsilon": source.norm_epsilon,
         "position_embedding_type": "rope_gpt_neox",
-        "max_position_embeddings": source.max_position_embeddings,
+        "max_position_embeddings": _positions(source),
         "rotary_embedding_dim": source.head_size,
         # The ranks divide the embedding's rows, dimension 0, as `Split.VOCAB` does.
         "use_parallel_embedding": mapping.tp_size > 1,
@@ -37,17 +37,30 @@ def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -
             "world_size": mapping.world_size,
             "tp_size": mapping.tp_size,
             "pp_size": mapping.pp_size,
+            # Every rank has a share of every expert; the defaults of releases differ.
+            **({"moe_tp_size": mapping.tp_size, "moe_ep_size": 1} if source.experts else {}),
         },
-        "quantization": _quantization(options),
+        "quantization": _quantization(source, options),
     }
 
 
-def _quantization(options: ConvertOptions) -> dict[str, Any]:
-    """The keywords of TensorRT-LLM's `QuantConfig`, which refuses any other."""
+def _positions(source: Source) -> int:
+    """How many positions TensorRT-LLM makes a table of; of `yarn` it would make too few by itself."""
+    scaling = source.rotary_scaling or {}
+    is_yarn = scaling.get("rope_type", scaling.get("type")) == YARN
+    return source.max_position if is_yarn else source.max_position_embeddings
+
+
+def _quantization(source: Source, options: ConvertOptions) -> dict[str, Any]:
+    """The keywords of TensorRT-LLM's `QuantConfig`, which refuses any other.
+
+    What is named there replaces what TensorRT-LLM leaves out by itself (`quantization/quantize.py`).
+    """
     if not options.fp8:
         return {"quant_algo": None, "kv_cache_quant_algo": None}
+    routers = ["*router", "*shared_expert_gate"] if source.experts else []
     return {
         "quant_algo": "FP8",
         "kv_cache_quant_algo": "FP8" if options.fp8_kv_cache else None,
-        "exclude_modules": ["lm_head"],
+        "exclude_modules": ["lm_head", *routers],
     }

@@ -99,7 +99,7 @@ def rank_sizes(source: Source, options: ConvertOptions) -> list[int]:
     dtype = DTYPES[options.dtype]
 
     def size(tensor: Placed) -> int:
-        stored = FP8 if options.fp8 and tensor.weight.linear else dtype
+        stored = FP8 if options.fp8 and tensor.weight.linear else tensor.weight.dtype or dtype
         return TensorEntry(tensor.name, stored, tensor.shape).size
 
     return [
@@ -118,8 +118,8 @@ def _check_space(folder: Path, needed: int) -> None:
 def _write_scales(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> None:
     for file, rank in zip(files, blueprint.ranks, strict=True):
         for placed in rank:
-            for name, scale in blueprint.scales_beside(placed).items():
-                file.write(np.float32(scale).tobytes(), file.starts[name])
+            for name, scales in blueprint.scales_beside(placed).items():
+                file.write(np.array(scales, "<f4").tobytes(), file.starts[name])
 
 
 def _pieces(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> Iterator[_Piece]:

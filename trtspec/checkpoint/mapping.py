@@ -58,15 +58,18 @@ def misfit(sizes: Sizes, mapping: Mapping, *, fp8: bool) -> Finding | None:
 
 
 def _flaw(sizes: Sizes, tp_size: int, *, fp8: bool) -> str | None:
-    heads, kv_heads, inner = sizes.num_attention_heads, sizes.num_key_value_heads, sizes.intermediate_size
+    if tp_size > 1 and not FAMILIES[sizes.architecture].tensors:
+        return f"TensorRT-LLM's {sizes.architecture} has no tensor-parallel ranks"
+    heads, kv_heads = sizes.num_attention_heads, sizes.num_key_value_heads
     if heads % tp_size:
         return f"{heads} attention heads do not divide among {tp_size} ranks"
     if kv_heads % tp_size and tp_size % kv_heads:
         return (
             f"{kv_heads} key-value heads do not divide among {tp_size} ranks, nor {tp_size} ranks among them"
         )
-    if inner % tp_size:
-        return f"intermediate_size {inner} does not divide among {tp_size} ranks"
+    for name, width in sizes.mlps.items():
+        if width % tp_size:
+            return f"{name} {width} does not divide among {tp_size} ranks"
     own, own_kv = heads // tp_size, max(kv_heads // tp_size, 1)
     if own == own_kv and FAMILIES[sizes.architecture].norms_heads:
         # `Attention` of TensorRT-LLM's layers/attention.py then takes q, k and v as if they were interleaved.
@@ -76,7 +79,7 @@ def _flaw(sizes: Sizes, tp_size: int, *, fp8: bool) -> str | None:
         "hidden_size": sizes.hidden_size,
         "the query rows of a rank": own * sizes.head_size,
         "the query, key and value rows of a rank": (own + 2 * own_kv) * sizes.head_size,
-        "intermediate_size of a rank": inner // tp_size,
+        **{f"{name} of a rank": width // tp_size for name, width in sizes.mlps.items()},
     }
     odd = next((name for name, size in rows.items() if size % _FP8_UNIT), None)
     if fp8 and odd:

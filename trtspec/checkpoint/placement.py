@@ -56,7 +56,9 @@ def _placed(weight: Weight, first_layer: int, head_size: int, tp_size: int, tp_r
         rows, columns, height = _rectangle(part, head_size, tp_size, tp_rank)
         shares.append(Share(part, rows, columns, at))
         at += height
-    shape = (at,) if len(weight.parts[0].shape) == 1 else (at, len(columns))
+    shape: tuple[int, ...] = (at,) if len(weight.parts[0].shape) == 1 else (at, len(columns))
+    if weight.experts is not None:
+        shape = (weight.experts, at // weight.experts, len(columns))
     return Placed(weight, weight.name_from(first_layer), shape, tuple(shares))
 
 

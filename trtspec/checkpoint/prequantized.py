@@ -19,6 +19,7 @@ import numpy as np
 
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.errors import TensorError
+from trtspec.models.families import family_of
 from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.scheme import QUANTIZE_IT
 from trtspec.models.source import Source
@@ -26,7 +27,6 @@ from trtspec.models.tensors import Tensor
 
 FP8 = "F8_E4M3"
 FP8_MAX = 448.0
-_LINEAR = re.compile(r"model\.layers\.\d+\..*\.weight")
 _KEYS = re.compile(r"(model\.layers\.\d+\.self_attn)\.(?:k|qkv)_proj\.weight")
 _ZERO_POINTS = tuple(f"{of}_zero_point" for of in ("weight", "input", "output", "k", "v"))
 
@@ -55,6 +55,8 @@ def read_prequantized(source: Source) -> Prequantized | None:
     if source.scheme is None:
         return None
     reader = _Reader(source.tensors)
+    weights = family_of(source).weights(source)
+    products = {part.name for weight in weights if weight.linear for part in weight.parts}
     linears, stored = {}, {}
     for name, tensor in source.tensors.items():
         if tensor.dtype == FP8 and name.endswith(".weight"):
@@ -63,7 +65,7 @@ def read_prequantized(source: Source) -> Prequantized | None:
             inputs = reader.scale_of(tensor, f"{module}.input_scale")
             linears[module] = Amax(weight=stored[module] * FP8_MAX, input=inputs * FP8_MAX)
             reader.check_zero_points(module)
-        elif len(tensor.shape) == 2 and _LINEAR.fullmatch(name):
+        elif name in products:
             problem = f"{name}: is {tensor.dtype}; the config says FP8, which must then be all linear layers"
             raise TensorError(tensor.file, problem, QUANTIZE_IT)
     scales = _cache_scales(source, reader)

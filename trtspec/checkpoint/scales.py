@@ -30,10 +30,18 @@ _SHARED = {"mlp.gate.weight": "mlp.fc.weight"}
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The scales of one linear weight: its own, and all written beside it, by name within the layer."""
+    """The scales of one linear weight: those of its parts, by module, and all written beside it, by name.
 
-    weight: float
-    tensors: Mapping[str, float]
+    A name is one within the layer. What is written is one number, or one for each expert.
+    """
+
+    weights: Mapping[str, float]
+    tensors: Mapping[str, tuple[float, ...]]
+
+
+def shape_of(scales: tuple[float, ...]) -> tuple[int, ...]:
+    """The shape in which scales are written."""
+    return (1,) if len(scales) == 1 else (len(scales), 1)
 
 
 def scales_of(
@@ -54,14 +62,23 @@ def scales_of(
     result = {}
     for weight in linears:
         parts = groups[_group(weight)]
-        found = [_find(calibration.linears, part.module) for part in parts]
-        scale = to_scale(max(amax.weight for amax in found))
-        activation = to_scale(max(amax.input for amax in found))
+        matrices = (parts,) if weight.experts is None else weight.matrices
+        scales = [
+            to_scale(max(_find(calibration.linears, part.module).weight for part in matrix))
+            for matrix in matrices
+        ]
+        activation = to_scale(max(_find(calibration.linears, part.module).input for part in parts))
         stem = weight.name.removesuffix(".weight")
-        tensors = {f"{stem}.weights_scaling_factor": scale, f"{stem}.activation_scaling_factor": activation}
+        tensors = {
+            f"{stem}.weights_scaling_factor": tuple(scales),
+            f"{stem}.activation_scaling_factor": (activation,),
+        }
         if kv_cache and weight.name == QKV:
             tensors |= _cache_scales(weight, calibration, least_cache_scale)
-        result[weight] = Scales(scale, tensors)
+        modules = {
+            part.module: scale for matrix, scale in zip(matrices, scales, strict=True) for part in matrix
+        }
+        result[weight] = Scales(modules, tensors)
     return result
 
 
@@ -74,12 +91,14 @@ def _group(weight: Weight) -> tuple[int | None, str]:
     return weight.layer, _SHARED.get(weight.name, weight.name)
 
 
-def _cache_scales(weight: Weight, calibration: CalibratedRanges, least: float) -> dict[str, float]:
+def _cache_scales(
+    weight: Weight, calibration: CalibratedRanges, least: float
+) -> dict[str, tuple[float, ...]]:
     """The scales of the KV cache: the shared one, which TensorRT-LLM reads, and ModelOpt's separate ones."""
     k, v = (max(to_scale(_find(calibration.kv, name)), least) for name in weight.caches)
     names = ("kv_cache", "k_cache", "v_cache")
     return {
-        f"attention.{name}_scaling_factor": scale
+        f"attention.{name}_scaling_factor": (scale,)
         for name, scale in zip(names, (max(k, v), k, v), strict=True)
     }
 

@@ -18,6 +18,7 @@ from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.cast import Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.reader import Reader, chunks
+from trtspec.checkpoint.scales import shape_of
 from trtspec.errors import TensorError
 from trtspec.models.families.family import Part, Split, Weight
 from trtspec.models.hf_config import read_json
@@ -118,7 +119,7 @@ def _check_config(blueprint: Blueprint, file: Path) -> None:
 
 def _claims(blueprint: Blueprint, ranks: _Ranks, held: Reader, head_size: int) -> Iterator[_Claim]:
     for weight in blueprint.weights:
-        tensors = ranks.take(weight.name, weight.layer)
+        tensors = [_flat(weight, tensor) for tensor in ranks.take(weight.name, weight.layer)]
         ends, claims = [0] * len(tensors), []
         for part in weight.parts:
             original, cast = blueprint.tensors[part.name], blueprint.caster(weight, part)
@@ -138,6 +139,15 @@ def _claims(blueprint: Blueprint, ranks: _Ranks, held: Reader, head_size: int) -
                 raise _unlike(tensor, f"has dtype {tensor.dtype}, not {blueprint.dtype_of(weight)}")
         _check_scales(blueprint, weight, ranks, held)
         yield from claims
+
+
+def _flat(weight: Weight, tensor: Tensor) -> Tensor:
+    """The tensor as one matrix: the rows of all experts, one after another."""
+    if weight.experts is None:
+        return tensor
+    if len(tensor.shape) != 3 or tensor.shape[0] != weight.experts:
+        raise _unlike(tensor, f"has shape {list(tensor.shape)}, not a matrix for each of {weight.experts}")
+    return replace(tensor, shape=(tensor.shape[0] * tensor.shape[1], tensor.shape[2]))
 
 
 def _put_together(part: Part, tensors: list[Tensor], head_size: int) -> Iterator[tuple[range, range]]:
@@ -162,13 +172,15 @@ def _put_together(part: Part, tensors: list[Tensor], head_size: int) -> Iterator
 def _check_scales(blueprint: Blueprint, weight: Weight, ranks: _Ranks, held: Reader) -> None:
     if weight not in blueprint.scales:
         return
-    for name, scale in blueprint.scales[weight].tensors.items():
+    for name, scales in blueprint.scales[weight].tensors.items():
         for tensor in ranks.take(name, weight.layer):
-            if (tensor.dtype, tensor.shape) != ("F32", (1,)):
-                raise _unlike(tensor, f"is {tensor.dtype} {list(tensor.shape)}, not one F32")
-            found = float(held.rows(tensor, range(1))[0, 0])
-            if found != scale:
-                raise _unlike(tensor, f"is {found:g}, not {scale:g}")
+            if (tensor.dtype, tensor.shape) != ("F32", shape_of(scales)):
+                expected = list(shape_of(scales))
+                raise _unlike(tensor, f"is {tensor.dtype} {list(tensor.shape)}, not F32 {expected}")
+            for row, scale in enumerate(scales):
+                found = float(held.rows(tensor, range(row, row + 1))[0, 0])
+                if found != scale:
+                    raise _unlike(tensor, f"is {found:g}, not {scale:g}")
 
 
 def _pieces(claims: Iterator[_Claim]) -> Iterator[_Claim]:

@@ -65,7 +65,7 @@ def _products(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Defaul
     if kind.sm != HOPPER:
         return
     yield Default("low_latency_gemm_plugin", "fp8", "Hopper's FP8 kernels for the few rows of a round")
-    if FAMILIES[kind.architecture].fused_gate:
+    if not FAMILIES[kind.architecture].swiglu or FAMILIES[kind.architecture].fused_gate:
         return
     if not is_on(written.get("gemm_swiglu_plugin")) and is_on(written.get("use_fused_mlp", "enable")):
         reason = "one kernel for gate, up and SwiGLU; they share a scale, so nothing is lost"

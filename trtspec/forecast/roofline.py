@@ -64,6 +64,9 @@ class Network:
     `kv_bytes` are those of a token of context. `flops_8` and `flops_16` are spent on each row with weights
     of either kind, `attention_flops` on each row for each token of its context. `row_bytes` are those of one
     row between two layers.
+
+    Of a mixture of experts `expert_bytes` are those of the weights that a router chooses from, and `chosen`
+    is the share of them that it chooses for a row.
     """
 
     weight_bytes: float
@@ -75,6 +78,17 @@ class Network:
     row_bytes: float
     tensor: int = 1
     pipeline: int = 1
+    expert_bytes: float = 0.0
+    chosen: float = 1.0
+
+    def weight_bytes_of(self, rows: float) -> float:
+        """Returns the bytes of weights that a step of so many rows reads, 1 or more.
+
+        As if a router chose at random, a row leaves out an expert with the chance `1 - chosen`, whatever
+        other rows have (Huang et al., "MoESD", arXiv 2505.19645). Texts choose with less variety than that.
+        """
+        left_out: float = (1 - self.chosen) ** rows
+        return self.weight_bytes - self.expert_bytes * left_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +126,7 @@ def step(network: Network, chip: Chip, load: Load, rows: int = 1, share: Share =
     """
     texts = max(load.texts / network.pipeline, 1)
     ranks, all_rows = network.tensor, texts * rows
-    read = network.weight_bytes + texts * load.context * network.kv_bytes
+    read = network.weight_bytes_of(all_rows) + texts * load.context * network.kv_bytes
     attention = network.attention_flops * load.context
     multiplying = network.flops_8 / chip.flops_8 + (network.flops_16 + attention) / chip.flops_16
     sent = 2 * (ranks - 1) / ranks * all_rows * network.row_bytes

@@ -9,7 +9,7 @@ from typing import Any
 from trtspec.checkpoint import mapping as ranks
 from trtspec.models.families import FAMILIES
 from trtspec.models.families.family import shapes
-from trtspec.models.sizes import Sizes
+from trtspec.models.sizes import Experts, Sizes
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
@@ -25,6 +25,7 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes | None:
         num_key_value_heads=config.get("num_key_value_heads") or heads,
         head_size=config.get("head_size") or config["hidden_size"] // heads,
         tie_word_embeddings=bool(config.get("tie_word_embeddings")),
+        experts=_experts(config),
     )
 
 
@@ -43,6 +44,16 @@ def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The object under a key of the config; an empty one if there is none."""
     found = config.get(key)
     return found if isinstance(found, dict) else {}
+
+
+def _experts(config: Mapping[str, Any]) -> Experts | None:
+    """The experts in a config, whose widths only TensorRT-LLM's Qwen tells from that of an MLP."""
+    moe = section(config, "moe")
+    if not (_is_size(moe.get("num_experts")) and _is_size(moe.get("top_k"))):
+        return None
+    width = config.get("moe_intermediate_size") or config["intermediate_size"]
+    shared = config.get("moe_shared_expert_intermediate_size") or 0
+    return Experts(moe["num_experts"], moe["top_k"], width, shared)
 
 
 def _is_size(value: Any) -> bool:

@@ -92,16 +92,20 @@ def _compare_rank(
 def _demanded(config: Mapping[str, Any], placed: Placed) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The dtype and shape of a weight and of the scales beside it, by tensor name."""
     quantization = section(config, "quantization")
-    dtype, shape = DTYPES.get(str(config.get("dtype")), ""), placed.shape
+    dtype, shape = placed.weight.dtype or DTYPES.get(str(config.get("dtype")), ""), placed.shape
     if placed.name == EMBEDDING and not config.get("use_parallel_embedding"):
         shape = placed.weight.parts[0].shape
     if not (placed.weight.linear and quantization.get("quant_algo") == "FP8"):
         return {placed.name: (dtype, shape)}
-    stem = placed.name.removesuffix("weight")
-    scales = [f"{stem}weights_scaling_factor", f"{stem}activation_scaling_factor"]
+    stem, experts = placed.name.removesuffix("weight"), placed.weight.experts
+    demanded = {
+        placed.name: (FP8, shape),
+        f"{stem}weights_scaling_factor": ("F32", (experts, 1) if experts else (1,)),
+        f"{stem}activation_scaling_factor": ("F32", (1,)),
+    }
     if quantization.get("kv_cache_quant_algo") == "FP8" and placed.weight.name == "attention.qkv.weight":
-        scales.append(placed.name.removesuffix(placed.weight.name) + _CACHE)
-    return {placed.name: (FP8, shape), **dict.fromkeys(scales, ("F32", (1,)))}
+        demanded[placed.name.removesuffix(placed.weight.name) + _CACHE] = ("F32", (1,))
+    return demanded
 
 
 def _more(names: list[str]) -> str:

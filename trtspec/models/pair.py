@@ -242,11 +242,11 @@ def _windows(target: Member, draft: Member, max_seq_len: int | None) -> Iterator
     """
     needed = max_seq_len or target.max_position
     for who, side in (("target", target), ("draft", draft)):
-        window = family_of(side.source).window(side.source)
+        family = family_of(side.source)
+        window = family.window(side.source)
         if window is not None and window < needed:
-            difference = (
-                f"texts of up to {needed} tokens, of which the {who} was made to see the last {window}"
-            )
+            seer = f"some layers of the {who} were" if family.alternates else f"the {who} was"
+            difference = f"texts of up to {needed} tokens, of which {seer} made to see the last {window}"
             effect = "beyond them TensorRT-LLM may reuse no KV cache, and a round reads the whole text again"
             yield note("sliding window", difference, effect=effect)
 

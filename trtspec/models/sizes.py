@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts that stand in place of each layer's MLP.
+
+    Of `count` experts, each `intermediate_size` wide, the router chooses `chosen` for each token. Beside them
+    there may be one that every token has, `shared_intermediate_size` wide; 0 stands for none.
+    """
+
+    count: int
+    chosen: int
+    intermediate_size: int
+    shared_intermediate_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes from which a family lists its weights: numbers of layers, of heads and of elements."""
+    """The sizes from which a family lists its weights: numbers of layers, of heads and of elements.
+
+    `experts` is None for a model whose layers have one MLP each, `intermediate_size` wide.
+    """
 
     architecture: str
     vocab_size: int
@@ -18,3 +36,22 @@ class Sizes:
     num_key_value_heads: int
     head_size: int
     tie_word_embeddings: bool
+    experts: Experts | None
+
+    @property
+    def mlps(self) -> Mapping[str, int]:
+        """The widths of a layer's MLPs, by what they are called in a config."""
+        if self.experts is None:
+            return {"intermediate_size": self.intermediate_size}
+        widths = {"moe_intermediate_size": self.experts.intermediate_size}
+        if self.experts.shared_intermediate_size:
+            widths["shared_expert_intermediate_size"] = self.experts.shared_intermediate_size
+        return widths
+
+    @property
+    def computed_width(self) -> int:
+        """How many elements wide all MLPs of a layer are that compute a token."""
+        if self.experts is None:
+            return self.intermediate_size
+        chosen = self.experts.chosen * self.experts.intermediate_size
+        return chosen + self.experts.shared_intermediate_size

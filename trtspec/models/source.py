@@ -11,11 +11,13 @@ from typing import Any
 from trtspec.errors import ModelError
 from trtspec.models.hf_config import HfConfig, read_hf_config, read_json
 from trtspec.models.scheme import Scheme, read_scheme
-from trtspec.models.sizes import Sizes
+from trtspec.models.sizes import Experts, Sizes
 from trtspec.models.tensors import Tensor, read_tensors
 
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+YARN = "yarn"  # whose factor multiplies the length that the model was trained with before
 STRETCHED = ("linear",)  # rope types whose factor multiplies max_position_embeddings
+TIED = ("gemma2", "gemma3_text")  # types whose head transformers ties unless their config says otherwise
 _ROPE = ("rope_scaling", "rope_parameters")
 
 
@@ -57,9 +59,12 @@ class Source(Sizes):
     def max_position(self) -> int:
         """The longest text that the model was made for, in tokens; a factor counts as in TensorRT-LLM."""
         scaling = self.rotary_scaling or {}
-        stretched = scaling.get("rope_type", scaling.get("type")) in STRETCHED
-        factor = float(scaling.get("factor") or 1.0) if stretched else 1.0
-        return int(self.max_position_embeddings * max(factor, 1.0))
+        kind, factor = scaling.get("rope_type", scaling.get("type")), float(scaling.get("factor") or 1.0)
+        if kind == YARN:
+            return max(
+                int(scaling["original_max_position_embeddings"] * factor), self.max_position_embeddings
+            )
+        return int(self.max_position_embeddings * max(factor if kind in STRETCHED else 1.0, 1.0))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -87,12 +92,13 @@ def read_source(folder: Path) -> Source:
         raise ModelError(config.file, problem, "take config.json and weights from the same revision")
     hidden_size = config.size("hidden_size")
     heads = config.size("num_attention_heads")
+    model_type = config.get("model_type", str)
     rotary_base, rotary_scaling, partial_rotary_factor = read_rope(config)
     return Source(
         folder=folder,
         config=config,
         architecture=architectures[0],
-        model_type=config.get("model_type", str),
+        model_type=model_type,
         dtype=_dtype(config, tensors),
         vocab_size=config.size("vocab_size"),
         hidden_size=hidden_size,
@@ -101,13 +107,14 @@ def read_source(folder: Path) -> Source:
         num_attention_heads=heads,
         num_key_value_heads=config.size("num_key_value_heads", heads),
         head_size=config.size("head_dim", hidden_size // heads),
-        hidden_act=config.get("hidden_act", str, "silu"),
+        experts=_experts(config),
+        hidden_act=config.get("hidden_activation", str, config.get("hidden_act", str, "silu")),
         norm_epsilon=config.number("rms_norm_eps", 1e-6),
         max_position_embeddings=config.size("max_position_embeddings"),
         rotary_base=rotary_base,
         rotary_scaling=rotary_scaling,
         partial_rotary_factor=partial_rotary_factor,
-        tie_word_embeddings=config.get("tie_word_embeddings", bool, False),
+        tie_word_embeddings=config.get("tie_word_embeddings", bool, model_type in TIED),
         attention_bias=config.get("attention_bias", bool, False),
         mlp_bias=config.get("mlp_bias", bool, False),
         bos_id=config.token("bos_token_id"),
@@ -136,6 +143,18 @@ def _scheme(config: HfConfig) -> Scheme | None:
         return read_scheme(config.file, written)
     beside = config.file.with_name("hf_quant_config.json")
     return read_scheme(beside, read_json(beside)) if beside.is_file() else None
+
+
+def _experts(config: HfConfig) -> Experts | None:
+    """The experts of each layer, by the keys of Mixtral and of Qwen; None for a model without."""
+    key = next((key for key in ("num_local_experts", "num_experts") if config.content.get(key)), None)
+    if key is None:
+        return None
+    count, chosen = config.size(key), config.size("num_experts_per_tok")
+    if chosen > count:
+        raise ModelError(config.file, f"num_experts_per_tok is {chosen}, of {count} experts")
+    width = config.size("moe_intermediate_size", config.size("intermediate_size"))
+    return Experts(count, chosen, width, config.get("shared_expert_intermediate_size", int, 0))
 
 
 def read_rope(config: HfConfig) -> tuple[float, Mapping[str, Any] | None, float]:

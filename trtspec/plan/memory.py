@@ -133,7 +133,7 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
     logits = _LOGIT_COPIES * rows * source.vocab_size * _LOGIT_SIZE
     # Activations are widest in the MLP: the residual, its norm and what was added to it; gate, up and their
     # product.
-    width = 3 * source.hidden_size + 3 * source.intermediate_size // mapping.tp_size
+    width = 3 * source.hidden_size + 3 * source.computed_width // mapping.tp_size
     return EngineMemory(
         weights=max(rank_sizes(source, engine.checkpoint)),
         workspace=_RUNTIME + options.max_num_tokens * width * ITEM_SIZE[dtype] + logits,
@@ -151,5 +151,5 @@ def kv_of_layer(engine: EnginePlan) -> int:
 
 def fits_a_tensor(engine: EnginePlan, tokens: int) -> bool:
     """Says whether TensorRT can count the numbers of an iteration's widest tensor, gate and up in one."""
-    wide = 2 * engine.model.source.intermediate_size // engine.checkpoint.mapping.tp_size
+    wide = 2 * engine.model.source.computed_width // engine.checkpoint.mapping.tp_size
     return tokens * wide < _TENSOR

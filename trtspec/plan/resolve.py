@@ -193,7 +193,24 @@ def _engine(
         extra["lora_dir"] = _adapter(choose, f"{role}.build.lora_dir", str(extra["lora_dir"]))
     own = {name: extra.pop(name) for name in SIZES if name in extra}
     sizes = _own_sizes(choose, role, options, own, extra)
+    if backend == "tensorrt_llm":
+        _check_window(choose, role, facts.source, sizes)
     return EnginePlan(facts, calibration, checkpoint, sizes, backend=backend, device=device)
+
+
+def _check_window(choose: Chooser, role: Role, source: Source, sizes: BuildOptions) -> None:
+    """Raises RecipeError for texts that leave the window which only some layers of a model have.
+
+    TensorRT-LLM's runtime takes windows that differ by layer, but 1.0 reuses no KV cache of theirs, of which
+    each round depends (NVIDIA Dynamo's guide to Gemma 3 with variable sliding window attention).
+    """
+    family = family_of(source)
+    window, drafts = family.window(source), sizes.max_draft_len
+    if family.alternates and window is not None and sizes.max_seq_len + drafts > window:
+        problem = (
+            f"some layers of the {role} see {window} tokens, and TensorRT-LLM reuses no KV cache of these"
+        )
+        raise choose.error("engine.max_seq_len", problem, f"at most {window - drafts}, drafts included")
 
 
 def _own_sizes(

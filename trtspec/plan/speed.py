@@ -1,8 +1,9 @@
 """How fast the engines of a plan will be, and what drafts will bring; pure.
 
 The numbers of a model are exact: its bytes are those of its checkpoint without the table of embeddings, a
-weight is multiplied and added once for each row, and attention multiplies queries with keys and the result
-with values. What the GPUs make of them is the roofline of `trtspec.forecast`.
+weight is multiplied and added once for each row, an expert's only for those that it is chosen for, and
+attention multiplies queries with keys and the result with values. What the GPUs make of them is the roofline
+of `trtspec.forecast`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from trtspec.checkpoint.cast import DTYPES
+from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.forecast.outlook import Best, Pair, best, break_even
 from trtspec.forecast.roofline import Chip, Load, Network, Step, step
@@ -128,22 +129,26 @@ def network(engine: EnginePlan) -> Network:
     """Returns what a step of an engine reads and computes, all its ranks together."""
     source, checkpoint = engine.model.source, engine.checkpoint
     mapping, item = checkpoint.mapping, ITEM_SIZE[DTYPES[checkpoint.dtype]]
-    embeddings = source.vocab_size * source.hidden_size
-    linear = sum(
-        prod(part.shape)
-        for weight in family_of(source).weights(source)
-        if weight.linear
-        for part in weight.parts
-    )
+    embeddings, stored = source.vocab_size * source.hidden_size, ITEM_SIZE[FP8] if checkpoint.fp8 else item
+    chosen = source.experts.chosen / source.experts.count if source.experts else 1.0
+    linear = experts = 0
+    for weight in family_of(source).weights(source):
+        if weight.linear:
+            numbers = sum(prod(part.shape) for part in weight.parts)
+            experts += numbers if weight.experts else 0
+            linear += numbers
+    computed = linear - experts * (1 - chosen)
     queries = source.num_attention_heads * source.head_size
     return Network(
         weight_bytes=sum(rank_sizes(source, checkpoint)) - embeddings * item,
         kv_bytes=source.num_hidden_layers * kv_of_layer(engine) * mapping.tp_size,
-        flops_8=2 * linear if checkpoint.fp8 else 0,
-        flops_16=2 * (embeddings if checkpoint.fp8 else embeddings + linear),
+        flops_8=2 * computed if checkpoint.fp8 else 0,
+        flops_16=2 * (embeddings if checkpoint.fp8 else embeddings + computed),
         attention_flops=4 * source.num_hidden_layers * queries,
         layers=source.num_hidden_layers,
         row_bytes=source.hidden_size * item,
         tensor=mapping.tp_size,
         pipeline=mapping.pp_size,
+        expert_bytes=experts * stored,
+        chosen=chosen,
     )

@@ -33,6 +33,8 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Callable[..., Path]:
@@ -72,12 +74,36 @@ QWEN = COMMON | {
     "moe_intermediate_size": 0,
     "moe_shared_expert_intermediate_size": 0,
 }
+MIXTRAL = {"hidden_act": "swiglu", "sliding_window": None}
+GEMMA = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "attn_bias": False,
+    "mlp_bias": False,
+    "inter_layernorms": True,
+    "rotary_base": 10000.0,
+    "rotary_scaling": None,
+    "query_pre_attn_scalar": 11.0,
+    "final_logit_softcapping": 6.0,
+    "sliding_window": 24,
+    "_sliding_window_pattern": 2,
+    "tie_word_embeddings": False,
+}
 CONFIGS = {
+    "gemma2": GEMMA | {"attn_logit_softcapping": 3.0},
+    "gemma3_text": GEMMA | {"rotary_base": 1e6, "rope_local_base_freq": 1000.0},
     "llama": LLAMA,
     "mistral": LLAMA | {"sliding_window": 4096},
+    "mixtral": LLAMA | MIXTRAL | {"moe": {"num_experts": 4, "top_k": 2, "normalization_mode": 1}},
     "phi3": PHI3,
     "qwen2": QWEN | {"qwen_type": "qwen2", "attn_bias": True},
+    "qwen2_moe": QWEN
+    | {"qwen_type": "qwen2_moe", "attn_bias": True, "hidden_act": "swiglu", "moe_intermediate_size": 64}
+    | {"moe_shared_expert_intermediate_size": 96}
+    | {"moe": {"num_experts": 6, "top_k": 3, "normalization_mode": 0}},
     "qwen3": QWEN | {"qwen_type": "qwen3", "attn_bias": False},
+    "qwen3_moe": QWEN
+    | {"qwen_type": "qwen3_moe", "attn_bias": False, "hidden_act": "swiglu", "moe_intermediate_size": 64}
+    | {"moe": {"num_experts": 8, "top_k": 2, "normalization_mode": 1}},
 }
 
 
@@ -111,7 +137,7 @@ def test_no_row_is_left_out_and_none_taken_twice(saved: Callable[..., Path], fam
     ("edit", "window"),
     [({"sliding_window": 16}, 16), ({"sliding_window": None}, None)],
 )
-@pytest.mark.parametrize("family", ["mistral", "phi3"])
+@pytest.mark.parametrize("family", ["mistral", "mixtral", "phi3"])
 def test_a_window_is_kept(
     saved: Callable[..., Path], family: str, edit: dict[str, Any], window: int | None
 ) -> None:
@@ -119,7 +145,7 @@ def test_a_window_is_kept(
     assert family_of(source).config(source)["sliding_window"] == family_of(source).window(source) == window
 
 
-@pytest.mark.parametrize(("family", "default"), [("mistral", 4096), ("phi3", None)])
+@pytest.mark.parametrize(("family", "default"), [("mistral", 4096), ("mixtral", None), ("phi3", None)])
 def test_a_window_that_is_not_named_is_transformers_default(
     saved: Callable[..., Path], family: str, default: int | None
 ) -> None:
@@ -135,17 +161,32 @@ def test_a_window_that_is_not_named_is_transformers_default(
 @pytest.mark.parametrize(
     ("family", "edit", "said"),
     [
-        ("llama", {"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM is not supported; known: "),
+        ("llama", {"architectures": ["GraniteForCausalLM"]}, "GraniteForCausalLM is not supported; known: "),
+        ("llama", {"num_local_experts": 4, "num_experts_per_tok": 2}, "has experts, unlike LlamaForCausalLM"),
+        ("mixtral", {"num_local_experts": None}, "has no experts, unlike MixtralForCausalLM"),
+        ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok is 5, of 4 experts"),
+        ("qwen3_moe", {"decoder_sparse_step": 2}, r"some layers have no experts \(decoder_sparse_step 2"),
+        ("qwen2_moe", {"mlp_only_layers": [0]}, r"some layers have no experts .* mlp_only_layers \[0\]"),
+        ("qwen2_moe", {"qkv_bias": False}, "qkv_bias is false"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act gelu is not silu"),
         ("llama", {"attention_bias": True}, "not supported for LlamaForCausalLM"),
-        ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not one of"),
+        (
+            "qwen2",
+            {"rope_scaling": {**YARN, "attention_factor": 1.5}},
+            "attention_factor of rope type 'yarn'",
+        ),
+        (
+            "qwen2",
+            {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+            "original_max_position_embeddings of ro",
+        ),
         *(
             (
                 "llama",
                 {"rope_scaling": {"rope_type": kind, "factor": 2.0}},
                 f"rope type '{kind}' is not one of",
             )
-            for kind in ("dynamic", "yarn")
+            for kind in ("dynamic", "longrope")
         ),
         ("llama", {"rope_scaling": {"factor": 2.0}}, "rope_scaling without a rope_type is not one of"),
         ("llama", {"rope_scaling": {**LLAMA3, "type": "linear"}}, "rope type 'linear and llama3' is not one"),
@@ -178,6 +219,17 @@ def test_a_window_that_is_not_named_is_transformers_default(
             ("phi3", {"rope_scaling": {"type": kind}}, f"rope type '{kind}' is not supported for Phi3")
             for kind in ("longrope", "su", "linear", "yarn")
         ),
+        *(("gemma2", {key: None}, f"has no {key}") for key in ("query_pre_attn_scalar", "head_dim")),
+        ("gemma3_text", {"rope_theta": None}, "has no rope_theta"),
+        (
+            "gemma3_text",
+            {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+            "a rope scaling is not supp",
+        ),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: .* Gemma 3 has none"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "is of models that write no text"),
+        ("gemma2", {"hidden_activation": "gelu"}, "hidden_act gelu is not gelu_pytorch_tanh"),
+        ("gemma2", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types follow no pattern"),
         ("phi3", {"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75, not 1"),
         ("phi3", {"head_dim": 16}, "6 heads of 16 do not make the hidden_size"),
         ("phi3", {"rms_norm_eps": None}, "has no rms_norm_eps"),
@@ -208,6 +260,25 @@ def test_what_would_be_wrong_is_refused(
         assert all(name in caught.value.problem for name in FAMILIES)
 
 
+@pytest.mark.parametrize(("family", "pattern"), [("gemma2", 2), ("gemma3_text", 6)])
+def test_which_layers_of_a_gemma_have_a_window(saved: Callable[..., Path], family: str, pattern: int) -> None:
+    """As transformers takes a config that does not name them."""
+    folder = saved(family, num_hidden_layers=13, layer_types=None, edit={"layer_types": None})
+    theirs = AutoModelForCausalLM.from_pretrained(folder).config.layer_types
+    ours = family_of(read_source(folder)).config(read_source(folder))
+    assert ours["_sliding_window_pattern"] == pattern
+    assert [kind == "sliding_attention" for kind in theirs] == [(i + 1) % pattern != 0 for i in range(13)]
+
+
+def test_the_head_of_a_gemma_is_tied_unless_its_config_says_otherwise(saved: Callable[..., Path]) -> None:
+    folder = saved("gemma2", tie_word_embeddings=True)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("tie_word_embeddings", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert read_source(folder).tie_word_embeddings
+    check_logits(folder, 1, 1)
+
+
 def test_qwen_may_name_a_window_that_no_layer_has(saved: Callable[..., Path]) -> None:
     """As Qwen2.5 does: `use_sliding_window` is false, or all layers lie below `max_window_layers`."""
     for edit in ({"sliding_window": 8}, {"use_sliding_window": True, "sliding_window": 8}):
@@ -221,9 +292,12 @@ PATHS: dict[str, dict[str, Any]] = {
     "tied": {"tie_word_embeddings": True},
     "tied, in shards": {"tie_word_embeddings": True, "shard": "20KB"},
 }
+UNSCALED = ("gemma2", "gemma3_text", "phi3")
 ROPES = [
     {"rope_theta": 5e5, "rope_scaling": LLAMA3},
     {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    {"rope_theta": 1e4, "rope_scaling": YARN, "head_dim": 32},
+    {"rope_theta": 1e3, "rope_scaling": {**YARN, "beta_fast": 8, "beta_slow": 2, "factor": 16.0}},
 ]
 
 
@@ -233,18 +307,21 @@ ROPES = [
 def test_from_files_to_logits(
     saved: Callable[..., Path], family: str, path: str, ranks: tuple[int, int]
 ) -> None:
-    """Mistral's text and Phi-3's are longer than their windows."""
-    window = {"sliding_window": 24} if family in ("mistral", "phi3") else {}
+    """The texts are longer than windows."""
+    window = {"sliding_window": 24} if family in ("mistral", "mixtral", "phi3") else {}
     folder = saved(family, **PATHS[path], **window)
-    if family_of(read_source(folder)).pipelines or ranks[1] == 1:
+    found = family_of(read_source(folder))
+    refused = "pipeline" if not found.pipelines and ranks[1] > 1 else None
+    refused = "tensor-parallel" if not found.tensors and ranks[0] > 1 else refused
+    if refused is None:
         check_logits(folder, *ranks)
     else:
-        with pytest.raises(ModelError, match="TensorRT-LLM's Phi3ForCausalLM has no pipeline ranks"):
+        with pytest.raises(ModelError, match=f"TensorRT-LLM's .*ForCausalLM has no {refused} ranks"):
             check_logits(folder, *ranks)
 
 
-@pytest.mark.parametrize("rope", ROPES, ids=["llama3", "linear"])
-@pytest.mark.parametrize("family", [family for family in CONFIGS if family != "phi3"])
+@pytest.mark.parametrize("rope", ROPES, ids=["llama3", "linear", "yarn", "yarn that is edited"])
+@pytest.mark.parametrize("family", [family for family in CONFIGS if family not in UNSCALED])
 def test_rope_scaling(saved: Callable[..., Path], family: str, rope: dict[str, Any]) -> None:
     check_logits(saved(family, **rope), 1, 1)
 
@@ -260,7 +337,8 @@ def check_logits(folder: Path, tensor: int, pipeline: int) -> None:
     decoder = Decoder(config, read_tensors(engine, config, cpu), Cache(config, cpu), cpu)
     text = torch.arange(60)
     with torch.inference_mode():
-        expected = AutoModelForCausalLM.from_pretrained(folder)(text[None]).logits[0]
+        model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+        expected = model(text[None]).logits[0]
         parts = [
             decoder.forward(text[start:end].tolist(), [Span(0, start, end - start)], list(range(end - start)))
             for start, end in ((0, 40), (40, 41), (41, 46), (46, 60))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ NAMES = [family.name for family in FAMILIES.values()]
 RANKS = [
     (family.name, tp, pp)
     for family in FAMILIES.values()
-    for tp in (1, 2)
+    for tp in ((1, 2) if family.tensors else (1,))
     for pp in ((1, 2) if family.pipelines else (1,))
 ]
 KINDS = {"bf16": (False, False), "fp8": (True, False), "fp8_kv": (True, True)}
@@ -133,12 +135,46 @@ OF_QWEN: Differences = OF_TWO | {
     "moe_intermediate_size": (0, ABSENT, "a default of QWenConfig"),
     "moe_shared_expert_intermediate_size": (0, ABSENT, "a default of QWenConfig"),
 }
+OF_GEMMA: Differences = {
+    "mlp_bias": (False, ABSENT, "a default of GemmaConfig"),
+    "attn_bias": (False, ABSENT, "a default of GemmaConfig"),
+    "inter_layernorms": (True, ABSENT, "the torch backend's; TensorRT-LLM goes by the architecture"),
+    "hidden_act": ("gelu_pytorch_tanh", "gelu", "the same in TensorRT-LLM (`ACT2FN` of functional.py)"),
+    "query_pre_attn_scalar": (11.0, ABSENT, "its gap: TensorRT-LLM asks for the key"),
+    "final_logit_softcapping": (6.0, ABSENT, "its gap: without the key logits have no bound"),
+    "_sliding_window_pattern": (2, ABSENT, "its gap: which layers have a window"),
+    "sliding_window": (24, ABSENT, "its gap: how long that is"),
+    "residual_mlp": (ABSENT, False, "of Llama"),
+    "rotary_pct": (ABSENT, 1.0, "of other families; rotary_embedding_dim says the same"),
+}
+OF_QWEN_MOE: Differences = OF_QWEN | {
+    "intermediate_size": (96, 64, "its gap: that of an expert; the key is of layers without experts"),
+    "moe_intermediate_size": (64, ABSENT, "its gap: the width of an expert"),
+}
 DIFFERENCES: dict[str, Differences] = {
+    "gemma2": OF_ALL
+    | UNSCALED
+    | OF_GEMMA
+    | {
+        "decoder": (ABSENT, "gemma2", "its own name of the family, which TensorRT-LLM does not read"),
+        "attn_logit_softcapping": (3.0, ABSENT, "its gap: without the key scores have no bound"),
+    },
+    "gemma3_text": OF_ALL
+    | UNSCALED
+    | OF_GEMMA
+    | {
+        "decoder": (ABSENT, "gemma3", "its own name of the family, which TensorRT-LLM does not read"),
+        "rope_local_base_freq": (1000.0, ABSENT, "its gap: the base of layers with a window"),
+    },
     "llama": OF_ALL | OF_LLAMA,
     "mistral": OF_ALL
     | UNSCALED
     | OF_LLAMA
     | {"sliding_window": (4096, ABSENT, "the torch backend's; TensorRT-LLM is told at run time")},
+    "mixtral": OF_ALL
+    | UNSCALED
+    | OF_LLAMA
+    | {"sliding_window": (None, ABSENT, "the torch backend's; TensorRT-LLM is told at run time")},
     "phi3": OF_ALL | UNSCALED | OF_PHI3,
     "qwen2": OF_ALL
     | UNSCALED
@@ -147,12 +183,37 @@ DIFFERENCES: dict[str, Differences] = {
         "qwen_type": ("qwen2", ABSENT, "its gap: without the key TensorRT-LLM builds the first Qwen"),
         "attn_bias": (True, ABSENT, "its gap: said aloud, since it differs between Qwens"),
     },
+    "qwen2_moe": OF_ALL
+    | UNSCALED
+    | OF_QWEN_MOE
+    | {
+        "qwen_type": ("qwen2_moe", ABSENT, "its gap: without the key TensorRT-LLM builds the first Qwen"),
+        "attn_bias": (True, ABSENT, "its gap: said aloud, since it differs between Qwens"),
+        "moe": (
+            {"num_experts": 6, "top_k": 3, "normalization_mode": 0},
+            ABSENT,
+            "its gap: without the key there are no experts",
+        ),
+        "moe_shared_expert_intermediate_size": (96, ABSENT, "its gap: the width of the shared expert"),
+    },
     "qwen3": OF_ALL
     | UNSCALED
     | OF_QWEN
     | {
         "qwen_type": ("qwen3", ABSENT, "its gap: without the key the norms of q and k are lost"),
         "attn_bias": (False, ABSENT, "its gap: QWenConfig's default is True"),
+    },
+    "qwen3_moe": OF_ALL
+    | UNSCALED
+    | OF_QWEN_MOE
+    | {
+        "qwen_type": ("qwen3_moe", ABSENT, "its gap: without the key the norms of q and k are lost"),
+        "attn_bias": (False, ABSENT, "its gap: QWenConfig's default is True"),
+        "moe": (
+            {"num_experts": 8, "top_k": 2, "normalization_mode": 1},
+            ABSENT,
+            "its gap: without the key there are no experts",
+        ),
     },
 }
 
@@ -162,6 +223,10 @@ def differences(family: str, tp: int, pp: int) -> dict[str, tuple[Any, Any]]:
     listed["rank"] = (ABSENT, tp * pp - 1)  # The one that it wrote last.
     if tp == 1:
         listed["use_parallel_embedding"] = (False, True)  # One rank has all of it, whatever this says.
+    if family.startswith("qwen") and family.endswith("moe"):
+        # Its gap: how ranks share the experts, which it writes for Mixtral.
+        theirs = {"world_size": tp * pp, "tp_size": tp, "pp_size": pp}
+        listed["mapping"] = (theirs | {"moe_tp_size": tp, "moe_ep_size": 1}, theirs)
     return listed
 
 
@@ -186,6 +251,9 @@ def test_a_checkpoint_is_the_exporters_own(
     config, known = (
         json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "ours", exported)
     )
+    patterns, excluded = (one["quantization"].pop("exclude_modules", []) for one in (config, known))
+    modules = {name.removesuffix(".weight") for name in ours if name.endswith(".weight")}
+    assert set(excluded) == {name for name in modules if any(fnmatchcase(name, of) for of in patterns)}
     pairs = {key: (config.get(key, ABSENT), known.get(key, ABSENT)) for key in config.keys() | known.keys()}
     found = {key: (ours, theirs) for key, (ours, theirs) in pairs.items() if ours != theirs}
     assert found == differences(family, tp, pp)
@@ -195,18 +263,27 @@ def test_a_checkpoint_is_the_exporters_own(
 def test_what_calibrates_is_the_input_of_each_layer_and_the_cache(
     case: Callable[[str, str], Case], family: str
 ) -> None:
-    """The numbers against hooks in transformers' own model, without ModelOpt."""
+    """The numbers against hooks in transformers' own model, without ModelOpt, which gives all experts of a
+    layer the largest input of one, as there is one scale for all."""
     made = case(family, "fp8_kv")
     model = AutoModelForCausalLM.from_pretrained(made.folder, dtype=torch.bfloat16)
     expected: dict[str, float] = {}
+    expert_number = re.compile(r"(?<=experts)\.\d+")
 
     def hook(name: str) -> Callable[..., None]:
         def see(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-            expected[name] = max(expected.get(name, 0.0), float(inputs[0].abs().max()))
+            if inputs[0].numel():  # Not every expert is chosen.
+                group = expert_number.sub("", name)
+                expected[group] = max(expected.get(group, 0.0), float(inputs[0].abs().max()))
 
         return see
 
-    linears = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"}
+    routers = (".gate", ".shared_expert_gate", "lm_head")
+    linears = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and not name.endswith(routers)
+    }
     for name, module in linears.items():
         module.register_forward_pre_hook(hook(name))
     kv: dict[str, float] = {}
@@ -219,7 +296,8 @@ def test_what_calibrates_is_the_input_of_each_layer_and_the_cache(
                     kv[name] = max(kv.get(name, 0.0), float(tensor.abs().max()))
     found = made.calibration
     assert found is not None
-    assert {name: amax.input for name, amax in found.linears.items()} == expected
+    inputs = {name: expected[expert_number.sub("", name)] for name in linears}
+    assert {name: amax.input for name, amax in found.linears.items()} == inputs
     weights = {name: float(module.weight.detach().abs().max()) for name, module in linears.items()}
     assert {name: amax.weight for name, amax in found.linears.items()} == weights
     assert found.kv == kv

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
-from trtspec.checkpoint.scales import scales_of, to_scale
+from trtspec.checkpoint.scales import scales_of, shape_of, to_scale
 from trtspec.errors import ModelError
 from trtspec.models.families.family import Part, Weight
 
@@ -47,26 +49,39 @@ LINEARS = {name: Amax(448.0 * weight, 448.0 * given) for name, (weight, given) i
 def test_what_one_product_reads_has_one_scale() -> None:
     calibration = CalibratedRanges(LINEARS, {"a.k_proj": 896.0, "a.v_proj": 1344.0}, {})
     found = scales_of(WEIGHTS, calibration, kv_cache=True)
-    assert [found[weight].weight for weight in WEIGHTS[:-1]] == [3, 6, 6, 1, 1]
+    assert [set(found[weight].weights.values()) for weight in WEIGHTS[:-1]] == [{3}, {6}, {6}, {1}, {1}]
     assert found[WEIGHTS[0]].tensors == {
-        "attention.qkv.weights_scaling_factor": 3,
-        "attention.qkv.activation_scaling_factor": 9,
-        "attention.kv_cache_scaling_factor": 3,
-        "attention.k_cache_scaling_factor": 2,
-        "attention.v_cache_scaling_factor": 3,
+        "attention.qkv.weights_scaling_factor": (3,),
+        "attention.qkv.activation_scaling_factor": (9,),
+        "attention.kv_cache_scaling_factor": (3,),
+        "attention.k_cache_scaling_factor": (2,),
+        "attention.v_cache_scaling_factor": (3,),
     }
-    gate = {"mlp.gate.weights_scaling_factor": 6, "mlp.gate.activation_scaling_factor": 5}
+    gate = {"mlp.gate.weights_scaling_factor": (6,), "mlp.gate.activation_scaling_factor": (5,)}
     assert found[WEIGHTS[2]].tensors == gate
     assert WEIGHTS[-1] not in found
+
+
+def test_each_expert_has_a_scale_of_its_weights_and_all_have_one_of_their_input() -> None:
+    modules = ("up0", "gate0", "up1", "gate1")
+    fc = replace(weight("mlp.fc.weight", 1, *modules), experts=2)
+    amaxes = {name: Amax(448.0 * number, 448.0 / number) for number, name in enumerate(modules, 1)}
+    found = scales_of([fc], CalibratedRanges(amaxes, {}, {}), kv_cache=False)[fc]
+    assert found.weights == {"up0": 2, "gate0": 2, "up1": 4, "gate1": 4}
+    assert found.tensors == {
+        "mlp.fc.weights_scaling_factor": (2, 4),
+        "mlp.fc.activation_scaling_factor": (1,),
+    }
+    assert [shape_of(scales) for scales in found.tensors.values()] == [(2, 1), (1,)]
 
 
 def test_a_cache_scale_is_at_least_one_unless_published_and_there_only_if_asked_for() -> None:
     calibration = CalibratedRanges(LINEARS, {"a.k_proj": 448.0 / 64, "a.v_proj": 448.0 / 32}, {})
     with_cache = scales_of(WEIGHTS, calibration, kv_cache=True)[WEIGHTS[0]].tensors
-    assert {scale for name, scale in with_cache.items() if "cache" in name} == {1}
+    assert {scale for name, scale in with_cache.items() if "cache" in name} == {(1,)}
     published = scales_of(WEIGHTS, calibration, kv_cache=True, least_cache_scale=0.0)[WEIGHTS[0]].tensors
     assert [published[f"attention.{name}_cache_scaling_factor"] for name in ("kv", "k", "v")] == [
-        *(1 / 32, 1 / 64, 1 / 32),
+        *((1 / 32,), (1 / 64,), (1 / 32,)),
     ]
     without = scales_of(WEIGHTS, calibration, kv_cache=False)[WEIGHTS[0]].tensors
     assert not any("cache" in name for name in without)

@@ -96,8 +96,8 @@ def test_options_of_the_recipe_are_written_as_plugin_config_has_them() -> None:
     ("values", "said"),
     [
         (
-            {"architecture": "MixtralForCausalLM"},
-            "architecture is MixtralForCausalLM; the torch backend runs",
+            {"architecture": "GraniteForCausalLM"},
+            "architecture is GraniteForCausalLM; the torch backend runs",
         ),
         ({"attn_bias": True}, "attn_bias is True, which for LlamaForCausalLM is False"),
         ({"attn_bias": None}, "attn_bias is None"),

@@ -28,6 +28,19 @@ def test_one_text_waits_for_the_memory() -> None:
     assert (found.seconds, found.bottleneck) == (found.reading_s, "bandwidth")
 
 
+def test_a_step_reads_the_experts_that_its_rows_choose() -> None:
+    """Of 8 experts each row has 2: one row reads a quarter of them, and many read all."""
+    experts = replace(TARGET, expert_bytes=400.0, chosen=2 / 8)
+
+    def read(texts: int, rows: int) -> float:
+        return step(experts, CHIP, Load(texts, context=0), rows, share=ALL).reading_s * 1000
+
+    assert read(texts=1, rows=1) == pytest.approx(100 + 400 * 2 / 8)
+    assert read(texts=1, rows=2) == pytest.approx(100 + 400 * (1 - (6 / 8) ** 2))
+    assert read(texts=2, rows=3) == read(texts=1, rows=6) == pytest.approx(100 + 400 * (1 - (6 / 8) ** 6))
+    assert read(texts=64, rows=4) == pytest.approx(500)
+
+
 def test_many_rows_wait_for_the_multiplication() -> None:
     found = step(TARGET, CHIP, Load(texts=16, context=0), rows=9, share=ALL)
     assert found.seconds == pytest.approx(16 * 9 * (900 / 100_000 + 50 / 50_000))

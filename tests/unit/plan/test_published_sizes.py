@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.published import COMMIT, CONFIGS, qwen, write_model
+from tests.fakes.published import COMMIT, CONFIGS, QWEN3_30B_A3B, qwen, write_weights
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.source import Source, read_source
@@ -24,19 +24,57 @@ from trtspec.plan.resolved import EnginePlan
 MORE: Mapping[str, Mapping[str, Any]] = {
     "Qwen/Qwen2.5-7B-Instruct": qwen(2, 3584, 18944, 28, 28, 4, vocab_size=152064),
     "Qwen/Qwen3-8B": qwen(3, 4096, 12288, 36, 32, 8, vocab_size=151936),
-}
+    "google/gemma-2-2b-it": {
+        "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_size": 2304,
+        "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192, "vocab_size": 256000,
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
+        "sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "rope_theta": 10000.0, "tie_word_embeddings": True,
+    },
+    "google/gemma-3-1b-it": {
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_size": 1152,
+        "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 256, "max_position_embeddings": 32768, "vocab_size": 262144,
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
+        "sliding_window": 512, "sliding_window_pattern": 6, "rope_theta": 1000000,
+        "rope_local_base_freq": 10000, "tie_word_embeddings": True,
+    },
+    "microsoft/phi-4": {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_size": 5120,
+        "intermediate_size": 17920, "num_hidden_layers": 40, "num_attention_heads": 40,
+        "num_key_value_heads": 10, "max_position_embeddings": 16384, "vocab_size": 100352,
+        "rms_norm_eps": 1e-5, "rope_theta": 250000, "rope_scaling": None, "sliding_window": None,
+        "original_max_position_embeddings": 16384,
+    },
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 4096,
+        "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "max_position_embeddings": 32768, "vocab_size": 32000,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None, "rope_theta": 1e6,
+    },
+    "Qwen/Qwen3-30B-A3B": QWEN3_30B_A3B,
+    "Qwen/Qwen1.5-MoE-A2.7B": {
+        **qwen(2, 2048, 5632, 24, 16, 16, vocab_size=151936),
+        "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "num_experts": 60,
+        "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Published:
-    """A model: `shaped_like` has its shapes and is what is read; `kv_bytes` is by hand, bfloat16, a token."""
+    """A model: `shaped_like` has its shapes and is what is read; `kv_bytes` is by hand, bfloat16, a token.
+
+    A checkpoint has `more` bytes: an embedding that is the head as well, and routers in float32.
+    """
 
     name: str
     total_size: int
     source: str
     kv_bytes: int
     shaped_like: str = ""
-    tied: int = 0
+    more: int = 0
 
 
 PUBLISHED = (
@@ -60,7 +98,7 @@ PUBLISHED = (
         "https://github.com/PANDASANG1231/llama_3.2-3B-huggingface-shard0 at 76307d2",
         2 * 28 * 8 * 128 * 2,
         "meta-llama/Llama-3.2-3B-Instruct",
-        tied=128256 * 3072 * 2,
+        more=128256 * 3072 * 2,
     ),
     Published(
         "Qwen/Qwen2.5-7B-Instruct",
@@ -93,6 +131,47 @@ PUBLISHED = (
         2 * 64 * 8 * 128 * 2,
     ),
     Published(
+        "google/gemma-2-2b-it",
+        5228683776,
+        "a public description of its index, to the letter",
+        2 * 26 * 4 * 256 * 2,
+        more=256000 * 2304 * 2,
+    ),
+    Published(
+        "google/gemma-3-1b-it",
+        2 * 999_885_952,
+        "presets of keras-hub (Gemma3 1B), since it has no index",
+        2 * 26 * 1 * 256 * 2,
+        more=262144 * 1152 * 2,
+    ),
+    Published(
+        "microsoft/phi-4",
+        29319014400,
+        "tests of a public reader of indices",
+        2 * 40 * 10 * 128 * 2,
+    ),
+    Published(
+        "mistralai/Mixtral-8x7B-Instruct-v0.1",
+        93405585408,
+        "a public program that writes this model's index anew",
+        2 * 32 * 8 * 128 * 2,
+        more=2 * 32 * 8 * 4096,
+    ),
+    Published(
+        "Qwen/Qwen3-30B-A3B",
+        61064245248,
+        "a public description of its loading, as the index to the letter",
+        2 * 48 * 4 * 128 * 2,
+        more=2 * 48 * 128 * 2048,
+    ),
+    Published(
+        "Qwen/Qwen1.5-MoE-A2.7B",
+        28631568384,
+        "tests of a public program that read this model's index",
+        2 * 24 * 16 * 128 * 2,
+        more=2 * 24 * 60 * 2048,
+    ),
+    Published(
         "mistralai/Mistral-7B-Instruct-v0.3",
         14496047104,
         "documentation of a public reader of indices",
@@ -118,7 +197,7 @@ def source_of(published: Published, hub_cache: Path, folder: Path) -> Source:
     name = published.shaped_like or published.name
     if name in CONFIGS:
         return read_source(hub_cache / f"models--{name.replace('/', '--')}/snapshots" / COMMIT)
-    write_model(folder, MORE[name])
+    write_weights(folder, MORE[name])
     return read_source(folder)
 
 
@@ -126,8 +205,7 @@ def source_of(published: Published, hub_cache: Path, folder: Path) -> Source:
 def test_weights_and_keys_and_values(published: Published, hub_cache: Path, tmp_path: Path) -> None:
     source = source_of(published, hub_cache, tmp_path)
     found = memory(source)
-    # An engine has its own copy of an embedding that is the head as well.
-    assert found.weights - published.tied == published.total_size
+    assert found.weights - published.more == published.total_size
     assert found.kv_per_token == published.kv_bytes
     halves = memory(source, fp8=True, fp8_kv_cache=True)
     assert halves.kv_per_token == published.kv_bytes // 2

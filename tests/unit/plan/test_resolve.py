@@ -3,7 +3,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,9 +37,10 @@ def resolved(llama_folder: Callable[..., Path], tmp_path: Path) -> Resolve:
         architecture: str = "LlamaForCausalLM",
         flags: Mapping[str, str | None] | None = None,
         environment: Mapping[str, str] | None = None,
+        config: Mapping[str, Any] | None = None,
     ) -> Resolved:
         sources = [
-            read_source(llama_folder(name, max_position_embeddings=length))
+            read_source(llama_folder(name, max_position_embeddings=length, **config or {}))
             for name, length in zip(("target", "draft"), longest, strict=True)
         ]
         family = FAMILIES.get(architecture, FAMILIES["LlamaForCausalLM"])
@@ -87,8 +90,21 @@ def test_defaults_for_a_laptop(resolved: Resolve) -> None:
 
 
 def test_an_architecture_that_trtspec_does_not_convert_is_refused(resolved: Resolve) -> None:
-    with pytest.raises(ModelError, match="architecture MixtralForCausalLM is not supported; known: Llama"):
-        resolved(architecture="MixtralForCausalLM")
+    with pytest.raises(ModelError, match="architecture GraniteForCausalLM is not supported; known: Gemma2"):
+        resolved(architecture="GraniteForCausalLM")
+
+
+def test_texts_of_a_gemma_stay_within_its_window_on_engines(resolved: Resolve) -> None:
+    gemma = {
+        "hidden_activation": "gelu_pytorch_tanh", "head_dim": 8, "query_pre_attn_scalar": 8,
+        "rope_theta": 1e4, "rms_norm_eps": 1e-6, "sliding_window": 100,
+    }  # fmt: skip
+    make = partial(resolved, architecture="Gemma2ForCausalLM", config=gemma)
+    assert make("engine: {max_seq_len: 92}").target.options.max_seq_len == 92
+    with pytest.raises(RecipeError, match=r"max_seq_len: some layers of the target see 100 tokens") as caught:
+        make("engine: {max_seq_len: 93}")
+    assert "at most 92, drafts included" in str(caught.value)
+    assert make("engine: {backend: torch, max_seq_len: 8192}").target.options.max_seq_len == 8192
 
 
 def test_flag_before_environment_before_recipe_before_default(resolved: Resolve) -> None:

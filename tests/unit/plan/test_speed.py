@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.published import CONFIGS
+from tests.fakes.published import CONFIGS, QWEN3_30B_A3B, write_weights
 from trtspec.build.plan import make_plan
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.engine.engine_options import BuildOptions
 from trtspec.forecast.roofline import Network
-from trtspec.plan.resolved import Resolved
+from trtspec.models.source import read_source
+from trtspec.plan.facts import ModelFacts
+from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.plan.speed import network, unforeseeable
 from trtspec.progress import no_progress
 from trtspec.recipe.gpus import GPUS
@@ -46,6 +50,20 @@ def test_ranks_share_one_model(hub_cache: Path, tmp_path: Path) -> None:
     two = network(resolved(RECIPES / "llama-3.3-70b-2xh100.yaml").target)
     assert (two.tensor, two.flops_8, two.kv_bytes) == (2, one.flops_8, one.kv_bytes)
     assert two.weight_bytes - one.weight_bytes == 2 * (2 * LAYERS + 1) * HIDDEN  # norms are on both
+
+
+def test_one_row_of_a_mixture_reads_what_is_active(tmp_path: Path) -> None:
+    """Qwen3 30B-A3B has 30,532,122,624 parameters; 8 of 128 experts, and all else, are 3,353,032,704."""
+    write_weights(tmp_path, QWEN3_30B_A3B)
+    source, sizes = read_source(tmp_path), BuildOptions(1, 99, 100, 100)
+    options = ConvertOptions("bfloat16")
+    found = network(EnginePlan(ModelFacts("model", None, source, None), None, options, sizes))
+    table, routers, norms = 151936 * 2048, 48 * 128 * 2048, 48 * (2 * 2048 + 2 * 128) + 2048
+    assert found.weight_bytes == 2 * (30_532_122_624 - table + routers)
+    assert found.weight_bytes_of(1) == pytest.approx(2 * (3_353_032_704 - table + routers))
+    # Routers are not counted as work, nor are norms and the table of embeddings.
+    assert found.flops_16 == pytest.approx(2 * (3_353_032_704 - table - routers - norms))
+    assert found.weight_bytes_of(5) == pytest.approx(3.02 * found.weight_bytes_of(1), rel=0.01)
 
 
 def test_a_tied_head_is_read_and_its_table_is_not(hub_cache: Path) -> None:

@@ -68,11 +68,11 @@ class FakeQuantized:
             stem = weight.name.removesuffix(".weight")
             for part in weight.parts:
                 module = self.model.get_submodule(part.module)
-                _set(module.weight_quantizer, scales.weight)
-                _set(module.input_quantizer, scales.tensors[f"{stem}.activation_scaling_factor"])
+                _set(module.weight_quantizer, scales.weights[part.module])
+                _set(module.input_quantizer, scales.tensors[f"{stem}.activation_scaling_factor"][0])
             if self._kv_cache and weight.name == QKV:
                 for name in weight.caches:
-                    _set(self._cache_quantizer(name), scales.tensors["attention.kv_cache_scaling_factor"])
+                    _set(self._cache_quantizer(name), scales.tensors["attention.kv_cache_scaling_factor"][0])
 
     def _cache_quantizer(self, module: str) -> Any:
         """The quantizer of the keys or values that a calibration has as `module`, a `k_proj` or `v_proj`."""

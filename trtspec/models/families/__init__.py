@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from trtspec.errors import ModelError
-from trtspec.models.families import llama, mistral, phi3, qwen2, qwen3
+from trtspec.models.families import (
+    gemma2,
+    gemma3,
+    llama,
+    mistral,
+    mixtral,
+    phi3,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+)
 from trtspec.models.families.family import Family
 from trtspec.models.source import Source
 
 FAMILIES: dict[str, Family] = {
+    "Gemma2ForCausalLM": gemma2.FAMILY,
+    "Gemma3ForCausalLM": gemma3.FAMILY,
     "LlamaForCausalLM": llama.FAMILY,
     "MistralForCausalLM": mistral.FAMILY,
+    "MixtralForCausalLM": mixtral.FAMILY,
     "Phi3ForCausalLM": phi3.FAMILY,
     "Qwen2ForCausalLM": qwen2.FAMILY,
+    "Qwen2MoeForCausalLM": qwen2_moe.FAMILY,
     "Qwen3ForCausalLM": qwen3.FAMILY,
+    "Qwen3MoeForCausalLM": qwen3_moe.FAMILY,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,27 @@ from trtspec.models.sizes import Sizes
 from trtspec.models.source import Source
 
 # Rope types that TensorRT-LLM computes as transformers does (`create_attention_const_params` of its
-# layers/attention.py), and the numbers that a config must have, since the defaults of the two differ. Others
-# are left out: `dynamic` in TensorRT-LLM multiplies the frequencies with the factor, or needs an `alpha`, and
-# `yarn` has no `attention_factor`.
+# layers/attention.py), and the numbers that a config must have, since the defaults of the two differ. Of
+# others `dynamic` is left out: in TensorRT-LLM it multiplies the frequencies with the factor, or needs an
+# `alpha`.
 ROPE_TYPES = {
     "linear": ("factor",),
+    "yarn": ("factor", "original_max_position_embeddings"),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
+# What `yarn` may have: TensorRT-LLM knows no `attention_factor`, and takes one `mscale` without the other.
+OF_YARN = {"type", "rope_type", "beta_fast", "beta_slow", *ROPE_TYPES["yarn"]}
 IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 
-def check(source: Source) -> None:
+def check(source: Source, *, has_experts: bool = False, activation: str = "silu") -> None:
     """Raises ModelError for a model that no Llama-like family converts correctly."""
     config = source.folder / "config.json"
-    if source.hidden_act != "silu":
-        problem = f"hidden_act {source.hidden_act} is not silu, the only one of TensorRT-LLM's gated MLP"
+    if (source.experts is not None) != has_experts:
+        problem = "has no experts" if has_experts else "has experts"
+        raise ModelError(config, f"{problem}, unlike {source.architecture}")
+    if source.hidden_act != activation:
+        problem = f"hidden_act {source.hidden_act} is not {activation}, which {source.architecture} has"
         raise ModelError(config, problem)
     if source.attention_bias or source.mlp_bias:
         raise ModelError(config, f"attention_bias and mlp_bias are not supported for {source.architecture}")
@@ -52,66 +58,98 @@ def _check_rope(config: Path, scaling: Mapping[str, Any]) -> None:
         number = scaling.get(key)
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < inf:
             raise ModelError(config, f"{key} of rope type {kind!r} must be a positive number, not {number!r}")
+    others = sorted(scaling.keys() - OF_YARN) if kind == "yarn" else []
+    if others:
+        problem = f"{', '.join(others)} of rope type 'yarn': TensorRT-LLM computes the usual one"
+        raise ModelError(config, problem)
+
+
+Mlp = Callable[[Sizes, int], Iterator[Weight]]
 
 
 def weights(
-    sizes: Sizes, *, qkv_bias: bool = False, qk_norm: bool = False, stacked: bool = False
+    sizes: Sizes,
+    *,
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
+    stacked: bool = False,
+    mlp: Mlp | None = None,
+    shift: float = 0.0,
+    sandwich: bool = False,
 ) -> Iterator[Weight]:
     """Yields every tensor of the checkpoint. Matrices are [out, in] in both formats, and none is transposed.
 
     `qkv_bias` adds the biases of q, k and v, `qk_norm` the norms of q and k. `stacked` is for models whose q,
     k and v are one tensor; gate and up projection are then one too, and TensorRT-LLM has `mlp.fc` for both.
+    `mlp` yields what a layer has in place of the usual MLP. `shift` is added to the weights of norms, and
+    `sandwich` adds the norms behind attention and MLP.
     """
     hidden, vocabulary = sizes.hidden_size, sizes.vocab_size
     embedding = Part("model.embed_tokens.weight", (vocabulary, hidden), Split.VOCAB)
     yield Weight("transformer.vocab_embedding.weight", (embedding,))
     for layer in range(sizes.num_hidden_layers):
-        yield from _layer(sizes, layer, qkv_bias=qkv_bias, qk_norm=qk_norm, stacked=stacked)
-    yield Weight("transformer.ln_f.weight", (Part("model.norm.weight", (hidden,)),))
+        yield norm("input_layernorm", "input_layernorm", hidden, layer, shift)
+        yield from _attention(sizes, layer, qkv_bias=qkv_bias, stacked=stacked)
+        if qk_norm:
+            yield norm("attention.q_layernorm", "self_attn.q_norm", sizes.head_size, layer, shift)
+            yield norm("attention.k_layernorm", "self_attn.k_norm", sizes.head_size, layer, shift)
+        yield norm("post_layernorm", "post_attention_layernorm", hidden, layer, shift)
+        if sandwich:
+            for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm"):
+                yield norm(name, name, hidden, layer, shift)
+        yield from mlp(sizes, layer) if mlp else _mlp(sizes, layer, stacked=stacked)
+    yield Weight("transformer.ln_f.weight", (Part("model.norm.weight", (hidden,)),), shift=shift)
     tied = sizes.tie_word_embeddings
     head = embedding if tied else Part("lm_head.weight", (vocabulary, hidden), Split.VOCAB)
     yield Weight("lm_head.weight", (head,))
 
 
-def _layer(sizes: Sizes, layer: int, *, qkv_bias: bool, qk_norm: bool, stacked: bool) -> Iterator[Weight]:
-    hidden, inner, head = sizes.hidden_size, sizes.intermediate_size, sizes.head_size
+def linear(name: str, layer: int, *parts: Part) -> Weight:
+    """A matrix of a decoder layer, which FP8 quantizes."""
+    return Weight(f"{name}.weight", parts, layer, linear=True)
+
+
+def norm(name: str, theirs: str, size: int, layer: int, shift: float = 0.0) -> Weight:
+    """A norm of a decoder layer, by its name and Hugging Face's."""
+    return Weight(f"{name}.weight", (part(layer, f"{theirs}.weight", (size,)),), layer, shift=shift)
+
+
+def part(layer: int, name: str, shape: tuple[int, ...], split: Split = Split.WHOLE, first: int = 0) -> Part:
+    """Rows of a Hugging Face tensor of a decoder layer, by its name within the layer."""
+    return Part(f"model.layers.{layer}.{name}", shape, split, first)
+
+
+def _attention(sizes: Sizes, layer: int, *, qkv_bias: bool, stacked: bool) -> Iterator[Weight]:
+    hidden, head = sizes.hidden_size, sizes.head_size
     queries, keys = sizes.num_attention_heads * head, sizes.num_key_value_heads * head
     q_k_v = (("q", queries), ("k", keys), ("v", keys))
-
-    def part(name: str, shape: tuple[int, ...], split: Split, first: int = 0) -> Part:
-        return Part(f"model.layers.{layer}.{name}", shape, split, first)
-
-    def linear(name: str, *parts: Part) -> Weight:
-        return Weight(f"{name}.weight", parts, layer, linear=True)
-
-    def norm(name: str, theirs: str, size: int) -> Weight:
-        return Weight(f"{name}.weight", (part(f"{theirs}.weight", (size,), Split.WHOLE),), layer)
-
-    yield norm("input_layernorm", "input_layernorm", hidden)
     if stacked:
         stack, rows_at = "self_attn.qkv_proj.weight", ((queries, 0), (keys, queries), (keys, queries + keys))
-        projections = [part(stack, (rows, hidden), Split.HEADS, first) for rows, first in rows_at]
+        projections = [part(layer, stack, (rows, hidden), Split.HEADS, first) for rows, first in rows_at]
     else:
-        projections = [part(f"self_attn.{x}_proj.weight", (rows, hidden), Split.HEADS) for x, rows in q_k_v]
-    yield linear("attention.qkv", *projections)
+        projections = [
+            part(layer, f"self_attn.{x}_proj.weight", (rows, hidden), Split.HEADS) for x, rows in q_k_v
+        ]
+    yield linear("attention.qkv", layer, *projections)
     if qkv_bias:
-        biases = [part(f"self_attn.{x}_proj.bias", (rows,), Split.HEADS) for x, rows in q_k_v]
+        biases = [part(layer, f"self_attn.{x}_proj.bias", (rows,), Split.HEADS) for x, rows in q_k_v]
         yield Weight("attention.qkv.bias", tuple(biases), layer)
-    if qk_norm:
-        yield norm("attention.q_layernorm", "self_attn.q_norm", head)
-        yield norm("attention.k_layernorm", "self_attn.k_norm", head)
-    yield linear("attention.dense", part("self_attn.o_proj.weight", (hidden, queries), Split.COLUMNS))
-    yield norm("post_layernorm", "post_attention_layernorm", hidden)
+    output = part(layer, "self_attn.o_proj.weight", (hidden, queries), Split.COLUMNS)
+    yield linear("attention.dense", layer, output)
+
+
+def _mlp(sizes: Sizes, layer: int, *, stacked: bool) -> Iterator[Weight]:
+    wide = sizes.intermediate_size, sizes.hidden_size
     if stacked:
         # The half that goes through the activation is the first of Hugging Face's stack and the second of
         # TensorRT-LLM's (`swiglu` of its functional.py).
-        halves = [part("mlp.gate_up_proj.weight", (inner, hidden), Split.ROWS, first) for first in (inner, 0)]
-        yield linear("mlp.fc", *halves)
+        halves = [part(layer, "mlp.gate_up_proj.weight", wide, Split.ROWS, first) for first in (wide[0], 0)]
+        yield linear("mlp.fc", layer, *halves)
     else:
         # TensorRT-LLM's `fc` goes through the activation, and its `gate` is what it is multiplied with.
-        yield linear("mlp.fc", part("mlp.gate_proj.weight", (inner, hidden), Split.ROWS))
-        yield linear("mlp.gate", part("mlp.up_proj.weight", (inner, hidden), Split.ROWS))
-    yield linear("mlp.proj", part("mlp.down_proj.weight", (hidden, inner), Split.COLUMNS))
+        yield linear("mlp.fc", layer, part(layer, "mlp.gate_proj.weight", wide, Split.ROWS))
+        yield linear("mlp.gate", layer, part(layer, "mlp.up_proj.weight", wide, Split.ROWS))
+    yield linear("mlp.proj", layer, part(layer, "mlp.down_proj.weight", wide[::-1], Split.COLUMNS))
 
 
 def config(source: Source) -> dict[str, Any]:

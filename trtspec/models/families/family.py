@@ -51,12 +51,24 @@ class Weight:
 
     A weight of a decoder layer has that layer's number in the whole model, and a `name` within the layer;
     pipeline ranks count their layers from zero. `linear` says whether it is a matrix that FP8 quantizes.
+    A weight of `experts` is a matrix for each of so many, [experts, out, in]. `dtype`, by its safetensors
+    name, is that of a weight which is stored in the same dtype in every checkpoint. `shift` is added to each
+    number.
     """
 
     name: str
     parts: tuple[Part, ...]
     layer: int | None = None
     linear: bool = False
+    experts: int | None = None
+    dtype: str | None = None
+    shift: float = 0.0
+
+    @property
+    def matrices(self) -> tuple[tuple[Part, ...], ...]:
+        """The parts of each matrix, of which only a weight of experts has more than one."""
+        each = len(self.parts) // (self.experts or 1)
+        return tuple(self.parts[first : first + each] for first in range(0, len(self.parts), each))
 
     @property
     def caches(self) -> tuple[str, str]:
@@ -103,11 +115,12 @@ class Family:
     raises ModelError for a model that would be converted wrongly. `weights` are its tensors in layer order,
     `config` and `keys` what only its `config.json` has. `ignored` matches Hugging Face tensors that carry no
     weight of the model and may be left out. `window` is how many tokens a token attends to, itself counted;
-    None for all.
+    None for all. `alternates` is true if only some layers have that window.
 
-    The other fields describe TensorRT-LLM's class: `fused_gate` is true if the two matrices before the
-    activation are one there, `norms_heads` if it normalizes q and k, `pipelines` if it can be divided among
-    pipeline ranks, and `reduce_fusion` if the build option of this name has an effect.
+    The other fields describe TensorRT-LLM's class: `swiglu` is true if its MLP has a gated SiLU, `fused_gate`
+    if the two matrices before the activation are one there, `norms_heads` if it normalizes q and k,
+    `pipelines` if it can be divided among pipeline ranks, `tensors` if among tensor-parallel ranks, and
+    `reduce_fusion` if the build option of this name has an effect.
     """
 
     name: str
@@ -117,7 +130,10 @@ class Family:
     ignored: re.Pattern[str]
     keys: tuple[Key, ...] = ()
     window: Callable[[Source], int | None] = lambda _: None
+    alternates: bool = False
+    swiglu: bool = True
     fused_gate: bool = False
     norms_heads: bool = False
     pipelines: bool = True
+    tensors: bool = True
     reduce_fusion: bool = False

@@ -28,6 +28,9 @@ def config(source: Source) -> dict[str, Any]:
     }
 
 
+BIASES = Key(
+    "attn_bias", value=True, default=True, otherwise="TensorRT-LLM leaves out the biases of q, k and v"
+)
 FAMILY = Family(
     name="qwen2",
     check=check,
@@ -36,11 +39,6 @@ FAMILY = Family(
     ignored=decoder.IGNORED,
     keys=(
         Key("qwen_type", value="qwen2", default="qwen2", otherwise="TensorRT-LLM builds another Qwen"),
-        Key(
-            "attn_bias",
-            value=True,
-            default=True,
-            otherwise="TensorRT-LLM leaves out the biases of q, k and v",
-        ),
+        BIASES,
     ),
 )

@@ -11,6 +11,9 @@ from functools import partial
 from trtspec.models.families import decoder, qwen2
 from trtspec.models.families.family import Family, Key
 
+NO_BIASES = Key(
+    "attn_bias", value=False, default=True, otherwise="TensorRT-LLM adds biases that this family has not"
+)
 FAMILY = Family(
     name="qwen3",
     check=qwen2.check,
@@ -24,12 +27,7 @@ FAMILY = Family(
             default="qwen2",
             otherwise="TensorRT-LLM leaves out the norms of q and k and says nothing",
         ),
-        Key(
-            "attn_bias",
-            value=False,
-            default=True,
-            otherwise="TensorRT-LLM adds biases that this family has not",
-        ),
+        NO_BIASES,
     ),
     norms_heads=True,
 )

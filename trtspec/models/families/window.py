@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from trtspec.errors import ModelError
 from trtspec.models.source import Source
 
-_SLIDING = "sliding_attention"
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Alternating:
+    """The sliding window in tokens of all layers but each `pattern`th, which sees the whole text."""
+
+    window: int
+    pattern: int
 
 
 def of_all_layers(source: Source, default: int | None) -> int | None:
@@ -36,3 +46,22 @@ def check_none(source: Source) -> None:
     if sliding:
         some = f"{sliding} of {layers} layers have a sliding window"
         raise ModelError(config.file, f"{some}; TensorRT-LLM has none for Qwen")
+
+
+def alternating(source: Source) -> Alternating:
+    """The window of a Gemma; raises ModelError for layers that follow no pattern.
+
+    The pattern is that of `layer_types`, or else `sliding_window_pattern`, whose defaults are 2 for Gemma 2
+    and 6 for Gemma 3.
+    """
+    config, layers = source.config, source.num_hidden_layers
+    named = config.size("sliding_window_pattern", 2 if source.model_type == "gemma2" else 6)
+    kinds = config.get("layer_types", list, _kinds(layers, named))
+    pattern = kinds.index(_FULL) + 1 if _FULL in kinds else layers + 1
+    if kinds != _kinds(layers, pattern):
+        raise ModelError(config.file, f"layer_types follow no pattern: {', '.join(map(str, kinds))}")
+    return Alternating(config.size("sliding_window"), pattern)
+
+
+def _kinds(layers: int, pattern: int) -> list[str]:
+    return [_SLIDING if (layer + 1) % pattern else _FULL for layer in range(layers)]

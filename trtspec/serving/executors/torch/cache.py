@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from trtspec.serving.executors.torch.cache_view import BatchView, CacheView, CausalMask, SequenceView
+from trtspec.serving.executors.torch.cache_view import BatchView, CacheView, CausalMask, SequenceView, Sight
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.slot_memory import SlotMemory
 from trtspec.serving.executors.torch.spans import SIZES, Span, batches
@@ -27,7 +27,12 @@ class Cache(SlotMemory):
         self._room = self._empty.new_empty(0)
         self._window, self._size = config.sliding_window, SIZES[device.type]
         sharing = config.num_heads // config.num_kv_heads
-        self._causal = CausalMask(config.sliding_window, sharing, config.dtype, device)
+        windows = [self._window] if config.local is None else [None, config.local.window]
+        masks = [CausalMask(window, sharing, config.dtype, device) for window in windows]
+        of_layers = [
+            int(config.local is not None and config.local.has(layer)) for layer in range(config.num_layers)
+        ]
+        self._sight = Sight(masks, of_layers, config.score_cap)
 
     def views(self, spans: Sequence[Span]) -> list[CacheView]:
         """Returns a view for each of the `batches` of spans, in the order of the spans."""
@@ -44,10 +49,10 @@ class Cache(SlotMemory):
             rows, starts = part.spans[0].rows, [span.start for span in part.spans]
             slots = [self.grown(span.slot, span.start + rows) for span in part.spans]
             if len(slots) == 1:
-                views.append(SequenceView(slots[0], self._kv_heads, starts[0], rows, self._causal))
+                views.append(SequenceView(slots[0], self._kv_heads, starts[0], rows, self._sight))
             else:
                 room = next(rooms).view(len(slots), heads, -1, head_size)
-                views.append(BatchView(slots, self._kv_heads, starts, rows, self._causal, room, is_shared))
+                views.append(BatchView(slots, self._kv_heads, starts, rows, self._sight, room, is_shared))
         return views
 
     def _rooms(self, sizes: list[int], is_shared: bool) -> list[Tensor]:

@@ -64,21 +64,41 @@ class CausalMask:
         return mask.view(len(starts), 1, rows * heads, -1)
 
 
+class Sight:
+    """What each layer sees of a text: `masks[of_layers[layer]]`, of which the first sees most.
+
+    `cap` bounds the scores of attention, as in Gemma 2; None for no bound.
+    """
+
+    def __init__(self, masks: Sequence[CausalMask], of_layers: Sequence[int], cap: float | None) -> None:
+        self._masks, self._of_layers, self.cap = masks, of_layers, cap
+
+    def first(self, start: int) -> int:
+        """Returns the first position that any layer sees from `start` on."""
+        return self._masks[0].first(start)
+
+    def looks(self, starts: Sequence[int], rows: int) -> list[tuple[int, Tensor | None]]:
+        """Returns for each layer how far behind `first` it begins to see, and its mask from there on."""
+        low = min(starts)
+        looks = [(mask.first(low) - self.first(low), mask.mask(starts, rows)) for mask in self._masks]
+        return [looks[number] for number in self._of_layers]
+
+
 class SequenceView:
     """The view of one sequence, `[layers, 2 * kv_heads, capacity, head_size]`, without a copy."""
 
-    def __init__(self, slot: Tensor, kv_heads: int, start: int, rows: int, causal: CausalMask) -> None:
+    def __init__(self, slot: Tensor, kv_heads: int, start: int, rows: int, sight: Sight) -> None:
         self.rows = rows
         self._new = slot[:, :, start : start + rows].transpose(1, 2).unbind(0)
-        seen = slot[:, None, :, causal.first(start) : start + rows]
+        seen = slot[:, None, :, sight.first(start) : start + rows]
         self._keys, self._values = seen[:, :, :kv_heads].unbind(0), seen[:, :, kv_heads:].unbind(0)
-        self._mask = causal.mask([start], rows)
+        self._looks, self._cap = sight.looks([start], rows), sight.cap
 
     def write(self, layer: int, keys_values: Tensor) -> None:
         self._new[layer].copy_(keys_values)
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        return _attend(queries, self._keys[layer], self._values[layer], self._mask)
+        return _attend(queries, self._keys[layer], self._values[layer], self._looks[layer], self._cap)
 
 
 class BatchView:
@@ -97,7 +117,7 @@ class BatchView:
         kv_heads: int,
         starts: Sequence[int],
         rows: int,
-        causal: CausalMask,
+        sight: Sight,
         gathered: Tensor,
         is_shared: bool,
     ) -> None:
@@ -113,7 +133,7 @@ class BatchView:
         self._padding = padding if is_shared else []
         self._parts = _by_layer(slot[:, :, first : start + rows] for slot, start in pairs)
         self._new = _by_layer(slot[:, :, start : start + rows].transpose(1, 2) for slot, start in pairs)
-        self._mask = causal.mask(starts, rows)
+        self._looks, self._cap = sight.looks(starts, rows), sight.cap
 
     def write(self, layer: int, keys_values: Tensor) -> None:
         torch._foreach_copy_(self._new[layer], torch.split(keys_values, self._each))
@@ -123,7 +143,7 @@ class BatchView:
         if self._padding:
             torch._foreach_zero_(self._padding)
         keys, values = self._seen[:, : self._kv_heads], self._seen[:, self._kv_heads :]
-        return _attend(queries, keys, values, self._mask)
+        return _attend(queries, keys, values, self._looks[layer], self._cap)
 
 
 def _by_layer(parts: Iterable[Tensor]) -> list[tuple[Tensor, ...]]:
@@ -131,12 +151,14 @@ def _by_layer(parts: Iterable[Tensor]) -> list[tuple[Tensor, ...]]:
     return list(zip(*(part.unbind(0) for part in parts), strict=True))
 
 
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def _attend(
+    queries: Tensor, keys: Tensor, values: Tensor, look: tuple[int, Tensor | None], cap: float | None
+) -> Tensor:
     """Returns the attention of `queries`, the rows of all sequences one after another.
 
-    `keys` and `values` are `[sequences, kv_heads, end, head_size]`. In a batch the heads that share keys go
-    through as rows of one, so that keys are read once for all of them; one sequence has its heads to share
-    out among threads.
+    `keys` and `values` are `[sequences, kv_heads, end, head_size]`; `look` is one of `Sight.looks`. In a
+    batch the heads that share keys go through as rows of one, so that keys are read once for all of them; one
+    sequence has its heads to share out among threads.
     """
     total, heads, head_size = queries.shape
     sequences = keys.shape[0]
@@ -144,6 +166,23 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) 
     rows, shared = total // sequences, heads // groups
     queries = queries.view(sequences, rows, groups, shared, head_size).transpose(1, 2)
     queries = queries.reshape(sequences, groups, rows * shared, head_size)
-    mixed = F.scaled_dot_product_attention(queries, keys, values, mask, enable_gqa=True)
+    first, mask = look
+    if first:
+        keys, values = keys[:, :, first:], values[:, :, first:]
+    if cap is None:
+        mixed = F.scaled_dot_product_attention(queries, keys, values, mask, enable_gqa=True)
+    else:
+        mixed = _capped(queries, keys, values, mask, cap)
     mixed = mixed.view(sequences, groups, rows, shared, head_size)
     return mixed.transpose(1, 2).reshape(total, heads * head_size)
+
+
+def _capped(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, cap: float) -> Tensor:
+    """Returns attention whose scores are squashed to `cap` before the softmax (Gemma 2, arXiv 2408.00118)."""
+    shared = queries.shape[1] // keys.shape[1]
+    keys, values = (heads.repeat_interleave(shared, 1) for heads in (keys, values))
+    scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5
+    scores = torch.tanh(scores / cap) * cap
+    if mask is not None:
+        scores = scores + mask
+    return scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values

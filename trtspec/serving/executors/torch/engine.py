@@ -21,12 +21,14 @@ from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+# What of a mixture of experts is not quantized.
+ROUTERS = ("*router", "*shared_expert_gate")
 # What the model may say where TensorRT-LLM knows more than one way: the key, its default, the ones that run
 # here.
 ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
-    ("qwen_type", "qwen2", ("qwen2", "qwen3")),
+    ("qwen_type", "qwen2", ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")),
     ("attn_bias", False, (False, True)),
-    ("hidden_act", "gelu", ("silu", "swiglu")),
+    ("hidden_act", "gelu", ("silu", "swiglu", "gelu_pytorch_tanh")),
     ("position_embedding_type", "learned_absolute", ("rope_gpt_neox",)),
     ("rotary_pct", 1.0, (1.0,)),
     ("mlp_bias", False, (False,)),
@@ -39,12 +41,43 @@ ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("output_multiplier_scale", 1.0, (1.0,)),
     ("quantization.quant_algo", None, (None, "FP8")),
     ("quantization.kv_cache_quant_algo", None, (None, "FP8")),
-    ("quantization.exclude_modules", ["lm_head"], (["lm_head"],)),
+    ("quantization.exclude_modules", ["lm_head"], (["lm_head"], ["lm_head", *ROUTERS])),
     ("mapping.cp_size", 1, (1,)),
     ("embedding_sharding_dim", 0, (0,)),
-    ("moe.num_experts", 0, (0,)),
     ("draft.method", None, (None, "eagle3", "eagle", "medusa", "layers")),
+    ("moe.normalization_mode", 1, (0, 1)),
+    ("mapping.moe_ep_size", 1, (-1, 1)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of each layer, of which a router chooses `chosen` of `count` for each token.
+
+    Each is `width` elements wide; beside them every token has one of `shared_width`, 0 for none.
+    `renormalized`: the shares of the chosen add up to 1.
+    """
+
+    count: int
+    chosen: int
+    width: int
+    shared_width: int
+    renormalized: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """The layers that see a window of the text: all but each `pattern`th.
+
+    `rotary_base` is that of their positions, which are not scaled; None if they are as in other layers.
+    """
+
+    window: int
+    pattern: int
+    rotary_base: float | None
+
+    def has(self, layer: int) -> bool:
+        return (layer + 1) % self.pattern != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +86,13 @@ class TorchEngineConfig:
 
     `qkv_bias`: q, k and v have biases. `qk_norm`: q and k are normalized, head by head. `fused_gate`:
     `mlp.fc` is two matrices, of which the second goes through the activation. `sliding_window`: how many
-    tokens, itself counted, a token sees; None for all. `fp8`: the products of every layer are W8A8.
+    tokens, itself counted, a token sees in every layer; None for all. `local` are layers of their own with a
+    window, None if there are none. `experts` stand in place of the MLP; None if there is one. `fp8`: the
+    products of every layer are W8A8.
+
+    `sandwich`: there are norms behind attention and MLP too, and the embedding is multiplied by the square
+    root of its size, as in Gemma. `gelu`: the MLP has a GELU in place of a SiLU. `query_scale` multiplies the
+    queries. `score_cap` and `logit_cap` bound the scores of attention and the logits; None for no bound.
     `tp_size` and `pp_size`: how the weights are shared out; they run on one device nevertheless. `draft`: its
     `method` and options, where it is a draft that lives in its target (`dependents`).
     """
@@ -73,8 +112,15 @@ class TorchEngineConfig:
     qk_norm: bool
     fused_gate: bool
     sliding_window: int | None
+    local: Local | None
+    experts: Experts | None
     fp8: bool
     fp8_kv_cache: bool
+    sandwich: bool
+    gelu: bool
+    query_scale: float
+    score_cap: float | None
+    logit_cap: float | None
     tp_size: int
     pp_size: int
     max_num_tokens: int
@@ -102,6 +148,7 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         raise EngineLoadError(path, f"dtype is {dtype!r}; the torch backend runs {', '.join(DTYPES)}")
 
     hidden, heads = model.integer("hidden_size"), model.integer("num_attention_heads")
+    head_size, local = model.integer("head_size", hidden // heads), _local(model)
     max_seq_len, external = build.integer("max_seq_len"), build.get("speculative_decoding_mode")
     return TorchEngineConfig(
         dtype=DTYPES[dtype],
@@ -111,16 +158,23 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         num_layers=model.integer("num_hidden_layers"),
         num_heads=heads,
         num_kv_heads=model.integer("num_key_value_heads", heads),
-        head_size=model.integer("head_size", hidden // heads),
+        head_size=head_size,
         norm_epsilon=float(model.get("norm_epsilon", 1e-5)),
         rotary_base=float(model.get("rotary_base", 10000.0)),
         rotary_scaling=model.get("rotary_scaling"),
         qkv_bias=model.get("attn_bias", False),
-        qk_norm=model.get("qwen_type") == "qwen3",
+        qk_norm=_norms_heads(model),
         fused_gate=model.get("hidden_act") == "swiglu",
-        sliding_window=model.integer("sliding_window", 0) or None,
+        sliding_window=None if local else model.integer("sliding_window", 0) or None,
+        local=local,
+        experts=_experts(model),
         fp8=model.get("quantization.quant_algo") is not None,
         fp8_kv_cache=model.get("quantization.kv_cache_quant_algo") is not None,
+        sandwich=bool(model.get("inter_layernorms", False)),
+        gelu=model.get("hidden_act") == "gelu_pytorch_tanh",
+        query_scale=(head_size / float(model.get("query_pre_attn_scalar", head_size))) ** 0.5,
+        score_cap=model.get("attn_logit_softcapping"),
+        logit_cap=model.get("final_logit_softcapping"),
         tp_size=model.integer("mapping.tp_size", 1),
         pp_size=model.integer("mapping.pp_size", 1),
         max_num_tokens=build.integer("max_num_tokens", 8192),
@@ -134,6 +188,33 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
             vocab_size=model.integer("vocab_size"),
         ),
         draft=model.get("draft"),
+    )
+
+
+def _norms_heads(model: _Section) -> bool:
+    """Says whether q and k are normalized: no key does, but only Qwen3 and Gemma 3 have these."""
+    is_qwen3 = model.get("qwen_type") in ("qwen3", "qwen3_moe")
+    return is_qwen3 or model.get("rope_local_base_freq") is not None
+
+
+def _local(model: _Section) -> Local | None:
+    """Returns the layers with a window, which Gemma's keys tell from others."""
+    if not (pattern := model.integer("_sliding_window_pattern", 0)):
+        return None
+    base = model.get("rope_local_base_freq")
+    return Local(model.integer("sliding_window"), pattern, None if base is None else float(base))
+
+
+def _experts(model: _Section) -> Experts | None:
+    """Returns the experts; only TensorRT-LLM's Qwen has a key of its own for their width."""
+    if not (count := model.integer("moe.num_experts", 0)):
+        return None
+    return Experts(
+        count,
+        chosen=model.integer("moe.top_k"),
+        width=model.integer("moe_intermediate_size", 0) or model.integer("intermediate_size"),
+        shared_width=model.integer("moe_shared_expert_intermediate_size", 0),
+        renormalized=model.get("moe.normalization_mode", 1) == 1,
     )
 
 

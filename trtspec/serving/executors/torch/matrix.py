@@ -40,6 +40,19 @@ def matrix(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> Matr
     return Matrix(weight_scale.expand(weight, dtype), bias, input_scale)
 
 
+def expert_matrices(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Matrix]:
+    """Returns the matrix of each expert of TensorRT-LLM's layer `name`; their input has one scale."""
+    weights = tensors[f"{name}.weight"]
+    if weights.dtype != torch.float8_e4m3fn:
+        return [Matrix(weight) for weight in weights]
+    scales = tensors[f"{name}.weights_scaling_factor"]
+    shared = {f"{name}.activation_scaling_factor": tensors[f"{name}.activation_scaling_factor"]}
+    return [
+        matrix({**shared, f"{name}.weight": weight, f"{name}.weights_scaling_factor": scale}, name, dtype)
+        for weight, scale in zip(weights, scales, strict=True)
+    ]
+
+
 def stacked(tensors: Mapping[str, Tensor], names: tuple[str, str], dtype: torch.dtype) -> Matrix:
     """Returns two layers of the same input, without biases, as one; raises `EngineLoadError`."""
     factors = [tensors.get(f"{name}.activation_scaling_factor") for name in names]

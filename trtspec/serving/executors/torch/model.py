@@ -1,15 +1,17 @@
 """Llama (Touvron et al. 2023, arXiv 2302.13971) and its kin, over a flat batch: new rows of many sequences.
 
-The kin are Mistral with its sliding window (Jiang et al. 2023, arXiv 2310.06825), Qwen2 with biases of q, k
-and v (arXiv 2407.10671), Qwen3 with norms of q and k (arXiv 2505.09388) and Phi-3 with stacked matrices
-(Abdin et al. 2024, arXiv 2404.14219). FP8 models round what goes into each product and, where they were built
-so, what goes into the cache.
+The kin are Mistral with its sliding window (Jiang et al. 2023, arXiv 2310.06825), Mixtral with experts (arXiv
+2401.04088), Qwen2 with biases of q, k and v (arXiv 2407.10671), Qwen3 with norms of q and k (arXiv
+2505.09388), Phi-3 with stacked matrices (Abdin et al. 2024, arXiv 2404.14219), and Gemma 2 and 3 with norms
+on both sides and a window in some layers (arXiv 2408.00118, 2503.19786). FP8 models round what goes into each
+product and, where they were built so, what goes into the cache.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -21,7 +23,8 @@ from trtspec.serving.executors.torch.cache_view import CacheView
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.fp8 import E4M3
 from trtspec.serving.executors.torch.linear import NormedLinear, linear
-from trtspec.serving.executors.torch.matrix import Matrix, matrix, stacked, swap_halves
+from trtspec.serving.executors.torch.matrix import Matrix, matrix
+from trtspec.serving.executors.torch.mlp import mlp
 from trtspec.serving.executors.torch.packed_weights import Pack, packed
 from trtspec.serving.executors.torch.rope import pair_up, rotate, rotations
 from trtspec.serving.executors.torch.shared_weights import SharedWeights
@@ -73,9 +76,15 @@ class Decoder:
         pack = packed if shared is None else shared.pack
         self.listener: Listens | None = None
         self._device, self._cache = device, cache
-        self._rotations = rotations(
-            config.head_size, config.rotary_base, config.rotary_scaling, config.limits.max_seq_len, device
-        )
+        size, length, local = config.head_size, config.limits.max_seq_len, config.local
+        self._rotations = rotations(size, config.rotary_base, config.rotary_scaling, length, device)
+        self._local_rotations = self._rotations
+        if local is not None and local.rotary_base is not None:
+            self._local_rotations = rotations(size, local.rotary_base, None, length, device)
+        self._embedding_scale: Tensor | None = None
+        if config.sandwich:
+            self._embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=config.dtype, device=device)
+        self._logit_cap = config.logit_cap
         embedding, head = tensors["transformer.vocab_embedding.weight"], tensors["lm_head.weight"]
         self._embedding = embedding if shared is None else shared.tensor(embedding)
         if torch.equal(head, self._embedding):  # They are tied; where the head is not packed, one is enough.
@@ -90,7 +99,7 @@ class Decoder:
 
     def logits(self, states: Tensor) -> Tensor:
         """Returns the logits `[rows, vocab_size]` of `states` `[rows, hidden_size]` that are normalized."""
-        return self._head.product(states)
+        return self._bounded(self._head.product(states))
 
     def only(self, layers: Sequence[int]) -> Decoder:
         """Returns this model without the other layers: its weights and its cache are these."""
@@ -101,13 +110,17 @@ class Decoder:
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
         """Returns what `Model` says."""
         views = self._cache.views(spans)
-        rotation = torch.cat([self._rotations[span.start : span.start + span.rows] for span in spans])
+        rotation = local = _cut(self._rotations, spans)
+        if self._local_rotations is not self._rotations:
+            local = _cut(self._local_rotations, spans)
         x = F.embedding(torch.tensor(token_ids, device=self._device), self._embedding)
+        if self._embedding_scale is not None:
+            x = x * self._embedding_scale
         depths, heard = self.listener.depths if self.listener else (), []
         for depth, layer in enumerate(self._layers):
             if depth in depths:
                 heard.append(x)
-            x = layer.forward(x, rotation, views)
+            x = layer.forward(x, local if layer.is_local else rotation, views)
         if self.listener is not None:
             if len(self._layers) in depths:
                 heard.append(self._head.norm(x))
@@ -116,7 +129,21 @@ class Decoder:
             return x.new_empty(0, self._embedding.shape[0])
         if len(wanted) < len(token_ids):
             x = x[torch.tensor(wanted, device=self._device)]
-        return self._head(x)
+        return self._bounded(self._head(x))
+
+    def _bounded(self, logits: Tensor) -> Tensor:
+        if self._logit_cap is None:
+            return logits
+        return torch.tanh(logits / self._logit_cap) * self._logit_cap
+
+
+def _cut(rotations: Tensor, spans: Sequence[Span]) -> Tensor:
+    """Returns the rotations of the rows of all spans."""
+    return torch.cat([rotations[span.start : span.start + span.rows] for span in spans])
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
 class Layer:
@@ -135,12 +162,23 @@ class Layer:
         norm = tensors.get(f"{layer}.input_layernorm.weight")
         self._qkv = linear(qkv, pack) if norm is None else NormedLinear(norm, qkv, self._epsilon, pack)
         self._dense = linear(matrix(tensors, f"{layer}.attention.dense", dtype), pack)
-        if config.fused_gate:
-            fc_gate = matrix(tensors, f"{layer}.mlp.fc", dtype).reordered(swap_halves)
-        else:
-            fc_gate = stacked(tensors, (f"{layer}.mlp.fc", f"{layer}.mlp.gate"), dtype)
-        self._fc_gate = NormedLinear(tensors[f"{layer}.post_layernorm.weight"], fc_gate, self._epsilon, pack)
-        self._proj = linear(matrix(tensors, f"{layer}.mlp.proj", dtype), pack)
+        self._mlp = mlp(config, tensors, layer, pack)
+        self._query_scale = config.query_scale
+        self.is_local = config.local is not None and config.local.has(index)
+        self._after_attention: Callable[[Tensor], Tensor] = _same
+        self._after_mlp: Callable[[Tensor], Tensor] = _same
+        if config.sandwich:
+            norms = (f"{layer}.{name}.weight" for name in ("post_layernorm", "post_feedforward_layernorm"))
+            after = [
+                partial(
+                    F.rms_norm,
+                    normalized_shape=(config.hidden_size,),
+                    weight=tensors[name],
+                    eps=self._epsilon,
+                )
+                for name in norms
+            ]
+            self._after_attention, self._after_mlp = after
         self._head_norms: Tensor | None = None
         if config.qk_norm:
             q, k = (pair_up(tensors[f"{layer}.attention.{part}_layernorm.weight"], 1) for part in "qk")
@@ -153,8 +191,8 @@ class Layer:
         self, x: Tensor, rotation: Tensor, views: Sequence[CacheView], read: Tensor | None = None
     ) -> Tensor:
         """Returns the states behind the layer; its attention reads others than `x` if they are given."""
-        x = self._attention(x if read is None else read, rotation, views).add_(x)
-        return self._mlp(x).add_(x)
+        x = self._after_attention(self._attention(x if read is None else read, rotation, views)).add_(x)
+        return self._after_mlp(self._mlp(x)).add_(x)
 
     def _attention(self, x: Tensor, rotation: Tensor, views: Sequence[CacheView]) -> Tensor:
         heads = self._qkv(x).view(x.shape[0], -1, self._head_size)
@@ -163,6 +201,8 @@ class Layer:
             normed = F.rms_norm(turned, turned.shape[-1:], None, self._epsilon)
             torch.mul(normed, self._head_norms, out=turned)
         rotate(turned, rotation)
+        if self._query_scale != 1:
+            heads[:, : self._heads].mul_(self._query_scale)
         if self._quantize_kv is not None:
             keys_values = heads[:, self._heads :]
             keys_values.copy_(self._quantize_kv(keys_values))
@@ -174,7 +214,3 @@ class Layer:
     def _mix(self, view: CacheView, heads: Tensor) -> Tensor:
         view.write(self._index, heads[:, self._heads :])
         return view.attend(self._index, heads[:, : self._heads])
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        fc, gate = self._fc_gate(x).chunk(2, -1)
-        return self._proj(F.silu(fc).mul_(gate))

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 
-FC = "mlp.fc.weight"
-ROWS = (FC, "mlp.gate.weight")
-COLUMNS = ("attention.dense.weight", "mlp.proj.weight")
+FC = ".fc.weight"
+ROWS = (FC, ".gate.weight")
+COLUMNS = (".dense.weight", ".proj.weight")
 HEADS = ("attention.qkv.weight", "attention.qkv.bias")
 VOCABULARY = ("lm_head.weight", "vocab_embedding.weight")
 
@@ -35,16 +35,19 @@ def place(config: TorchEngineConfig, name: str) -> tuple[int, str]:
 
 
 def joined(config: TorchEngineConfig, name: str, shares: Sequence[Tensor]) -> Tensor:
-    """Returns a tensor of the whole model, from the shares of all tensor-parallel ranks."""
+    """Returns a tensor of the whole model, from the shares of all tensor-parallel ranks.
+
+    Rows and columns are the last two dimensions; experts have one before them.
+    """
     if len(shares) == 1:
         return shares[0]
     if name.endswith(FC) and config.fused_gate:
-        firsts, seconds = zip(*(share.chunk(2) for share in shares), strict=True)
-        return torch.cat([*firsts, *seconds])
+        firsts, seconds = zip(*(share.chunk(2, -2) for share in shares), strict=True)
+        return torch.cat([*firsts, *seconds], -2)
     if name.endswith(ROWS):
-        return torch.cat(list(shares))
+        return torch.cat(list(shares), -2)
     if name.endswith(COLUMNS):
-        return torch.cat(list(shares), 1)
+        return torch.cat(list(shares), -1)
     if name.endswith(VOCABULARY) and shares[0].shape[0] < config.vocab_size:
         return torch.cat(list(shares))[: config.vocab_size]
     if name.endswith(HEADS):

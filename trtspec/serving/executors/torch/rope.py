@@ -14,10 +14,14 @@ from trtspec.serving.errors import EngineLoadError
 def rotations(
     head_size: int, base: float, scaling: dict[str, Any] | None, length: int, device: torch.device
 ) -> Tensor:
-    """Returns the rotation of each pair of a head by position: complex64 `[length, 1, head_size / 2]`."""
-    turns = _scaled(1 / torch.tensor(base) ** (torch.arange(0, head_size, 2).float() / head_size), scaling)
+    """Returns the rotation of each pair of a head by position: complex64 `[length, 1, head_size / 2]`.
+
+    It lengthens the pairs too where the scaling is `yarn`.
+    """
+    turns = 1 / torch.tensor(base) ** (torch.arange(0, head_size, 2).float() / head_size)
+    turns, size = _scaled(turns, base, scaling)
     angles = torch.outer(torch.arange(length).float(), turns)
-    return torch.polar(torch.ones_like(angles), angles).unsqueeze(1).to(device)
+    return torch.polar(torch.full_like(angles, size), angles).unsqueeze(1).to(device)
 
 
 def pair_up(rows: Tensor, heads: int) -> Tensor:
@@ -37,23 +41,47 @@ def rotate(heads: Tensor, rotation: Tensor) -> None:
         heads.copy_(single)
 
 
-def _scaled(turns: Tensor, scaling: dict[str, Any] | None) -> Tensor:
-    """Returns the turns per position for a longer context; `scaling` is Hugging Face's `rope_scaling`."""
+def _scaled(turns: Tensor, base: float, scaling: dict[str, Any] | None) -> tuple[Tensor, float]:
+    """Returns the turns per position for a longer context, and what a pair's length is multiplied with.
+
+    `scaling` is Hugging Face's `rope_scaling`.
+    """
     scaling = scaling or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
+    scale = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}.get(kind)
     if kind == "default":
-        return turns
+        return turns, 1.0
+    if scale is None:
+        raise EngineLoadError("rotary_scaling", f"rope_type {kind!r} is not linear, llama3 or yarn")
     try:
-        factor = float(scaling["factor"])
-        if kind == "linear":
-            return turns / factor
-        if kind == "llama3":
-            low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-            context = float(scaling["original_max_position_embeddings"])
-        else:
-            raise EngineLoadError("rotary_scaling", f"rope_type {kind!r} is not linear or llama3")
+        return scale(turns, base, scaling)
     except KeyError as missing:
         raise EngineLoadError("rotary_scaling", f"{missing} is missing for rope_type {kind!r}") from None
-    # Llama 3.1: long waves are stretched, short ones kept, those between blended.
+
+
+def _linear(turns: Tensor, base: float, scaling: dict[str, Any]) -> tuple[Tensor, float]:
+    return turns / float(scaling["factor"]), 1.0
+
+
+def _llama3(turns: Tensor, base: float, scaling: dict[str, Any]) -> tuple[Tensor, float]:
+    """Llama 3.1: long waves are stretched, short ones kept, those between blended."""
+    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
+    context = float(scaling["original_max_position_embeddings"])
     blend = ((context * turns / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
-    return turns * (blend + (1 - blend) / factor)
+    return turns * (blend + (1 - blend) / float(scaling["factor"])), 1.0
+
+
+def _yarn(turns: Tensor, base: float, scaling: dict[str, Any]) -> tuple[Tensor, float]:
+    """YaRN (Peng et al. 2023, arXiv 2309.00071): pairs are blended by how often they turn in the context."""
+    factor, context = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
+    pairs = turns.shape[0]
+
+    def pair(rotations: float) -> float:
+        """Returns which pair turns so often within the context."""
+        return pairs * math.log(context / (rotations * 2 * math.pi)) / math.log(base)
+
+    first = max(math.floor(pair(float(scaling.get("beta_fast", 32.0)))), 0)
+    last = min(math.ceil(pair(float(scaling.get("beta_slow", 1.0)))), 2 * pairs - 1)
+    kept = 1 - ((torch.arange(pairs).float() - first) / max(last - first, 0.001)).clamp(0, 1)
+    size = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    return turns * (kept + (1 - kept) / factor), size

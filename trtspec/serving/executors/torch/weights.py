@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executors.torch.engine import TorchEngineConfig
+from trtspec.serving.executors.torch.engine import Experts, TorchEngineConfig
 from trtspec.serving.executors.torch.ranks import joined, place
 
 
@@ -63,8 +63,9 @@ def read_tensors(engine_dir: Path, config: TorchEngineConfig, device: torch.devi
                     ranks[0].path, f"the ranks' {name} do not fit together: {error}"
                 ) from error
             _check(ranks[0].path, name, tensor, form)
-            if name.endswith("scaling_factor") and not 0 < float(tensor) < float("inf"):
-                raise EngineLoadError(ranks[0].path, f"{name} is {float(tensor):g}, not a positive number")
+            if name.endswith("scaling_factor") and not bool(((tensor > 0) & tensor.isfinite()).all()):
+                wrong = ", ".join(f"{scale:g}" for scale in tensor.flatten().tolist())
+                raise EngineLoadError(ranks[0].path, f"{name} is {wrong}, not a positive number")
     return tensors
 
 
@@ -106,7 +107,7 @@ class _Rank:
 
 
 def _layer(config: TorchEngineConfig) -> Iterator[tuple[str, Form]]:
-    hidden, inner, width = config.hidden_size, config.intermediate_size, config.num_heads * config.head_size
+    hidden, width = config.hidden_size, config.num_heads * config.head_size
     rows = width + 2 * config.num_kv_heads * config.head_size
     norm, head = Form(config.dtype, (hidden,)), Form(config.dtype, (config.head_size,))
     yield "input_layernorm.weight", norm
@@ -120,6 +121,14 @@ def _layer(config: TorchEngineConfig) -> Iterator[tuple[str, Form]]:
         yield "attention.kv_cache_scaling_factor", Form(torch.float32, (1,))
     yield from _linear(config, "attention.dense", hidden, width)
     yield "post_layernorm.weight", norm
+    if config.sandwich:
+        yield "pre_feedforward_layernorm.weight", norm
+        yield "post_feedforward_layernorm.weight", norm
+    yield from _mlp(config) if config.experts is None else _experts(config, config.experts)
+
+
+def _mlp(config: TorchEngineConfig) -> Iterator[tuple[str, Form]]:
+    hidden, inner = config.hidden_size, config.intermediate_size
     if config.fused_gate:
         yield from _linear(config, "mlp.fc", 2 * inner, hidden)
     else:
@@ -128,10 +137,25 @@ def _layer(config: TorchEngineConfig) -> Iterator[tuple[str, Form]]:
     yield from _linear(config, "mlp.proj", hidden, inner)
 
 
-def _linear(config: TorchEngineConfig, name: str, rows: int, columns: int) -> Iterator[tuple[str, Form]]:
-    yield f"{name}.weight", Form(torch.float8_e4m3fn if config.fp8 else config.dtype, (rows, columns))
+def _experts(config: TorchEngineConfig, experts: Experts) -> Iterator[tuple[str, Form]]:
+    hidden, count = config.hidden_size, experts.count
+    yield "mlp.router.weight", Form(torch.float32, (count, hidden))
+    yield from _linear(config, "mlp.fc", 2 * experts.width, hidden, count)
+    yield from _linear(config, "mlp.proj", hidden, experts.width, count)
+    if width := experts.shared_width:
+        yield from _linear(config, "mlp.shared_expert.fc", 2 * width, hidden)
+        yield from _linear(config, "mlp.shared_expert.proj", hidden, width)
+        yield "mlp.shared_expert_gate.weight", Form(config.dtype, (1, hidden))
+
+
+def _linear(
+    config: TorchEngineConfig, name: str, rows: int, columns: int, experts: int | None = None
+) -> Iterator[tuple[str, Form]]:
+    """Yields a matrix, or one for each of the experts, and its scales."""
+    each = () if experts is None else (experts,)
+    yield f"{name}.weight", Form(torch.float8_e4m3fn if config.fp8 else config.dtype, (*each, rows, columns))
     if config.fp8:
-        yield f"{name}.weights_scaling_factor", Form(torch.float32, (1,))
+        yield f"{name}.weights_scaling_factor", Form(torch.float32, (*each, 1))
         yield f"{name}.activation_scaling_factor", Form(torch.float32, (1,))
 
 
