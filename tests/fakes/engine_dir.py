@@ -37,9 +37,10 @@ MODELS = {
     "qwen3": Qwen3ForCausalLM,
     "qwen3_moe": Qwen3MoeForCausalLM,
 }
+GEMMAS = ("gemma2", "gemma3_text")
 GEMMA: dict[str, Any] = {
     "query_pre_attn_scalar": 11, "final_logit_softcapping": 6.0, "attn_logit_softcapping": None,
-    "sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 24,
     "attn_implementation": "eager",  # The others do not squash scores.
 }  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
@@ -67,14 +68,18 @@ def tiny_model(
     Norms and biases are random too: those of a new model would hide what is left out.
     """
     torch.manual_seed(seed)
-    sizes = {
+    sizes: dict[str, Any] = {
         "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 512,
         "initializer_range": 0.2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
         "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
     }  # fmt: skip
+    sizes |= OWN.get(family, {}) | changes
+    if family in GEMMAS and "layer_types" not in changes:
+        kinds = ["sliding_attention", "full_attention"]
+        sizes["layer_types"] = [kinds[layer % 2] for layer in range(sizes["num_hidden_layers"])]
     kind: Any = MODELS[family]
-    model: PreTrainedModel = kind(AutoConfig.for_model(family, **(sizes | OWN.get(family, {}) | changes)))
+    model: PreTrainedModel = kind(AutoConfig.for_model(family, **sizes))
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):
             torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)

@@ -13,6 +13,8 @@ from trtspec.errors import ModelError, TensorError
 from trtspec.findings import Finding, Severity, errors, note
 from trtspec.inspection.report import Report, finding, stored
 from trtspec.models.families import family_of
+from trtspec.models.hf_config import HfConfig
+from trtspec.models.scheme import name_of
 from trtspec.models.source import DTYPES, Source, read_source
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
 from trtspec.models.tokenizer import read_tokenizer
@@ -37,15 +39,15 @@ _KEYS = (
 
 def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
     """The report of a model folder; `config` is the content of its `config.json`."""
-    findings: list[Finding] = []
+    config, findings = HfConfig(folder / "config.json", config).of_text.content, list[Finding]()
     tensors: Mapping[str, Tensor] = {}
-    source = prequantized = None
+    source, is_convertible, prequantized = None, False, None
     try:
         tensors = read_tensors(folder)
     except ModelError as error:
         findings.append(finding(error, folder, Severity.ERROR))
     else:
-        source, prequantized = _convertible(folder, findings)
+        source, is_convertible, prequantized = _convertible(folder, findings)
     tokenizer_size = _tokenizer_size(folder, findings)
     findings += _oddities(folder, config, tensors, tokenizer_size)
     if prequantized and not prequantized.has_kv_scales:
@@ -59,7 +61,7 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
         **{key: config.get(key) for key in _KEYS},
         "tokenizer_size": tokenizer_size,
         **_quantization(config, source),
-        "convertible": source is not None and not errors(findings),
+        "convertible": is_convertible and not errors(findings),
     }
     files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
     return Report(
@@ -67,20 +69,24 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
     )
 
 
-def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, Prequantized | None]:
-    """The model and its FP8 scales, None if trtspec cannot convert it; problems are added to `findings`."""
+def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, bool, Prequantized | None]:
+    """The model if it can be read, whether trtspec converts it, and its FP8 scales if it has them.
+
+    Problems are added to `findings`.
+    """
+    source = None
     try:
         source = read_source(folder)
         family = family_of(source)
         prequantized = read_prequantized(source)
     except ModelError as error:
         findings.append(finding(error, folder, Severity.NOTE))
-        return None, None
+        return source, False, None
     try:
         check_tensors(source, family, tuple(family.weights(source)), prequantized)
     except TensorError as error:
         findings.append(finding(error, folder, Severity.ERROR))
-    return source, prequantized
+    return source, True, prequantized
 
 
 def _tokenizer_size(folder: Path, findings: list[Finding]) -> int | None:
@@ -136,8 +142,10 @@ def _quantization(config: Mapping[str, Any], source: Source | None) -> dict[str,
     if source is not None and source.scheme is not None:
         return {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8" if source.scheme.kv_cache else None}
     settings = config.get("quantization_config")
-    method = settings.get("quant_method") if isinstance(settings, dict) else None
-    return {"quant_algo": method, "kv_cache_quant_algo": None}
+    return {
+        "quant_algo": name_of(settings) if isinstance(settings, dict) else None,
+        "kv_cache_quant_algo": None,
+    }
 
 
 def _weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:

@@ -15,6 +15,7 @@ from trtspec.models.heads.reading import read_head
 from trtspec.models.hub import cached_folder
 from trtspec.models.pair import Member, compare, read_member
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.support import ENGINES
 from trtspec.roles import Role
 
 
@@ -46,7 +47,8 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
             if role is Role.DRAFT and method in get_args(HeadMethod):
                 head = read_head(folder)
             else:
-                sides[role] = read_member(folder)
+                for_engines = loaded.recipe.backend_of(role) in ENGINES
+                sides[role] = read_member(folder, for_engines=for_engines)
         except ModelError as error:
             if folder == location:
                 raise

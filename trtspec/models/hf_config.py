@@ -30,6 +30,12 @@ class HfConfig:
         """The object under a key; an empty one if the key is missing."""
         return HfConfig(self.file, self.get(key, dict, {}))
 
+    @property
+    def of_text(self) -> HfConfig:
+        """The config, with that of the part for text where the model sees pictures too, as Llama 4 does."""
+        part = self.section("text_config").content
+        return self if "num_hidden_layers" in self.content else HfConfig(self.file, {**part, **self.content})
+
     def size(self, key: str, default: int = REQUIRED) -> int:
         """A whole number that is at least 1."""
         value = self.get(key, int, default)

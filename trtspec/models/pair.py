@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trtspec.errors import ModelError, PairError
 from trtspec.findings import Finding, Severity, errors, note
-from trtspec.models.families import family_of
+from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TokenizerTraits, read_tokenizer
@@ -36,13 +36,18 @@ class Member:
         return self.source.max_position
 
 
-def read_member(folder: Path) -> Member:
-    """Reads a Hugging Face folder, without the data of its weights; raises ModelError or TensorError."""
+def read_member(folder: Path, *, for_engines: bool = True) -> Member:
+    """Reads a Hugging Face folder, without the data of its weights; raises ModelError or TensorError.
+
+    `for_engines` refuses what trtspec builds no engine of, which other servers may load.
+    """
     if is_head(folder):
         method = read_head(folder).method
         raise ModelError(folder, f"is a head of method {method}, no model", f"speculation.method: {method}")
     source = read_source(folder)
-    return Member(source, read_tokenizer(folder), family_of(source).name)
+    if for_engines:
+        family_of(source)
+    return Member(source, read_tokenizer(folder), source.model_type)
 
 
 def compare(
@@ -242,9 +247,9 @@ def _windows(target: Member, draft: Member, max_seq_len: int | None) -> Iterator
     """
     needed = max_seq_len or target.max_position
     for who, side in (("target", target), ("draft", draft)):
-        family = family_of(side.source)
-        window = family.window(side.source)
-        if window is not None and window < needed:
+        family = FAMILIES.get(side.source.architecture)
+        window = family.window(side.source) if family else None
+        if family and window is not None and window < needed:
             seer = f"some layers of the {who} were" if family.alternates else f"the {who} was"
             difference = f"texts of up to {needed} tokens, of which {seer} made to see the last {window}"
             effect = "beyond them TensorRT-LLM may reuse no KV cache, and a round reads the whole text again"

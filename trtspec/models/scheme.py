@@ -15,6 +15,7 @@ from typing import Any
 from trtspec.errors import ModelError
 
 QUANTIZE_IT = "take the unquantized model, and quantization: {weights: fp8, calibration: …} in the recipe"
+SERVE_IT = f"{QUANTIZE_IT}; or a backend that reads it as it is, as engine.backend: vllm does"
 _FORMATS = ("float-quantized", "naive-quantized")
 
 
@@ -31,15 +32,47 @@ class Scheme:
 
 def read_scheme(file: Path, content: Mapping[str, Any]) -> Scheme:
     """The scheme that `content` of `file` describes; raises ModelError for any that is not static FP8."""
-    method = str(content.get("quant_method", "modelopt" if "quantization" in content else None))
-    read = _READERS.get(method.lower())
-    if read is None:
-        known = ", ".join(_READERS)
-        raise _refusal(file, f"quant_method is {method}; trtspec converts FP8 of {known}")
+    method = _method(content)
+    read = _READERS.get(method)
     try:
-        return Scheme(method.lower(), read(file, content))
+        if read is None:
+            known = ", ".join(_READERS)
+            raise _refusal(file, f"quant_method is {method}; trtspec converts FP8 of {known}")
+        return Scheme(method, read(file, content))
+    except ModelError as error:
+        raise ModelError(file, f"is quantized to {name_of(content)}: {error.problem}", SERVE_IT) from None
     except (AttributeError, KeyError, TypeError) as error:
         raise ModelError(file, f"the quantization in it cannot be read: {error}") from error
+
+
+def name_of(content: Mapping[str, Any]) -> str:
+    """What the field calls the scheme that a config describes, as far as that says it."""
+    method, settings = _method(content), content.get("quantization", content)
+    if method == "modelopt" and isinstance(settings, dict):
+        return str(settings.get("quant_algo")).upper()
+    if method == "compressed-tensors":
+        return _name_of_groups(content)
+    if method == "fp8" and content.get("weight_block_size"):
+        return f"FP8 in blocks of {'x'.join(map(str, content['weight_block_size']))}"
+    if method in ("gptq", "awq"):
+        group = content.get("group_size")
+        in_groups = f" in groups of {group}" if type(group) is int and group > 0 else ""
+        return f"{method.upper()}, INT{content.get('bits')}{in_groups}"
+    return "an unknown scheme" if method == "none" else method.upper()
+
+
+def _name_of_groups(content: Mapping[str, Any]) -> str:
+    form, groups = str(content.get("format")), content.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+    weights = first.get("weights") if isinstance(first, dict) else None
+    if form.startswith("nvfp4") or not isinstance(weights, dict):
+        return "NVFP4" if form.startswith("nvfp4") else f"compressed-tensors ({form})"
+    kind = "FP" if weights.get("type") == "float" else "INT"
+    return f"{kind}{weights.get('num_bits', 8)} by {weights.get('strategy') or 'tensor'}"
+
+
+def _method(content: Mapping[str, Any]) -> str:
+    return str(content.get("quant_method", "modelopt" if "quantization" in content else None)).lower()
 
 
 def _modelopt(file: Path, content: Mapping[str, Any]) -> bool:

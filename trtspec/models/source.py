@@ -29,7 +29,8 @@ class Source(Sizes):
     (`bfloat16`, `float16`, `float32`). `end_ids` are the tokens that end a text: the generation config's, or
     else the model config's. `rotary_scaling` is `rope_scaling`, None for the default type, and
     `partial_rotary_factor` the share of each head that rotary positions turn. `scheme` is None for a model
-    that is not quantized. `tensors` are by Hugging Face's names.
+    that is not quantized, or in a way that no engine is built of: `foreign` then says which, and why.
+    `tensors` are by Hugging Face's names.
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class Source(Sizes):
     pad_id: int | None
     end_ids: tuple[int, ...]
     scheme: Scheme | None
+    foreign: ModelError | None
     tensors: Mapping[str, Tensor]
 
     @property
@@ -79,10 +81,10 @@ def read_source(folder: Path) -> Source:
     """Reads configs and headers, a few hundred kilobytes for any model; raises ModelError or TensorError."""
     if not folder.is_dir():
         raise ModelError(folder, "is not a folder", "give the model's folder or its Hugging Face Hub id")
-    config = read_hf_config(folder / "config.json")
+    config = read_hf_config(folder / "config.json").of_text
     generation = folder / "generation_config.json"
     ends = read_hf_config(generation) if generation.is_file() else config
-    scheme = _scheme(config)
+    scheme, foreign = _scheme(config)
     architectures = config.get("architectures", list)
     if len(architectures) != 1 or not isinstance(architectures[0], str):
         raise ModelError(config.file, f"architectures must name one class, not {architectures}")
@@ -121,6 +123,7 @@ def read_source(folder: Path) -> Source:
         pad_id=config.token("pad_token_id"),
         end_ids=ends.ids("eos_token_id") or config.ids("eos_token_id"),
         scheme=scheme,
+        foreign=foreign,
         tensors=MappingProxyType(tensors),
     )
 
@@ -136,13 +139,19 @@ def _dtype(config: HfConfig, tensors: Mapping[str, Tensor]) -> str:
     return str(named)
 
 
-def _scheme(config: HfConfig) -> Scheme | None:
-    """The scheme in `config.json`, or in `hf_quant_config.json`, which ModelOpt once wrote alone."""
+def _scheme(config: HfConfig) -> tuple[Scheme | None, ModelError | None]:
+    """The scheme in `config.json`, or in `hf_quant_config.json`, which ModelOpt once wrote alone.
+
+    Behind it is what is wrong with one that is not converted.
+    """
     written = config.get("quantization_config", dict, None) or config.get("compression_config", dict, None)
-    if written:
-        return read_scheme(config.file, written)
     beside = config.file.with_name("hf_quant_config.json")
-    return read_scheme(beside, read_json(beside)) if beside.is_file() else None
+    try:
+        if written:
+            return read_scheme(config.file, written), None
+        return (read_scheme(beside, read_json(beside)), None) if beside.is_file() else (None, None)
+    except ModelError as error:
+        return None, error
 
 
 def _experts(config: HfConfig) -> Experts | None:

@@ -9,6 +9,7 @@ from trtspec.models.source import Source
 from trtspec.plan.facts import Facts
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import Advance
+from trtspec.recipe.support import ENGINES
 from trtspec.roles import Role
 from trtspec.run.step import Step
 from trtspec.steps.reads import digest_of_files, is_config
@@ -18,7 +19,7 @@ KIND = "check pair"
 
 def step(resolved: Resolved, facts: Facts) -> Step:
     target, draft, longest = facts.target, facts.models[Role.DRAFT], resolved.target.options.max_seq_len
-    translates = resolved.translates
+    translates, for_engines = resolved.translates, resolved.backend in ENGINES
     version, recipe = facts.host.versions.get("trtspec"), resolved.loaded.path
     return Step(
         kind=KIND,
@@ -29,20 +30,20 @@ def step(resolved: Resolved, facts: Facts) -> Step:
         digest=digest_of_files(
             is_config, target, draft, version=version, max_seq_len=longest, translates=translates
         ),
-        action=partial(run, recipe, target.source, draft.source, longest, translates),
+        action=partial(run, recipe, (target.source, draft.source), longest, translates, for_engines),
     )
 
 
 def run(
     recipe: Path,
-    target: Source,
-    draft: Source,
+    models: tuple[Source, Source],
     max_seq_len: int,
     translates: bool,
+    for_engines: bool,
     _: Path,
     advance: Advance,
 ) -> None:
     from trtspec.models.pair import compare, read_member, refuse
 
-    sides = read_member(target.folder), read_member(draft.folder)
-    refuse(str(recipe), compare(*sides, max_seq_len, translates=translates))
+    target, draft = (read_member(source.folder, for_engines=for_engines) for source in models)
+    refuse(str(recipe), compare(target, draft, max_seq_len, translates=translates))

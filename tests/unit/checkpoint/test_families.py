@@ -296,7 +296,7 @@ UNSCALED = ("gemma2", "gemma3_text", "phi3")
 ROPES = [
     {"rope_theta": 5e5, "rope_scaling": LLAMA3},
     {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-    {"rope_theta": 1e4, "rope_scaling": YARN, "head_dim": 32},
+    {"rope_theta": 1e4, "rope_scaling": YARN},
     {"rope_theta": 1e3, "rope_scaling": {**YARN, "beta_fast": 8, "beta_slow": 2, "factor": 16.0}},
 ]
 

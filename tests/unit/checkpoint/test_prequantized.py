@@ -17,6 +17,8 @@ from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.prequantized import read_prequantized
 from trtspec.errors import ModelError, TensorError
+from trtspec.inspection.folder import inspect
+from trtspec.models.families import family_of
 from trtspec.models.scheme import Scheme, read_scheme
 from trtspec.models.source import read_source
 
@@ -248,7 +250,7 @@ INPUTS = ("config_groups", "group_0", "input_activations")
         ({"quant_method": "gptq"}, "quant_method is gptq; trtspec converts FP8 of modelopt, compressed-te"),
         ({"quant_method": "fbgemm_fp8"}, "quant_method is fbgemm_fp8"),
         ({"quant_method": "awq"}, "quant_method is awq"),
-        ({"bits": 4}, "quant_method is None"),
+        ({"bits": 4}, "is quantized to an unknown scheme"),
         (change(NVIDIA, "quantization", "quant_algo", value="NVFP4"), "quant_algo is NVFP4, not FP8"),
         (
             change(NVIDIA, "quantization", "quant_algo", value="FP8_PER_CHANNEL_PER_TOKEN"),
@@ -281,3 +283,43 @@ def test_schemes_that_tensorrt_llm_does_not_have(tmp_path: Path, config: dict[st
     with pytest.raises(ModelError, match=said) as caught:
         read_scheme(tmp_path / "config.json", config)
     assert caught.value.subject == str(tmp_path / "config.json")
+
+
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True}
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (change(NVIDIA, "quantization", "quant_algo", value="NVFP4"), "NVFP4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4"),
+        ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "NVFP4"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "pack-quantized",
+                "config_groups": {"0": {"weights": INT4}},
+            },
+            "INT4 by group",
+        ),
+        (change(COMPRESSED_TENSORS, *WEIGHTS, "strategy", value="channel"), "FP8 by channel"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "FP8 in blocks of 128x128"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "GPTQ, INT4 in groups of 128"),
+        ({"quant_method": "awq", "bits": 4, "group_size": -1}, "AWQ, INT4"),
+        ({"quant_method": "bitsandbytes"}, "BITSANDBYTES"),
+    ],
+)
+def test_what_no_engine_is_built_of_is_named_and_can_be_read(
+    llama_folder: Callable[..., Path], config: dict[str, Any], name: str
+) -> None:
+    """As published by ModelOpt, llm-compressor, DeepSeek, AutoGPTQ and AutoAWQ."""
+    folder = llama_folder()
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | {"quantization_config": config}))
+    source = read_source(folder)
+    assert source.scheme is None
+    with pytest.raises(ModelError, match=f"is quantized to {name}: ") as caught:
+        family_of(source)
+    assert "engine.backend: vllm" in str(caught.value.repair)
+    report = inspect(str(folder))
+    assert (report.facts["quant_algo"], report.facts["convertible"]) == (name, False)

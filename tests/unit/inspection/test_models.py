@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Llama4Config, Llama4ForConditionalGeneration
 
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
 from tests.unit.inspection.reports import Save, edit, only, said
+from trtspec.errors import ModelError
 from trtspec.findings import note
 from trtspec.inspection.folder import inspect
 from trtspec.inspection.report import StoredTensors
+from trtspec.models.families import family_of
+from trtspec.models.sizes import Experts
+from trtspec.models.source import read_source
 
 
 def test_the_facts_of_a_model_are_those_of_transformers(llama_folder: Save) -> None:
@@ -65,6 +70,33 @@ def test_a_model_that_trtspec_does_not_convert_is_shown(
     assert problem in said(report, wrong=False)[0]
     assert not said(report, wrong=True)
     assert report.facts["num_hidden_layers"] == 2
+
+
+def test_a_llama_4_is_shown_and_compared_and_no_engine_is_built_of_it(tmp_path: Path) -> None:
+    """As transformers writes one, whose config has that of its text within."""
+    text = {
+        "vocab_size": 264, "hidden_size": 32, "intermediate_size": 48, "intermediate_size_mlp": 64,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "num_local_experts": 4, "num_experts_per_tok": 1, "pad_token_id": 0,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "image_size": 28, "patch_size": 14, "vision_output_dim": 16, "projector_input_dim": 16,
+        "projector_output_dim": 16,
+    }  # fmt: skip
+    model = Llama4ForConditionalGeneration(Llama4Config(text_config=text, vision_config=vision))
+    model.save_pretrained(tmp_path)
+    source = read_source(tmp_path)
+    assert source.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert (source.model_type, source.num_hidden_layers, source.vocab_size) == ("llama4", 4, 264)
+    assert source.experts == Experts(4, 1, 48)
+    with pytest.raises(ModelError, match=r"no engine is built of Llama 4: TensorRT-LLM has it") as caught:
+        family_of(source)
+    assert "engine.backend: vllm or sglang" in str(caught.value.repair)
+    report = inspect(str(tmp_path))
+    assert not report.facts["convertible"]
+    assert (report.facts["num_hidden_layers"], report.facts["hidden_size"]) == (4, 32)
+    assert "no engine is built of Llama 4" in said(report, wrong=False)[0]
 
 
 def test_what_is_odd_about_a_model(llama_folder: Save) -> None:

@@ -114,7 +114,6 @@ def test_dtype_without_one_in_the_config_is_that_of_the_weights(llama_folder: Ca
             "rope_scaling and rope_parameters do not say the same",
         ),
         ({"torch_dtype": "int8", "dtype": None}, "dtype 'int8' is not one of bfloat16, float16, float32"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quant_method is gptq; trtspec converts FP8 of"),
     ],
 )
 def test_a_config_that_lies(llama_folder: Callable[..., Path], values: dict[str, Any], said: str) -> None:

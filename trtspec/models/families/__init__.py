@@ -32,8 +32,24 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+# Why no engine is built of architectures that users ask for (TensorRT-LLM's `models/__init__.py` and
+# `models/gemma/config.py`). Other servers load them by themselves.
+_SERVED = "serve it with a backend that loads it by itself, as engine.backend: vllm or sglang"
+REFUSED = {
+    "Llama4ForConditionalGeneration": "no engine is built of Llama 4: TensorRT-LLM has it in its PyTorch"
+    " backend alone",
+    "Gemma3ForConditionalGeneration": "no engine is built of a Gemma 3 that sees pictures: TensorRT-LLM's"
+    " engines have its text models alone",
+}
+REFUSED["Llama4ForCausalLM"] = REFUSED["Llama4ForConditionalGeneration"]
+
+
 def family_of(source: Source) -> Family:
     """The family of a model; raises ModelError for a model that trtspec does not convert."""
+    if reason := REFUSED.get(source.architecture):
+        raise ModelError(source.config.file, reason, _SERVED)
+    if source.foreign is not None:
+        raise source.foreign
     family = FAMILIES.get(source.architecture)
     if family is None:
         known = ", ".join(FAMILIES)
