@@ -46,8 +46,8 @@ GEMMA: dict[str, Any] = {
 OWN: dict[str, dict[str, Any]] = {
     "gemma2": GEMMA | {"attn_logit_softcapping": 3.0},
     "gemma3_text": GEMMA | {"rope_theta": 1e6, "rope_local_base_freq": 1e3},
-    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
-    "qwen2_moe": {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
                   "shared_expert_intermediate_size": 96},
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
                   "norm_topk_prob": True},
@@ -83,11 +83,21 @@ def tiny_model(
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):
             torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)
-    # Loading a file leaves frequencies in float32.
+    return in_dtype(model.eval(), dtype)
+
+
+def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """The model in a dtype, but for what is in no file and stays in float32 when one is loaded.
+
+    That is rotary frequencies and the scale of Gemma 3's embedding.
+    """
     rotary = {name: copy.deepcopy(part) for name, part in model.model.named_children() if "rotary" in name}
-    model.to(dtype).eval()  # type: ignore[arg-type]
+    scale = getattr(model.model.embed_tokens, "embed_scale", None)
+    model.to(dtype)  # type: ignore[arg-type]
     for name, part in rotary.items():
         setattr(model.model, name, part)
+    if scale is not None:
+        model.model.embed_tokens.embed_scale = scale
     return model
 
 

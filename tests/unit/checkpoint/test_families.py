@@ -93,13 +93,13 @@ CONFIGS = {
     "gemma3_text": GEMMA | {"rotary_base": 1e6, "rope_local_base_freq": 1000.0},
     "llama": LLAMA,
     "mistral": LLAMA | {"sliding_window": 4096},
-    "mixtral": LLAMA | MIXTRAL | {"moe": {"num_experts": 4, "top_k": 2, "normalization_mode": 1}},
+    "mixtral": LLAMA | MIXTRAL | {"moe": {"num_experts": 8, "top_k": 2, "normalization_mode": 1}},
     "phi3": PHI3,
     "qwen2": QWEN | {"qwen_type": "qwen2", "attn_bias": True},
     "qwen2_moe": QWEN
     | {"qwen_type": "qwen2_moe", "attn_bias": True, "hidden_act": "swiglu", "moe_intermediate_size": 64}
     | {"moe_shared_expert_intermediate_size": 96}
-    | {"moe": {"num_experts": 6, "top_k": 3, "normalization_mode": 0}},
+    | {"moe": {"num_experts": 8, "top_k": 3, "normalization_mode": 0}},
     "qwen3": QWEN | {"qwen_type": "qwen3", "attn_bias": False},
     "qwen3_moe": QWEN
     | {"qwen_type": "qwen3_moe", "attn_bias": False, "hidden_act": "swiglu", "moe_intermediate_size": 64}
@@ -164,7 +164,7 @@ def test_a_window_that_is_not_named_is_transformers_default(
         ("llama", {"architectures": ["GraniteForCausalLM"]}, "GraniteForCausalLM is not supported; known: "),
         ("llama", {"num_local_experts": 4, "num_experts_per_tok": 2}, "has experts, unlike LlamaForCausalLM"),
         ("mixtral", {"num_local_experts": None}, "has no experts, unlike MixtralForCausalLM"),
-        ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok is 5, of 4 experts"),
+        ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9, of 8 experts"),
         ("qwen3_moe", {"decoder_sparse_step": 2}, r"some layers have no experts \(decoder_sparse_step 2"),
         ("qwen2_moe", {"mlp_only_layers": [0]}, r"some layers have no experts .* mlp_only_layers \[0\]"),
         ("qwen2_moe", {"qkv_bias": False}, "qkv_bias is false"),

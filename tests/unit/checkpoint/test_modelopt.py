@@ -190,7 +190,7 @@ DIFFERENCES: dict[str, Differences] = {
         "qwen_type": ("qwen2_moe", ABSENT, "its gap: without the key TensorRT-LLM builds the first Qwen"),
         "attn_bias": (True, ABSENT, "its gap: said aloud, since it differs between Qwens"),
         "moe": (
-            {"num_experts": 6, "top_k": 3, "normalization_mode": 0},
+            {"num_experts": 8, "top_k": 3, "normalization_mode": 0},
             ABSENT,
             "its gap: without the key there are no experts",
         ),

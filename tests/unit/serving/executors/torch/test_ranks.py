@@ -22,9 +22,11 @@ from trtspec.serving.executors.torch.weights import read_tensors
 CPU = torch.device("cpu")
 SIZES: dict[str, dict[str, Any]] = {
     "two ranks": {},
-    "heads of keys copied": {"num_attention_heads": 8, "head_dim": 8, "num_key_value_heads": 2},
+    "heads of keys copied": {
+        "num_attention_heads": 8, "head_dim": 8, "num_key_value_heads": 2, "hidden_size": 64,
+    },
     "vocabulary padded": {"vocab_size": 95},
-}
+}  # fmt: skip
 
 
 @pytest.fixture
