@@ -27,6 +27,9 @@ def choose_fp8_weights(choose: Chooser, role: str, source: Source) -> bool:
     Raises RecipeError for a model that is FP8, and of which the recipe does not say so.
     """
     weights = choose(f"{role}.quantization.weights", "none", "as the model is")
+    if source.foreign and weights == "fp8":
+        problem = f"the model {source.foreign.problem.partition(':')[0]} already"
+        raise choose.error(f"{role}.quantization.weights", problem, "remove this line")
     if source.scheme and weights != "fp8":
         raise choose.error(f"{role}.quantization.weights", "the model is FP8 already", "write weights: fp8")
     return bool(weights == "fp8")

@@ -94,6 +94,23 @@ def test_an_architecture_that_trtspec_does_not_convert_is_refused(resolved: Reso
         resolved(architecture="GraniteForCausalLM")
 
 
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_what_no_engine_is_built_of_is_planned_for_other_servers(resolved: Resolve, backend: str) -> None:
+    """A Llama 4, and a model in NVFP4."""
+    make = partial(resolved, architecture="Llama4ForConditionalGeneration")
+    assert make(f"engine: {{backend: {backend}}}").backend == backend
+    for engines in ("tensorrt_llm", "torch"):
+        with pytest.raises(ModelError, match="no engine is built of Llama 4"):
+            make(f"engine: {{backend: {engines}}}")
+    nvfp4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
+    assert resolved(f"engine: {{backend: {backend}}}", config=nvfp4).backend == backend
+    with pytest.raises(ModelError, match="is quantized to NVFP4: "):
+        resolved("engine: {backend: tensorrt_llm}", config=nvfp4)
+    target = "target: {model: ./t, quantization: {weights: fp8}}"
+    with pytest.raises(RecipeError, match=r"weights: the model is quantized to NVFP4 already"):
+        resolved(f"engine: {{backend: {backend}}}", target, config=nvfp4)
+
+
 def test_texts_of_a_gemma_stay_within_its_window_on_engines(resolved: Resolve) -> None:
     gemma = {
         "hidden_activation": "gelu_pytorch_tanh", "head_dim": 8, "query_pre_attn_scalar": 8,
