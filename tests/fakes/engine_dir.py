@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import (
@@ -43,6 +44,8 @@ GEMMA: dict[str, Any] = {
     "sliding_window": 24,
     "attn_implementation": "eager",  # The others do not squash scores.
 }  # fmt: skip
+# Of these the sweep tries every case, and the suite those that differ most.
+SWEPT = ("gemma2", "gemma3_text", "mixtral", "qwen2_moe", "qwen3_moe")
 OWN: dict[str, dict[str, Any]] = {
     "gemma2": GEMMA | {"attn_logit_softcapping": 3.0},
     "gemma3_text": GEMMA | {"rope_theta": 1e6, "rope_local_base_freq": 1e3},
@@ -52,6 +55,12 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
                   "norm_topk_prob": True},
 }  # fmt: skip
+
+
+def case(family: str, *values: Any, often: bool) -> Any:
+    """A case of a parametrized test, which only the sweep tries unless it is to be tried `often`."""
+    marks = () if often or family not in SWEPT else (pytest.mark.sweep,)
+    return pytest.param(family, *values, marks=marks)
 
 
 def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> LlamaForCausalLM:

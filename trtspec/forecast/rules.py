@@ -60,6 +60,7 @@ class Expected:
 class Facts:
     """What a plan knows of its pair. `draft_*` are None where there is no draft model.
 
+    Parameters are those that compute a token, which of a mixture of experts are not all.
     `requests` of full length fit into the KV caches, of `max_batch_size` that may come at once. `problem` is
     why the engines do not fit. `length` is K, or the longest that a policy may choose. `rollout` says where
     the roll-out of the build stands, None before it began.

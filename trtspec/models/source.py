@@ -58,6 +58,14 @@ class Source(Sizes):
         return sum(tensor.elements for tensor in self.tensors.values())
 
     @property
+    def active_parameters(self) -> int:
+        """How many of them compute one token: all, but for experts that the router does not choose."""
+        if self.experts is None:
+            return self.parameters
+        routed = sum(tensor.elements for name, tensor in self.tensors.items() if ".experts." in name)
+        return self.parameters - routed * (self.experts.count - self.experts.chosen) // self.experts.count
+
+    @property
     def max_position(self) -> int:
         """The longest text that the model was made for, in tokens; a factor counts as in TensorRT-LLM."""
         scaling = self.rotary_scaling or {}

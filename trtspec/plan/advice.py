@@ -7,8 +7,9 @@ from trtspec.forecast.outlook import best, break_even
 from trtspec.forecast.rules import Advice, Expected, Facts, Measured, advise
 from trtspec.plan.embedded import Embedded
 from trtspec.plan.memory import Budget
-from trtspec.plan.resolved import Resolved
+from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.plan.speed import Speed
+from trtspec.recipe.support import ENGINES
 from trtspec.roles import Role
 
 _USUAL = (0.6, 0.8)
@@ -33,9 +34,9 @@ def advice(
     rooms = [memory.requests for memory in memories]
     problems = [memory.problem for memory in memories if memory.problem]
     facts = Facts(
-        target_parameters=target.model.source.parameters,
-        draft_parameters=draft.model.source.parameters if draft else None,
-        draft_bytes=checkpoint_size(draft.model.source, draft.checkpoint) if draft else None,
+        target_parameters=target.model.source.active_parameters,
+        draft_parameters=draft.model.source.active_parameters if draft else None,
+        draft_bytes=_bytes(draft) if draft else None,
         length=resolved.num_draft_tokens or target.options.max_draft_len,
         max_batch_size=target.options.max_batch_size,
         requests=min(rooms, default=0),
@@ -57,3 +58,11 @@ def _expected(speed: Speed) -> Expected:
         first.tokens_per_second,
         first.plain.bottleneck,
     )
+
+
+def _bytes(engine: EnginePlan) -> int:
+    """Returns the bytes of the weights: of a checkpoint, or as another server loads them."""
+    source = engine.model.source
+    if engine.backend in ENGINES:
+        return checkpoint_size(source, engine.checkpoint)
+    return sum(tensor.end - tensor.start for tensor in source.tensors.values())

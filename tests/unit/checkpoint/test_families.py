@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.fakes.engine_dir import tiny_model
+from tests.fakes.engine_dir import case, tiny_model
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
@@ -301,9 +301,19 @@ ROPES = [
 ]
 
 
-@pytest.mark.parametrize("ranks", [(1, 1), (2, 1), (2, 2)], ids=["one rank", "two ranks", "four ranks"])
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("family", CONFIGS)
+RANKS = ((1, 1), (2, 1), (2, 2))
+OFTEN = (("as it is", (2, 2)), ("tied, in shards", (1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("family", "path", "ranks"),
+    [
+        case(family, path, ranks, often=(path, ranks) in OFTEN)
+        for family in CONFIGS
+        for path in PATHS
+        for ranks in RANKS
+    ],
+)
 def test_from_files_to_logits(
     saved: Callable[..., Path], family: str, path: str, ranks: tuple[int, int]
 ) -> None:
@@ -320,8 +330,15 @@ def test_from_files_to_logits(
             check_logits(folder, *ranks)
 
 
-@pytest.mark.parametrize("rope", ROPES, ids=["llama3", "linear", "yarn", "yarn that is edited"])
-@pytest.mark.parametrize("family", [family for family in CONFIGS if family not in UNSCALED])
+@pytest.mark.parametrize(
+    ("family", "rope"),
+    [
+        case(family, rope, often=family == "qwen3_moe" and number == 2)
+        for family in CONFIGS
+        if family not in UNSCALED
+        for number, rope in enumerate(ROPES)
+    ],
+)
 def test_rope_scaling(saved: Callable[..., Path], family: str, rope: dict[str, Any]) -> None:
     check_logits(saved(family, **rope), 1, 1)
 

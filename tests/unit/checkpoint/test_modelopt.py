@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tests.fakes.engine_dir import case as case_of
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.modelopt import export
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
@@ -29,13 +30,14 @@ from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import read_source
 
 NAMES = [family.name for family in FAMILIES.values()]
-RANKS = [
-    (family.name, tp, pp)
+KINDS = {"bf16": (False, False), "fp8": (True, False), "fp8_kv": (True, True)}
+CASES = [
+    case_of(family.name, kind, tp, pp, often=(kind, pp) in (("fp8_kv", 2), ("bf16", 1)))
     for family in FAMILIES.values()
+    for kind in KINDS
     for tp in ((1, 2) if family.tensors else (1,))
     for pp in ((1, 2) if family.pipelines else (1,))
 ]
-KINDS = {"bf16": (False, False), "fp8": (True, False), "fp8_kv": (True, True)}
 # Every size divides by two ranks as FP8 demands; the vocabulary does not, and is filled up.
 SIZES: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -230,8 +232,7 @@ def differences(family: str, tp: int, pp: int) -> dict[str, tuple[Any, Any]]:
     return listed
 
 
-@pytest.mark.parametrize(("family", "tp", "pp"), RANKS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("family", "kind", "tp", "pp"), CASES)
 def test_a_checkpoint_is_the_exporters_own(
     case: Callable[[str, str], Case], tmp_path: Path, family: str, kind: str, tp: int, pp: int
 ) -> None:

@@ -14,7 +14,7 @@ from modelopt.torch.export import export_hf_checkpoint
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from tests.fakes.engine_dir import tiny_model
+from tests.fakes.engine_dir import case, tiny_model
 from tests.fakes.modelopt import export
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -63,8 +63,10 @@ def exported(tmp_path: Path) -> Callable[..., Exported]:
     return make
 
 
-@pytest.mark.parametrize("kv_cache", [False, True], ids=["bf16_cache", "fp8_cache"])
-@pytest.mark.parametrize("family", NAMES)
+@pytest.mark.parametrize(
+    ("family", "kv_cache"),
+    [case(name, kv_cache, often=kv_cache) for name in NAMES for kv_cache in (False, True)],
+)
 def test_a_conversion_is_what_the_exporter_makes_of_the_same_model(
     exported: Callable[..., Exported], tmp_path: Path, family: str, kv_cache: bool
 ) -> None:

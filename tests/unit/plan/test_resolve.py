@@ -15,6 +15,7 @@ from trtspec.errors import ModelError, RecipeError
 from trtspec.machine.host import Host
 from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
+from trtspec.plan.advice import advice
 from trtspec.plan.choices import Choice
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.resolve import resolve
@@ -98,7 +99,9 @@ def test_an_architecture_that_trtspec_does_not_convert_is_refused(resolved: Reso
 def test_what_no_engine_is_built_of_is_planned_for_other_servers(resolved: Resolve, backend: str) -> None:
     """A Llama 4, and a model in NVFP4."""
     make = partial(resolved, architecture="Llama4ForConditionalGeneration")
-    assert make(f"engine: {{backend: {backend}}}").backend == backend
+    planned = make(f"engine: {{backend: {backend}}}")
+    assert planned.backend == backend
+    assert advice(planned, None, None, None, None, None).rules
     for engines in ("tensorrt_llm", "torch"):
         with pytest.raises(ModelError, match="no engine is built of Llama 4"):
             make(f"engine: {{backend: {engines}}}")

@@ -16,7 +16,15 @@ from modelopt.torch.quantization.tensor_quant import scaled_e4m3_impl
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from tests.fakes.engine_dir import GEMMAS, MODELS, in_dtype, pretrained_config, tiny_model, write_directory
+from tests.fakes.engine_dir import (
+    GEMMAS,
+    MODELS,
+    case,
+    in_dtype,
+    pretrained_config,
+    tiny_model,
+    write_directory,
+)
 from tests.fakes.modelopt import export
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.cache import Cache
@@ -222,9 +230,15 @@ def test_the_products_are_modelopts_to_the_last_bit(
         assert torch.equal(ours(ids).logits, theirs(ids).logits)
 
 
-@pytest.mark.parametrize("kv_cache", [False, True], ids=["weights", "weights and KV cache"])
-@pytest.mark.parametrize("family", MODELS)
-@pytest.mark.parametrize("step", [1, 7, 60])
+@pytest.mark.parametrize(
+    ("family", "kv_cache", "step"),
+    [
+        case(family, kv_cache, step, often=kv_cache and step == 7)
+        for family in MODELS
+        for kv_cache in (False, True)
+        for step in (1, 7, 60)
+    ],
+)
 def test_the_whole_model(quantized: Callable[..., Quantized], family: str, kv_cache: bool, step: int) -> None:
     """In float32, where the order of sums hardly ever sends a number to its neighbour in float8.
 

@@ -12,7 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.fakes.engine_dir import MODELS, checkpoint_tensors, pretrained_config, tiny_model, write_directory
+from tests.fakes.engine_dir import (
+    MODELS,
+    case,
+    checkpoint_tensors,
+    pretrained_config,
+    tiny_model,
+    write_directory,
+)
 from tests.fakes.modelopt import export
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.engine import read_config
@@ -48,12 +55,16 @@ def exported(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+CASES = [(sizes, *ranks) for sizes in SIZES for ranks in ((1, 2), (2, 1), (2, 2))] + [
+    ("heads of keys copied", 4, 1),
+    ("heads of keys copied", 8, 2),
+]
+
+
 @pytest.mark.parametrize(
-    ("sizes", "tensor", "pipeline"),
-    [(sizes, *ranks) for sizes in SIZES for ranks in ((1, 2), (2, 1), (2, 2))]
-    + [("heads of keys copied", 4, 1), ("heads of keys copied", 8, 2)],
+    ("family", "sizes", "tensor", "pipeline"),
+    [case(family, *rest, often=rest == ("two ranks", 2, 2)) for family in MODELS for rest in CASES],
 )
-@pytest.mark.parametrize("family", MODELS)
 def test_the_shares_make_the_model(
     exported: Callable[..., Path], family: str, tensor: int, pipeline: int, sizes: str
 ) -> None:
