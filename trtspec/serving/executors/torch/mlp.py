@@ -1,5 +1,4 @@
-"""The second half of a decoder layer: a gated MLP, or a mixture of them (Jiang et al. 2024,
-arXiv 2401.04088)."""
+"""The second half of a decoder layer: a gated MLP, or a mixture of them (Mixtral, arXiv 2401.04088)."""
 
 from __future__ import annotations
 

@@ -146,6 +146,10 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
+def _norm(weight: Tensor, epsilon: float) -> Callable[[Tensor], Tensor]:
+    return partial(F.rms_norm, normalized_shape=weight.shape, weight=weight, eps=epsilon)
+
+
 class Layer:
     """One decoder layer; without an `input_layernorm` its attention reads what comes as it is."""
 
@@ -168,17 +172,10 @@ class Layer:
         self._after_attention: Callable[[Tensor], Tensor] = _same
         self._after_mlp: Callable[[Tensor], Tensor] = _same
         if config.sandwich:
-            norms = (f"{layer}.{name}.weight" for name in ("post_layernorm", "post_feedforward_layernorm"))
-            after = [
-                partial(
-                    F.rms_norm,
-                    normalized_shape=(config.hidden_size,),
-                    weight=tensors[name],
-                    eps=self._epsilon,
-                )
-                for name in norms
-            ]
-            self._after_attention, self._after_mlp = after
+            self._after_attention, self._after_mlp = (
+                _norm(tensors[f"{layer}.{name}.weight"], self._epsilon)
+                for name in ("post_layernorm", "post_feedforward_layernorm")
+            )
         self._head_norms: Tensor | None = None
         if config.qk_norm:
             q, k = (pair_up(tensors[f"{layer}.attention.{part}_layernorm.weight"], 1) for part in "qk")
