@@ -90,16 +90,25 @@ def test_what_other_conversions_write_beside_is_harmless(checkpoint: Callable[..
     assert not [line for line in said(inspect(str(file.parent)), wrong=False) if "rank0" in line]
 
 
-def test_a_phi3_that_is_ours_has_nothing_odd(tmp_path: Path) -> None:
-    tiny_model("phi3", dtype=torch.bfloat16).save_pretrained(tmp_path / "model")
+@pytest.mark.parametrize(
+    ("family", "ranks", "key"),
+    [
+        ("phi3", 2, "rotary_pct"),
+        ("mixtral", 2, "hidden_act"),
+        ("qwen2_moe", 2, "qwen_type"),
+        ("gemma3_text", 1, "hidden_act"),
+    ],
+)
+def test_one_that_is_ours_has_nothing_odd(tmp_path: Path, family: str, ranks: int, key: str) -> None:
+    tiny_model(family, dtype=torch.bfloat16).save_pretrained(tmp_path / "model")
     source = read_source(tmp_path / "model")
-    convert(source, ConvertOptions("bfloat16", Mapping(2)), tmp_path / "checkpoint")
+    convert(source, ConvertOptions("bfloat16", Mapping(ranks)), tmp_path / "checkpoint")
     report = inspect(str(tmp_path / "checkpoint"))
     assert not report.findings
     assert report.facts["parameters"] == source.parameters
-    edit(tmp_path / "checkpoint", rotary_pct=None)
+    edit(tmp_path / "checkpoint", **{key: None})
     found = only(inspect(str(tmp_path / "checkpoint")))
-    assert (found.severity, found.subject) == (Severity.ERROR, "rotary_pct")
+    assert (found.severity, found.subject) == (Severity.ERROR, key)
 
 
 @pytest.mark.parametrize(
