@@ -106,7 +106,8 @@ def test_one_that_is_ours_has_nothing_odd(tmp_path: Path, family: str, ranks: in
     report = inspect(str(tmp_path / "checkpoint"))
     assert not report.findings
     assert report.facts["parameters"] == source.parameters
-    edit(tmp_path / "checkpoint", **{key: None})
+    missing: dict[str, Any] = {key: None}
+    edit(tmp_path / "checkpoint", **missing)
     found = only(inspect(str(tmp_path / "checkpoint")))
     assert (found.severity, found.subject) == (Severity.ERROR, key)
 
