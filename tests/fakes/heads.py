@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 _DATA = Path(__file__).parents[1] / "data" / "heads"
+_HIDDEN_SIZE = 16
 _DTYPES = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
 
 
@@ -43,4 +44,37 @@ def write_head(folder: Path, name: str, **config: Any) -> Path:
     values = found["config"] | config
     values = {key: value for key, value in values.items() if value is not None}
     (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def write_head_for(target: Path, folder: Path, name: str) -> Path:
+    """Writes a random head of the target's sizes, which knows every second one of its tokens."""
+    write_head(folder, name)
+    theirs = json.loads((target / "config.json").read_text())
+    factor = theirs["hidden_size"] // _HIDDEN_SIZE
+    sizes = {24: theirs["vocab_size"], 12: theirs["vocab_size"] // 2}
+    (weights,) = folder.glob("*.safetensors")
+    generator = torch.Generator().manual_seed(1)
+    tensors = {
+        name: torch.randn([sizes.get(size, size * factor) for size in tensor.shape], generator=generator).mul(
+            0.3
+        )
+        for name, tensor in load_file(weights).items()
+    }
+    if "d2t" in tensors:
+        tensors["d2t"] = torch.arange(sizes[12])
+        tensors["t2d"] = torch.arange(sizes[24]) % 2 == 0
+    save_file(tensors, weights)
+
+    def fitted(key: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {inner: fitted(inner, each) for inner, each in value.items()}
+        if key in ("vocab_size", "draft_vocab_size"):
+            return sizes[value]
+        if key == "max_position_embeddings":
+            return theirs[key]
+        return value * factor if key in ("hidden_size", "intermediate_size", "head_dim") else value
+
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(fitted("", config)))
     return folder

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import trtspec.repository
@@ -13,13 +14,15 @@ from trtspec.digest import digest_of
 from trtspec.machine.host import Host
 from trtspec.models.headers_only import digests_of_weights, fetch_headers
 from trtspec.models.heads.head import HEADS
-from trtspec.models.heads.reading import read_head
+from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.hub import fetch
-from trtspec.models.source import read_source
-from trtspec.plan.facts import TOKENIZER_FILES, DatasetFacts, Facts, HeadFacts, ModelFacts
+from trtspec.models.layers import draft_of
+from trtspec.models.source import Source, read_source
+from trtspec.plan.facts import TOKENIZER_FILES, DatasetFacts, Facts, HeadFacts, ModelFacts, SearchFacts
 from trtspec.progress import Progress
+from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import Model
+from trtspec.recipe.schema import Draft, Model
 from trtspec.roles import Role
 from trtspec.run.digests import FileDigests
 
@@ -41,19 +44,12 @@ def gather(
         for role, model in loaded.recipe.models.items()
         if role is Role.TARGET or not has_head
     }
-    draft = loaded.recipe.draft
-    head = _head(loaded, draft, digests, watch) if draft and has_head else None
+    draft, head = loaded.recipe.draft, None
+    if draft and has_head:
+        head = _head(loaded, draft, models[Role.TARGET].source, digests, watch)
+    elif draft:
+        models[Role.DRAFT] = _of_layers(loaded, draft, models[Role.DRAFT], digests)
     return Facts(models, host, _serving_code(), head)
-
-
-def _head(loaded: LoadedRecipe, draft: Model, digests: FileDigests | None, watch: Progress) -> HeadFacts:
-    """Reads a head, which is downloaded whole: its mapping of the vocabulary is among its weights."""
-    location = loaded.model_location(draft)
-    folder = location if isinstance(location, Path) else fetch(location, draft.revision, watch)
-    head = read_head(folder)
-    files = (folder / "config.json", *sorted(folder.glob("*.safetensors")))
-    found = {file.name: digests.of(file) for file in files} if digests else None
-    return HeadFacts(draft.model, None if folder == location else folder.name, head, found)
 
 
 def _model(
@@ -63,13 +59,60 @@ def _model(
     folder = location if isinstance(location, Path) else bring(location, model.revision, watch)
     source = read_source(folder)
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    found = None
-    if digests:
-        known = digests_of_weights(folder)
-        files = (*source.files, *names)
-        found = {file.name: known.get(file.name) or digests.of(file) for file in files}
+    found = _digests(folder, (*source.files, *names), digests)
     dataset = None if source.scheme else _dataset(loaded, model, digests)
     return ModelFacts(model.model, None if folder == location else folder.name, source, found, dataset)
+
+
+def _digests(folder: Path, files: Iterable[Path], digests: FileDigests | None) -> dict[str, str] | None:
+    if digests is None:
+        return None
+    known = digests_of_weights(folder)
+    return {file.name: known.get(file.name) or digests.of(file) for file in files}
+
+
+def _head(
+    loaded: LoadedRecipe,
+    draft: Draft,
+    target: Source,
+    digests: FileDigests | None,
+    watch: Progress,
+) -> HeadFacts:
+    """Returns the facts of a head, which goes on with the target's states: its sizes are the target's.
+
+    It is downloaded whole: it is small, and which tokens it knows is among its tensors.
+    """
+    location = loaded.model_location(draft)
+    folder = location if isinstance(location, Path) else fetch(location, draft.revision, watch)
+    head = read_head(folder)
+    tensors, layer = head_tensors(head), head.layer or {"num_hidden_layers": 0}
+    source = replace(
+        target,
+        folder=folder,
+        vocab_size=head.draft_vocab_size,
+        num_hidden_layers=layer["num_hidden_layers"],
+        num_attention_heads=layer.get("num_attention_heads", target.num_attention_heads),
+        num_key_value_heads=layer.get("num_key_value_heads", target.num_key_value_heads),
+        head_size=layer.get("head_dim", target.head_size),
+        scheme=None,
+        tensors=tensors,
+    )
+    files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
+    found = _digests(folder, sorted(files), digests)
+    return HeadFacts(draft.model, None if folder == location else folder.name, head, source, found)
+
+
+def _of_layers(
+    loaded: LoadedRecipe, draft: Draft, facts: ModelFacts, digests: FileDigests | None
+) -> ModelFacts:
+    """Returns the facts of the layers of the target that the draft is, if it is."""
+    kept = replace(facts, source=draft_of(facts.source, draft))
+    if draft.layers_of_target != AUTO:
+        return kept
+    texts = loaded.recipe.layer_texts
+    dataset = find_dataset(texts, loaded.path.parent) if texts else None
+    digest = digests.of(dataset.file) if digests and dataset else None
+    return replace(kept, search=SearchFacts(DatasetFacts(dataset, digest) if dataset else None))
 
 
 def _dataset(loaded: LoadedRecipe, model: Model, digests: FileDigests | None) -> DatasetFacts | None:

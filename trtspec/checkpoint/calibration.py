@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ModelError
+from trtspec.models.layers import renumbered
 
 FORMAT = 1
 FILE = "calibration.json"
@@ -54,6 +55,12 @@ class CalibratedRanges:
     kv: Mapping[str, float]
     provenance: Mapping[str, Any]
     quality: Quality | None = None
+
+
+def of_layers(calibration: CalibratedRanges, layers: Sequence[int]) -> CalibratedRanges:
+    """Returns the ranges of a model of these layers alone, under their new numbers."""
+    linears, kv = renumbered(calibration.linears, layers), renumbered(calibration.kv, layers)
+    return replace(calibration, linears=linears, kv=kv)
 
 
 def write_calibration(file: Path, calibration: CalibratedRanges) -> None:

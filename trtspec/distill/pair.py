@@ -64,6 +64,9 @@ def read_pair(loaded: LoadedRecipe, watch: Progress) -> Pair:
         problem = "a draft learns the target's own tokens, and this one has others"
         repair = "leave it out, with a draft that has the target's tokenizer"
         raise RecipeError(loaded.path, [loaded.problem(TRANSLATES, problem, repair)])
+    if loaded.recipe.draft and loaded.recipe.draft.layers_of_target:
+        problem = "its draft is layers of the target, which are not to be changed"
+        raise ModelError(loaded.path, problem, "train a model of its own: `trtspec tune --layers` writes one")
     folders: dict[Role, Path] = {}
     for role, model in models.items():
         location, bring = loaded.model_location(model), fetch if role is Role.DRAFT else fetch_headers

@@ -18,7 +18,8 @@ class Manifest:
     `recipe` is the digest of the recipe with its defaults; `values` is what the plan made of it. `models`
     has, for target and draft, the model, its revision and the SHA-256 of its files; `outputs` the SHA-256 of
     each file that was made, by its path in the build directory; `calibration` what the FP8 scales of each
-    model were found with, and `quality` what FP8 costs it. `tools` are the packages that the engines depend
+    model were found with, and `quality` what FP8 costs it; `layers` is what was found of layers of the target
+    that are its draft. `tools` are the packages that the engines depend
     on, and `packages` all that were installed. `image` is the container image that built the engines, by its
     registry's digest; None if none did. `pulled` has what made the engines that came from a store, and the
     digest of the entry there. `times` has the seconds of each step; only they differ between equal builds.
@@ -34,6 +35,7 @@ class Manifest:
     commands: Mapping[str, list[str]]
     calibration: Mapping[str, Any] = field(default_factory=dict)
     quality: Mapping[str, Any] = field(default_factory=dict)
+    layers: Mapping[str, Any] = field(default_factory=dict)
     pulled: Mapping[str, Any] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
     image: str | None = None

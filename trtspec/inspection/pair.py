@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -13,8 +13,10 @@ from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import Head, HeadMethod
 from trtspec.models.heads.reading import read_head
 from trtspec.models.hub import cached_folder
+from trtspec.models.layers import draft_of
 from trtspec.models.pair import Member, compare, read_member
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import Draft
 from trtspec.recipe.support import ENGINES
 from trtspec.roles import Role
 
@@ -46,9 +48,10 @@ def inspect_pair(loaded: LoadedRecipe) -> PairReport:
         try:
             if role is Role.DRAFT and method in get_args(HeadMethod):
                 head = read_head(folder)
-            else:
-                for_engines = loaded.recipe.backend_of(role) in ENGINES
-                sides[role] = read_member(folder, for_engines=for_engines)
+                continue
+            sides[role] = read_member(folder, for_engines=loaded.recipe.backend_of(role) in ENGINES)
+            if isinstance(model, Draft):
+                sides[role] = replace(sides[role], source=draft_of(sides[role].source, model))
         except ModelError as error:
             if folder == location:
                 raise

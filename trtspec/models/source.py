@@ -30,7 +30,8 @@ class Source(Sizes):
     else the model config's. `rotary_scaling` is `rope_scaling`, None for the default type, and
     `partial_rotary_factor` the share of each head that rotary positions turn. `scheme` is None for a model
     that is not quantized, or in a way that no engine is built of: `foreign` then says which, and why.
-    `tensors` are by Hugging Face's names.
+    `tensors` are by Hugging Face's names. `layers` are those of the folder's model that this one
+    consists of, None for all of them.
     """
 
     folder: Path
@@ -51,6 +52,7 @@ class Source(Sizes):
     scheme: Scheme | None
     foreign: ModelError | None
     tensors: Mapping[str, Tensor]
+    layers: tuple[int, ...] | None = None
 
     @property
     def parameters(self) -> int:

@@ -13,7 +13,7 @@ from trtspec.checkpoint.cast import DTYPES
 from trtspec.models.tensors import ITEM_SIZE
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.roles import Role
-from trtspec.serving.executors.torch.budget import TEXTS, KvNeed, kv_tokens
+from trtspec.serving.executors.torch.budget import TEXTS, KvNeed, dependent_kv_bytes, kv_tokens
 from trtspec.serving.executors.torch.host import ProcessShare
 
 
@@ -80,12 +80,17 @@ def _need(engine: EnginePlan) -> KvNeed:
 
     The torch backend keeps a float8 cache in the model's dtype.
     """
-    source, options = engine.model.source, engine.options
-    per_layer = 2 * source.num_key_value_heads * source.head_size * _item(engine)
-    return KvNeed(source.num_hidden_layers * per_layer, TEXTS * options.max_batch_size, options.max_seq_len)
+    source, options, head = engine.model.source, engine.options, engine.head
+    size = source.num_hidden_layers * 2 * source.num_key_value_heads * source.head_size * _item(engine)
+    if engine.is_dependent:
+        method = head.method if head else "layers"
+        size = dependent_kv_bytes(method, source.hidden_size, size, _item(engine))
+    return KvNeed(size, TEXTS * options.max_batch_size, options.max_seq_len)
 
 
 def _weights(engine: EnginePlan) -> int:
+    if engine.layers and engine.is_dependent:
+        return 0
     return engine.model.source.parameters * _item(engine)
 
 

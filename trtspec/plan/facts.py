@@ -29,11 +29,19 @@ class DatasetFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchFacts:
+    """What layers of a target are chosen by: its answers to texts, None for trtspec's own."""
+
+    dataset: DatasetFacts | None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """One model: `name` is what the recipe writes, `revision` the commit of a Hub model, None for a folder.
 
     `digests` has the SHA-256 of each file that a build reads, by its name; None if they were not asked for.
-    `dataset` is None for a model that is not calibrated.
+    `dataset` is None for a model that is not calibrated. `search` says what the layers of a draft are chosen
+    by, where those are its target's; `source` then has as many, and the build finds out which.
     """
 
     name: str
@@ -41,15 +49,20 @@ class ModelFacts:
     source: Source
     digests: Mapping[str, str] | None
     dataset: DatasetFacts | None = None
+    search: SearchFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFacts:
-    """A draft that is a head of its target; the names are those of `ModelFacts`."""
+    """A draft that is a head of its target; the names are those of `ModelFacts`.
+
+    `source` is the target with the head's own layers and tensors alone.
+    """
 
     name: str
     revision: str | None
     head: Head
+    source: Source
     digests: Mapping[str, str] | None
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trtspec.checkpoint.calibrate import calibrate
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
+from trtspec.checkpoint.layers import choose
 from trtspec.engine.compatibility import fits_sm
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError, UnavailableError
@@ -16,12 +19,20 @@ from trtspec.recipe.schema import Recipe
 
 def calibrate_obstacle(host: Host) -> TrtspecError | None:
     """Returns what keeps a model from being calibrated here, None if nothing does."""
-    missing = next((package for package in calibrate.PACKAGES if package not in host.versions), None)
+    return _missing(host, calibrate.PACKAGES, "calibration", "fp8")
+
+
+def search_obstacle(host: Host) -> TrtspecError | None:
+    """Returns what keeps layers from being chosen here, None if nothing does."""
+    return _missing(host, choose.PACKAGES, "the choice of layers", "distill")
+
+
+def _missing(host: Host, packages: Iterable[str], what: str, extra: str) -> TrtspecError | None:
+    missing = next((package for package in packages if package not in host.versions), None)
     if missing is None:
         return None
-    return UnavailableError(
-        missing, "is not installed, and calibration needs it", "pip install 'trtspec[fp8]'"
-    )
+    problem = f"is not installed, and {what} needs it"
+    return UnavailableError(missing, problem, f"pip install 'trtspec[{extra}]'")
 
 
 def build_obstacle(host: Host, release: Release, gpu: str, ranks: int) -> TrtspecError | None:

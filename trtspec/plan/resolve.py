@@ -18,6 +18,7 @@ from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import Source
 from trtspec.plan.choices import Choice, Chooser, backend_of, choose_output
+from trtspec.plan.depending import depending, head_engine
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
 from trtspec.plan.memory import budget_of, fits_a_tensor
@@ -53,8 +54,6 @@ def resolve(
     backend = choose("engine.backend", recipe.backend, suits)
     if backend in SERVERS:
         return resolve_server(choose, facts, output, backend)
-    if facts.head:
-        raise choose.error("draft.model", "no engine is built of a head yet", "write engine.backend: vllm")
     release = None
     if backend == "tensorrt_llm":
         if recipe.hardware.gpu == gpus.NONE:
@@ -64,16 +63,18 @@ def resolve(
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]
     options = _options(choose, facts, backend)
-    engines = {
-        role: _engine(choose, role, backend, model, options if role is Role.TARGET else _proposing(options))
-        for role, model in facts.models.items()
-    }
+    engines = {Role.TARGET: _engine(choose, Role.TARGET, backend, facts.target, options)}
+    if facts.head:
+        engines[Role.DRAFT] = head_engine(choose, engines[Role.TARGET], facts.head)
+    elif draft := facts.models.get(Role.DRAFT):
+        engines[Role.DRAFT] = _engine(choose, Role.DRAFT, backend, draft, _proposing(options))
     engines = _iterations(choose, engines, on_tensorrt=release is not None)
     _check_device(choose, engines)
     policy, num_draft_tokens = choose_policy(choose, options.max_draft_len)
     share, drafting = choose_share(choose), choose_drafting(choose)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     layout = choose_layout(choose, engines.values())
+    engines = depending(choose, engines, layout)
     admission = choose_admission(choose, engines.values())
     return Resolved(
         loaded,

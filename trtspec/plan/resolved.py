@@ -9,7 +9,9 @@ from typing import Literal
 
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.layers.choose import SearchOptions
 from trtspec.engine.engine_options import BuildOptions
+from trtspec.models.heads.head import Head
 from trtspec.plan.choices import Choice
 from trtspec.plan.facts import DatasetFacts, ModelFacts
 from trtspec.recipe import devices, releases
@@ -34,12 +36,23 @@ class CalibrationPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class LayersPlan:
+    """The layers of the target that a draft is: `chosen` by the recipe, or by a search with these options."""
+
+    chosen: tuple[int, ...] | None
+    search: SearchOptions | None = None
+    dataset: DatasetFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EnginePlan:
     """One engine: how its checkpoint is made, and what it is built for.
 
     `calibration` is None for a model that needs none; the scales that it finds are added to `checkpoint` when
     the step runs. With `enable_chunked_context` TensorRT-LLM may read a text in several iterations. `backend`
-    builds and runs it. `device` is where, if the recipe says so: PyTorch's `cpu`, `cuda:1`.
+    builds and runs it. `device` is where, if the recipe says so: PyTorch's `cpu`, `cuda:1`. `layers` are the
+    target's that it consists of, None for another model. `head` is what a head's folder says. With
+    `is_dependent` it lives in the target's engine: a head, or layers that are no copies.
     """
 
     model: ModelFacts
@@ -49,6 +62,9 @@ class EnginePlan:
     enable_chunked_context: bool = True
     backend: str = "tensorrt_llm"
     device: str | None = None
+    layers: LayersPlan | None = None
+    head: Head | None = None
+    is_dependent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

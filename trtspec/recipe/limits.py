@@ -9,8 +9,9 @@ from trtspec.findings import Finding
 from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import SIZES, option_problem
+from trtspec.recipe.layers import AUTO, LayerSearch
 from trtspec.recipe.methods import Hybrid, Ngram
-from trtspec.recipe.schema import BLS_MODELS, Model, Recipe
+from trtspec.recipe.schema import BLS_MODELS, OF_TARGET, Draft, Model, Recipe
 from trtspec.recipe.server_limits import server_contradictions
 from trtspec.recipe.support import ENGINES, SERVERS, refusal
 from trtspec.roles import Role
@@ -28,6 +29,8 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys of the recipe that contradict each other; each subject is the dotted key to change."""
     yield from _backend(recipe)
     yield from _draft(recipe)
+    yield from _layers(recipe)
+    yield from _head(recipe)
     yield from _draft_length(recipe)
     yield from _hardware(recipe)
     yield from _lengths(recipe)
@@ -82,6 +85,37 @@ def _draft(recipe: Recipe) -> Iterator[Finding]:
         least, most = method.prompt_lookup_min, method.prompt_lookup_max
         problem = f"{least} is more than prompt_lookup_max, which is {most}"
         yield Finding("speculation.method.prompt_lookup_min", problem, f"at most {most}")
+
+
+def _layers(recipe: Recipe) -> Iterator[Finding]:
+    """Finds what a draft of the target's layers cannot have of its own."""
+    draft, target = recipe.draft, recipe.target
+    if draft is None:
+        return
+    if draft.layers_of_target is None:
+        if draft.layer_search != LayerSearch():
+            problem = "nothing is searched for without layers_of_target: auto"
+            yield Finding("draft.layer_search", problem, "remove this section, or write it")
+        return
+    for key in OF_TARGET:
+        if getattr(draft, key) != getattr(target, key):
+            problem = f"the draft is layers of the target, and has its {key}"
+            yield Finding(f"draft.{key}", problem, "remove this line, or layers_of_target")
+    if draft.layers_of_target != AUTO and draft.layer_search != LayerSearch():
+        problem = "nothing is searched for: layers_of_target names the layers"
+        yield Finding("draft.layer_search", problem, "remove this section, or write layers_of_target: auto")
+
+
+def _head(recipe: Recipe) -> Iterator[Finding]:
+    """Finds what a head cannot have of its own, since it runs in its target's engine."""
+    draft, method = recipe.draft, recipe.speculation.method
+    if draft is None or not method.is_head or recipe.backend in SERVERS:
+        return
+    usual = Draft(model=draft.model)
+    for key in ("dtype", "quantization", "parallel", "build", "device", "layers_of_target"):
+        if getattr(draft, key) != getattr(usual, key):
+            problem = f"a head runs in its target's engine, as the target does: method is {method.kind}"
+            yield Finding(f"draft.{key}", problem, "remove this line")
 
 
 def _build_options(role: str, model: Model, recipe: Recipe) -> Iterator[Finding]:

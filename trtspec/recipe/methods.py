@@ -28,6 +28,7 @@ class DraftMethod(Section):
     """A place where drafts come from: what a method has beside its `kind`, its drafter is made with."""
 
     has_model: ClassVar[bool] = False
+    is_head: ClassVar[bool] = False
     kind: str
 
     @property
@@ -101,21 +102,21 @@ class Suffix(DraftMethod):
 class Eagle3(DraftMethod):
     """A head proposes from the target's states behind three layers (Li et al. 2025, arXiv 2503.01840)."""
 
-    has_model = True
+    has_model = is_head = True
     kind: Literal["eagle3"] = Field(description="The name of this method.")
 
 
 class Eagle(DraftMethod):
     """A head proposes from the target's last states (Li et al. 2024, arXiv 2401.15077)."""
 
-    has_model = True
+    has_model = is_head = True
     kind: Literal["eagle"] = Field(description="The name of this method.")
 
 
 class Medusa(DraftMethod):
     """Heads propose a token each from the target's last state (Cai et al. 2024, arXiv 2401.10774)."""
 
-    has_model = True
+    has_model = is_head = True
     kind: Literal["medusa"] = Field(description="The name of this method.")
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from trtspec.digest import digest_of
 from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.fleet import Fleet
 from trtspec.recipe.kubernetes import Kubernetes
+from trtspec.recipe.layers import LayerSearch, LayersOfTarget
 from trtspec.recipe.methods import HETEROGENEOUS, METHODS, DraftModel, Method
 from trtspec.recipe.section import GpuName, Positive, Section, Share, Text
 from trtspec.recipe.slurm import Slurm
@@ -99,9 +100,25 @@ class Model(Section):
     )
 
 
-class Draft(Model):
-    """The small model that proposes tokens."""
+def _without_model(schema: dict[str, Any]) -> None:
+    """Lets a draft of the target's layers be one without a model."""
+    schema["required"].remove("model")
+    schema["anyOf"] = [{"required": ["model"]}, {"required": ["layers_of_target"]}]
 
+
+class Draft(Model):
+    """The small model, or the head, that proposes tokens; or layers of the target itself."""
+
+    model_config = ConfigDict(json_schema_extra=_without_model)
+
+    layers_of_target: LayersOfTarget | None = Field(
+        default=None,
+        description="In place of a model: the target with these of its layers alone, [0, 1, 5, 9], or auto:"
+        " those that say most often what the target says.",
+    )
+    layer_search: LayerSearch = Field(
+        default=LayerSearch(), description="How layers_of_target: auto chooses, and by which texts."
+    )
     device: Device | None = Field(
         default=None,
         description="Where the draft runs, whatever the plan would choose: cpu, on the torch backend, or a"
@@ -175,6 +192,9 @@ class Hardware(Section):
     count: Positive = Field(default=1, description="GPUs of one server; ignored for gpu: none.")
 
 
+OF_TARGET = ("model", "revision", "dtype", "quantization")
+"""The keys of the target that are its draft's too where that is some of its layers."""
+
 _NOT_BUILT = {"fleet", "kubernetes", "slurm"}
 """The sections of a recipe that say nothing of what is built."""
 
@@ -240,6 +260,18 @@ class Recipe(Section):
     slurm: Slurm = Field(default=Slurm(), description="What trtspec build --on slurm asks Slurm for.")
     fleet: Fleet = Field(default=Fleet(), description="What trtspec plan --fleet reckons for.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_target(cls, values: Any) -> Any:
+        """A draft of the target's layers is the target's model, in its precision."""
+        draft, target = (
+            (values.get(role) for role in ("draft", "target")) if isinstance(values, dict) else ("", "")
+        )
+        if not (isinstance(draft, dict) and isinstance(target, dict) and draft.get("layers_of_target")):
+            return values
+        own = {key: target[key] for key in OF_TARGET if key in target}
+        return {**values, "draft": {**own, **draft}}
+
     def written(self, key: str) -> Any:
         """Returns the value that the recipe writes for a dotted key; None where it writes none."""
         value: Any = self
@@ -285,6 +317,8 @@ class Recipe(Section):
             ("speculation", "policy", None),
             ("speculation", "share", None),
             ("draft", "device", None),
+            ("draft", "layers_of_target", None),
+            ("draft", "layer_search", LayerSearch().model_dump()),
         ):
             section: Any = values
             for name in sections:
@@ -298,6 +332,14 @@ class Recipe(Section):
         if model.quantization.weights != "fp8":
             return None
         return model.quantization.calibration or self.target.quantization.calibration
+
+    @property
+    def layer_texts(self) -> str | None:
+        """The dataset of texts by which layers of the target are chosen; None for trtspec's own texts."""
+        own = self.draft.layer_search.dataset if self.draft else None
+        calibration = self.target.quantization.calibration
+        is_text = calibration is not None and not calibration.dataset.endswith("calibration.json")
+        return own or (calibration.dataset if calibration and is_text else None)
 
     @property
     def backend(self) -> Backend:

@@ -6,16 +6,21 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.containers.container import name_for
 from trtspec.containers.images import ensure_image
 from trtspec.digest import digest_of
 from trtspec.engine import directory, torch_builder, trtllm
 from trtspec.engine.container_launcher import ContainerLauncher
+from trtspec.engine.dependent_builder import build_head, build_layers
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.launcher import Launcher, LocalLauncher
 from trtspec.engine.timing_cache import TimingCache
 from trtspec.machine.devices import container_gpus
 from trtspec.machine.host import Host
+from trtspec.models.heads.head import Head
+from trtspec.models.heads.reading import head_tensors
+from trtspec.models.source import Source
 from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import build_obstacle
 from trtspec.plan.resolved import EnginePlan, Resolved
@@ -24,7 +29,8 @@ from trtspec.recipe.releases import Release
 from trtspec.roles import Role
 from trtspec.run.records import FOLDER
 from trtspec.run.step import Step, name_of
-from trtspec.steps import convert
+from trtspec.steps import choose_layers, convert
+from trtspec.steps.reads import digest_of_files, is_weight
 
 KIND = "build"
 LOGS = f"{FOLDER}/logs"
@@ -47,9 +53,35 @@ def step(resolved: Resolved, facts: Facts, role: Role, gpus: tuple[str, ...]) ->
         after=(name_of(convert.KIND, role),),
         gpus=gpus,
     )
+    if resolved.engines[role].is_dependent:
+        return _dependent(common, resolved, role)
     if resolved.release is None or resolved.engines[role].backend == "torch":
         return common
     return _with_tensorrt_llm(common, resolved, facts, role, resolved.release)
+
+
+def _dependent(step: Step, resolved: Resolved, role: Role) -> Step:
+    """Returns the step for a draft that lives in the target's engine: a head, or layers of it."""
+    plan, target = resolved.engines[role], resolved.output / engine(Role.TARGET)
+    file, after = choose_layers.chosen(resolved, role)
+    head = plan.head
+    return replace(
+        step,
+        summary="the head on the target's engine" if head else "the layers of the target's engine",
+        inputs=(engine(Role.TARGET), *([plan.model.name] if head else [])),
+        digest=digest_of_files(
+            is_weight,
+            plan.model,
+            resolved.target.model,
+            step=step.digest,
+            target=asdict(resolved.target.checkpoint),
+            **choose_layers.written(resolved, role),
+        ),
+        action=partial(run_head, head, target)
+        if head
+        else partial(run_layers, plan.model.source, file, target),
+        after=(*after, name_of(KIND, Role.TARGET)),
+    )
 
 
 def engine(role: Role) -> str:
@@ -117,6 +149,14 @@ def _shape(plan: EnginePlan) -> str:
     source, options = plan.model.source, plan.checkpoint
     precision = "fp8" if options.fp8 else options.dtype
     return f"{source.hidden_size}x{source.intermediate_size}-{precision}-tp{options.mapping.tp_size}"
+
+
+def run_head(head: Head, target: Path, output: Path, advance: Advance) -> None:
+    build_head(head, head_tensors(head), target, output)
+
+
+def run_layers(source: Source, chosen: Path | None, target: Path, output: Path, advance: Advance) -> None:
+    build_layers(with_layers(source, chosen).layers or (), target, output)
 
 
 def run_tensorrt_llm(

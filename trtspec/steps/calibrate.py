@@ -9,34 +9,40 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.checkpoint.calibrate.calibrate import FORMAT, CalibrateOptions, calibrate
-from trtspec.checkpoint.calibration import FILE, read_calibration, write_calibration
+from trtspec.checkpoint.calibration import FILE, of_layers, read_calibration, write_calibration
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.digest import digest_of
 from trtspec.errors import ModelError
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
-from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import calibrate_obstacle
 from trtspec.plan.resolved import CalibrationPlan, Resolved
 from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
+from trtspec.steps import choose_layers
 from trtspec.steps.portable import portable_name
 from trtspec.steps.reads import digest_of_files, is_safetensors, is_weight_or_tokenizer
 
 KIND = "calibrate"
 
 
-def step(facts: Facts, role: Role, model: ModelFacts, plan: CalibrationPlan) -> Step:
+def step(resolved: Resolved, facts: Facts, role: Role, plan: CalibrationPlan) -> Step:
     """Returns the step, which depends neither on the ranks of a checkpoint nor on the sizes of the engine."""
+    model = resolved.engines[role].model
     dataset, options, weights = plan.dataset.dataset, plan.options, digest_of_files(is_safetensors, model)
+    layers, after = choose_layers.chosen(resolved, role)
+    own = choose_layers.written(resolved, role)
     if dataset.is_ready:
         summary = f"the FP8 scales of the {role}, from {dataset.file.name}"
         digest = weights and digest_of([weights, plan.dataset.digest, options.kv_cache])
-        action = partial(_reuse, dataset.file, weights, kv_cache=options.kv_cache)
+        digest = digest and digest_of([digest, own]) if own else digest
+        action = partial(_reuse, dataset.file, weights, model.source, layers, kv_cache=options.kv_cache)
     else:
         summary = f"the FP8 scales of the {role}, from up to {options.samples} texts"
-        values = {"format": FORMAT, "options": asdict(options), "dataset": plan.dataset.digest}
+        values = {"format": FORMAT, "options": asdict(options), "dataset": plan.dataset.digest, **own}
         digest = digest_of_files(is_weight_or_tokenizer, model, **values)
         origin = {
             "model": portable_name(model.name),
@@ -46,7 +52,7 @@ def step(facts: Facts, role: Role, model: ModelFacts, plan: CalibrationPlan) -> 
             "dataset_revision": dataset.revision,
             "dataset_digest": plan.dataset.digest,
         }
-        action = partial(run, model.source, dataset.file, options, origin)
+        action = partial(run, model.source, layers, dataset.file, options, origin)
     return Step(
         kind=KIND,
         role=role,
@@ -56,6 +62,7 @@ def step(facts: Facts, role: Role, model: ModelFacts, plan: CalibrationPlan) -> 
         command=(),
         digest=digest,
         action=action,
+        after=after,
         obstacle=None if dataset.is_ready else calibrate_obstacle(facts.host),
     )
 
@@ -77,6 +84,7 @@ def with_scales(options: ConvertOptions, file: Path | None) -> ConvertOptions:
 
 def run(
     source: Source,
+    layers: Path | None,
     dataset: Path,
     options: CalibrateOptions,
     origin: Mapping[str, Any],
@@ -84,11 +92,20 @@ def run(
     advance: Advance,
 ) -> None:
     check_weights(source)
-    write_calibration(output, calibrate(source, dataset, options, origin, advance))
+    write_calibration(output, calibrate(with_layers(source, layers), dataset, options, origin, advance))
 
 
-def _reuse(file: Path, weights: str | None, output: Path, advance: Advance, *, kv_cache: bool) -> None:
-    """Copies the scales that an earlier calibration of the same weights found.
+def _reuse(
+    file: Path,
+    weights: str | None,
+    source: Source,
+    layers: Path | None,
+    output: Path,
+    advance: Advance,
+    *,
+    kv_cache: bool,
+) -> None:
+    """Copies the scales that an earlier calibration of the same weights found, of some layers or of all.
 
     Raises ModelError for those of other weights, and for those without a KV cache that `kv_cache` asks for.
     """
@@ -100,4 +117,5 @@ def _reuse(file: Path, weights: str | None, output: Path, advance: Advance, *, k
     if kv_cache and not found.kv:
         problem = "has no numbers of the KV cache"
         raise ModelError(file, problem, "calibrate with kv_cache: fp8, or write kv_cache: none")
-    write_calibration(output, found)
+    kept = with_layers(source, layers).layers
+    write_calibration(output, found if kept is None else of_layers(found, kept))

@@ -9,12 +9,14 @@ from pathlib import Path
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.convert import FORMAT, checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.step import Step
+from trtspec.steps import choose_layers
 from trtspec.steps.calibrate import scales, with_scales
 from trtspec.steps.reads import digest_of_files, is_weight
 
@@ -25,6 +27,8 @@ def step(resolved: Resolved, role: Role) -> Step:
     recipe, output = str(resolved.loaded.path), str(resolved.output)
     model, options = resolved.engines[role].model, resolved.engines[role].checkpoint
     calibration, after = scales(resolved, role)
+    layers, before = choose_layers.chosen(resolved, role)
+    own = choose_layers.written(resolved, role)
     return Step(
         kind=KIND,
         role=role,
@@ -32,9 +36,9 @@ def step(resolved: Resolved, role: Role) -> Step:
         inputs=(model.name, *([f"{role}/{CALIBRATION}"] if calibration else [])),
         output=checkpoint(role),
         command=("trtspec", "convert", recipe, "--only", role.value, "--output", output),
-        digest=digest_of_files(is_weight, model, format=FORMAT, options=asdict(options)),
-        action=partial(run, model.source, options, calibration),
-        after=after,
+        digest=digest_of_files(is_weight, model, format=FORMAT, options=asdict(options), **own),
+        action=partial(run, model.source, layers, options, calibration),
+        after=(*before, *after),
         size=checkpoint_size(model.source, options),
     )
 
@@ -52,7 +56,12 @@ def _precision(options: ConvertOptions) -> str:
 
 
 def run(
-    source: Source, options: ConvertOptions, calibration: Path | None, output: Path, advance: Advance
+    source: Source,
+    layers: Path | None,
+    options: ConvertOptions,
+    calibration: Path | None,
+    output: Path,
+    advance: Advance,
 ) -> None:
     check_weights(source)
-    convert(source, with_scales(options, calibration), output, advance)
+    convert(with_layers(source, layers), with_scales(options, calibration), output, advance)

@@ -10,13 +10,13 @@ from typing import Any
 from trtspec.digest import digest_of
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
-from trtspec.steps import build, calibrate, convert, verify
+from trtspec.steps import build, calibrate, choose_layers, convert, verify
 from trtspec.store import pull
 from trtspec.store.entry import Entry
 from trtspec.store.store import Store
 
 KIND = "pull"
-_MAKERS = (calibrate.KIND, convert.KIND, verify.KIND, build.KIND)
+_MAKERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, verify.KIND, build.KIND)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from enum import Enum
 from trtspec.models.headers_only import is_headers_only
 from trtspec.plan.resolved import EnginePlan
 from trtspec.run.step import Step
-from trtspec.steps import build, calibrate, convert, verify
+from trtspec.steps import build, calibrate, choose_layers, convert, verify
 
 
 class Stage(str, Enum):
@@ -28,7 +28,7 @@ class Stage(str, Enum):
 
 _KINDS = {
     Stage.FETCH: set[str](),
-    Stage.CALIBRATE: {calibrate.KIND},
+    Stage.CALIBRATE: {choose_layers.KIND, calibrate.KIND},
     Stage.CONVERT: {convert.KIND, verify.KIND},
     Stage.BUILD: {build.KIND},
 }
@@ -58,8 +58,10 @@ def undone_stages(engine: EnginePlan, steps: Sequence[Step], undone: Collection[
 def needs_gpu(stage: Stage, engine: EnginePlan) -> bool:
     """Says whether a stage is done on a GPU.
 
-    ModelOpt calibrates on a CPU too, a hundred times slower.
+    A model is calibrated, and layers are chosen, on a CPU too, a hundred times slower.
     """
+    if stage is Stage.CALIBRATE and engine.layers and engine.layers.search:
+        return True
     if stage is Stage.CALIBRATE:
         return engine.calibration is not None and not engine.calibration.dataset.dataset.is_ready
     return stage is Stage.BUILD and engine.backend == "tensorrt_llm"

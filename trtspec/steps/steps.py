@@ -16,6 +16,7 @@ from trtspec.steps import (
     calibrate,
     check_head,
     check_pair,
+    choose_layers,
     convert,
     copy_tokenizer,
     pull,
@@ -28,7 +29,7 @@ from trtspec.steps import (
 from trtspec.steps.pull import StoredEngine
 
 _NOTHING: Mapping[Role, StoredEngine] = {}
-_READERS = (calibrate.KIND, convert.KIND, verify.KIND)
+_READERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, verify.KIND)
 
 
 def make_steps(
@@ -39,23 +40,29 @@ def make_steps(
 ) -> list[Step]:
     """Returns every step in order; engines that were `found` in a store are pulled from there. Pure.
 
-    With `only` these are the steps of one engine, which ends with a manifest and is not served by itself.
-    A server of others needs no engine.
+    With `only` these are the steps of one engine, and of the one that it lives in, if any; they end with a
+    manifest, and nothing is served. A server of others needs no engine.
     """
     if resolved.launch:
         return _server_steps(resolved, resolved.launch, facts)
-    engines = {only: resolved.engines[only]} if only else resolved.engines
+    engines = resolved.engines
+    if only and not engines[only].is_dependent:
+        engines = {only: engines[only]}
     steps = []
     if only is None:
-        steps += [check_pair.step(resolved, facts)] if Role.DRAFT in engines else []
+        steps += _checks(resolved, facts)
         steps.append(copy_tokenizer.step(facts.target))
         if resolved.translates:
             steps.append(copy_tokenizer.step(facts.models[Role.DRAFT], Role.DRAFT))
     for role, engine in engines.items():
+        if engine.layers and (chooses := choose_layers.step(facts, role, engine.layers)):
+            steps.append(chooses)
+    copied = {role: engine for role, engine in engines.items() if not engine.is_dependent}
+    for role, engine in copied.items():
         if engine.calibration:
-            steps.append(calibrate.step(facts, role, engine.model, engine.calibration))
-    steps += [convert.step(resolved, role) for role in engines]
-    steps += [verify.step(resolved, role) for role in engines]
+            steps.append(calibrate.step(resolved, facts, role, engine.calibration))
+    steps += [convert.step(resolved, role) for role in copied]
+    steps += [verify.step(resolved, role) for role in copied]
     ranks = [
         0 if engine.device == CPU else engine.checkpoint.mapping.world_size for engine in engines.values()
     ]
@@ -69,14 +76,21 @@ def make_steps(
 
 
 def _server_steps(resolved: Resolved, launch: Launch, facts: Facts) -> list[Step]:
-    steps = [check_pair.step(resolved, facts)] if Role.DRAFT in resolved.engines else []
-    steps += [check_head.step(resolved, facts, facts.head)] if facts.head else []
+    steps = _checks(resolved, facts)
     steps.append(copy_tokenizer.step(facts.target))
     steps += write_launch.steps(launch)
     if resolved.loaded.recipe.serving.layout == "triton":
         steps.append(write_vllm_repository.step(launch))
     steps.append(write_manifest.step(resolved, facts, steps, _NOTHING))
     return steps
+
+
+def _checks(resolved: Resolved, facts: Facts) -> list[Step]:
+    """Returns the check of a draft that is another model than the target, or a head on it."""
+    if facts.head:
+        return [check_head.step(resolved, facts, facts.head)]
+    draft = resolved.engines.get(Role.DRAFT)
+    return [check_pair.step(resolved, facts)] if draft and draft.layers is None else []
 
 
 def weights_read(steps: Sequence[Step]) -> set[Role]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.checkpoint.verify import FORMAT, verify
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
@@ -15,7 +16,7 @@ from trtspec.plan.resolved import Resolved
 from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
-from trtspec.steps import convert
+from trtspec.steps import choose_layers, convert
 from trtspec.steps.calibrate import scales, with_scales
 from trtspec.steps.reads import digest_of_files, is_weight
 
@@ -26,6 +27,8 @@ def step(resolved: Resolved, role: Role) -> Step:
     recipe, output, checkpoint = str(resolved.loaded.path), str(resolved.output), convert.checkpoint(role)
     model, options = resolved.engines[role].model, resolved.engines[role].checkpoint
     calibration, after = scales(resolved, role)
+    layers, before = choose_layers.chosen(resolved, role)
+    own = choose_layers.written(resolved, role)
     return Step(
         kind=KIND,
         role=role,
@@ -33,15 +36,16 @@ def step(resolved: Resolved, role: Role) -> Step:
         inputs=(model.name, checkpoint),
         output=None,
         command=("trtspec", "convert", recipe, "--only", role.value, "--verify", "--output", output),
-        digest=digest_of_files(is_weight, model, format=FORMAT, options=asdict(options)),
-        action=partial(run, model.source, options, calibration, resolved.output / checkpoint),
-        after=(*after, name_of(convert.KIND, role)),
+        digest=digest_of_files(is_weight, model, format=FORMAT, options=asdict(options), **own),
+        action=partial(run, model.source, layers, options, calibration, resolved.output / checkpoint),
+        after=(*before, *after, name_of(convert.KIND, role)),
         size=checkpoint_size(model.source, options),
     )
 
 
 def run(
     source: Source,
+    layers: Path | None,
     options: ConvertOptions,
     calibration: Path | None,
     checkpoint: Path,
@@ -49,4 +53,4 @@ def run(
     advance: Advance,
 ) -> None:
     check_weights(source)
-    verify(source, with_scales(options, calibration), checkpoint, advance)
+    verify(with_layers(source, layers), with_scales(options, calibration), checkpoint, advance)

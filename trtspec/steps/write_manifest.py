@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from trtspec.checkpoint.calibration import read_calibration
+from trtspec.checkpoint.layers.chosen import read_layers
 from trtspec.containers.images import image_digest
 from trtspec.containers.program import Program
 from trtspec.digest import digest_of
@@ -19,7 +20,7 @@ from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.records import read_records
 from trtspec.run.step import Step
-from trtspec.steps import build
+from trtspec.steps import build, choose_layers
 from trtspec.steps.calibrate import scales
 from trtspec.steps.portable import portable_command, portable_name, portable_value
 from trtspec.steps.pull import StoredEngine, provenance, recorded
@@ -33,6 +34,11 @@ def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping
     made = {step.role for step in steps} - set(found)
     calibrations = {
         role: file for role in resolved.engines if role in made and (file := scales(resolved, role)[0])
+    }
+    chosen = {
+        role: file
+        for role in resolved.engines
+        if role in made and (file := choose_layers.chosen(resolved, role)[0])
     }
     host, names = facts.host, tuple(step.name for step in steps)
     content = manifest.Manifest(
@@ -53,6 +59,7 @@ def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping
         commands=_commands(resolved, steps),
         calibration=recorded(found, "calibration"),
         quality=recorded(found, "quality"),
+        layers=recorded(found, "layers"),
         pulled=provenance(found),
     )
     image: Callable[[], str] | None = None
@@ -65,7 +72,7 @@ def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping
         output=OUTPUT,
         command=(),
         digest=digest_of([asdict(content), [step.digest for step in steps]]),
-        action=partial(run, content, resolved.output, names, calibrations, image),
+        action=partial(run, content, resolved.output, names, calibrations, chosen, image),
         after=names,
     )
 
@@ -87,14 +94,15 @@ def run(
     folder: Path,
     steps: Sequence[str],
     calibrations: Mapping[Role, Path],
+    chosen: Mapping[Role, Path],
     image: Callable[[], str] | None,
     output: Path,
     advance: Advance,
 ) -> None:
     """Completes the manifest, which is known only after the other steps, and writes it.
 
-    It adds what the records say of these steps, how the FP8 scales were found and what they cost, what is
-    installed, and the name of the image that built the engines, which `image` returns.
+    It adds what the records say of these steps, how FP8 scales and layers were found and what they cost, what
+    is installed, and the name of the image that built the engines, which `image` returns.
     """
     found = read_records(folder)
     records = {name: found[name] for name in steps if name in found}
@@ -108,6 +116,7 @@ def run(
             **content.quality,
             **{role: scale.quality and asdict(scale.quality) for role, scale in read.items()},
         },
+        layers={**content.layers, **{role: asdict(read_layers(file)) for role, file in chosen.items()}},
         packages=all_packages(),
         image=image() if image else None,
         outputs=dict(sorted(outputs.items())),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from trtspec.terminal.output import out
 if TYPE_CHECKING:
     from trtspec.build.plan import Plan
     from trtspec.progress import Progress
+    from trtspec.roles import Role
     from trtspec.run.step import Step
 
 
@@ -61,16 +63,39 @@ def run_steps(made: Plan, steps: Sequence[Step], watch: Progress = out.watch, *,
 
 
 def _print_costs(made: Plan, steps: Sequence[Step]) -> None:
-    """Prints what FP8 costs each model that was calibrated, whether in this run or before it."""
+    """Prints what FP8 costs each model that was calibrated, and what the layers that were chosen bring.
+
+    It does so whether that was in this run or before it.
+    """
+    for step in steps:
+        if step.output is None or step.role is None or (told := _TOLD.get(step.kind)) is None:
+            continue
+        sentence, worries = told(made, step.role, made.output / step.output)
+        if sentence:
+            out.status(f"{step.role}: {sentence}")
+        for worry in worries:
+            out.warning(f"{step.role}: {worry}")
+
+
+def _calibrated(made: Plan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
     from trtspec.checkpoint.calibrate.verdict import cost, worries
     from trtspec.checkpoint.calibration import read_calibration
-    from trtspec.steps.calibrate import KIND
 
-    for step in steps:
-        if step.kind != KIND or step.output is None:
-            continue
-        calibration = read_calibration(made.output / step.output)
-        if sentence := cost(calibration):
-            out.status(f"{step.role}: {sentence}")
-        for worry in worries(calibration):
-            out.warning(f"{step.role}: {worry}")
+    calibration = read_calibration(file)
+    return cost(calibration), worries(calibration)
+
+
+def _chosen(made: Plan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
+    from trtspec.checkpoint.layers.chosen import read_layers
+    from trtspec.checkpoint.layers.verdict import found, worries
+    from trtspec.plan.depending import weight_share
+
+    chosen, share = read_layers(file), weight_share(made.resolved.engines[role], made.resolved.target)
+    return found(chosen, share), worries(chosen, share)
+
+
+_TOLD: Mapping[str, Callable[[Plan, Role, Path], tuple[str | None, Iterable[str]]]] = {
+    "calibrate": _calibrated,
+    "choose layers": _chosen,
+}
+"""What is said of the output of a step, by its kind: a sentence, and what to worry about."""

@@ -74,6 +74,8 @@ class Candidate:
             return {"draft": None, "serving.draft_timeout_microseconds": None, **changes}
         if not self.draft.is_own:
             changes |= {"draft.model": written(self.draft.location, folder), "draft.revision": None}
+            if recipe.draft and recipe.draft.layers_of_target:
+                changes |= {"draft.layers_of_target": None, "draft.layer_search": None}
         if self.draft.precision == "fp8":
             changes["draft.quantization.weights"] = "fp8"
         elif self.draft.precision:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.errors import DatasetError, RecipeError
+from trtspec.models.layers import spread
 from trtspec.progress import Progress
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
@@ -18,7 +19,6 @@ from trtspec.tune.answer import Answer, in_tokens, mixed
 from trtspec.tune.candidate import Candidate, DraftModel, Method, Precision, candidates, named
 from trtspec.tune.forecasted import Forecasted
 from trtspec.tune.kept import Kept
-from trtspec.tune.layers import spread
 from trtspec.tune.measured import Measured
 from trtspec.tune.outcome import Outcome, outcome
 from trtspec.tune.recording import Asking, Encode, record
@@ -64,6 +64,10 @@ class Session:
             )
             repair = "leave it out to tune other methods; trtspec bench measures this one"
             raise RecipeError(loaded.path, [loaded.problem(TRANSLATES, problem, repair)])
+        if recipe.speculation.method.is_head:
+            problem = "a head reads its target's states, and is not measured by itself"
+            finding = loaded.problem("speculation.method", problem, "trtspec bench measures it")
+            raise RecipeError(loaded.path, [finding])
         longest = wanted.longest or recipe.speculation.max_draft_len or LONGEST
         self._loaded, self._wanted, self._longest, self._count = loaded, wanted, longest, count
         self._kept, self._workshop = Kept(work), Workshop(loaded, work, longest, watch)

@@ -8,6 +8,7 @@ from pathlib import Path
 from trtspec.atomic import write_atomically
 from trtspec.build.plan import Plan, make_plan
 from trtspec.digest import digest_of
+from trtspec.models.layers import of_layers
 from trtspec.models.source import Source
 from trtspec.progress import Progress
 from trtspec.recipe.edit import edit
@@ -15,12 +16,12 @@ from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import places
 from trtspec.roles import Role
 from trtspec.run.runner import run
-from trtspec.steps import build, check_pair, convert, copy_tokenizer
+from trtspec.steps import build, check_pair, choose_layers, convert, copy_tokenizer
 from trtspec.steps.calibrate import KIND as CALIBRATE
 from trtspec.tune.candidate import Candidate, DraftModel
-from trtspec.tune.layers import write_layers
+from trtspec.tune.layers import write_model
 
-_ENGINE = (CALIBRATE, convert.KIND, build.KIND)
+_ENGINE = (choose_layers.KIND, CALIBRATE, convert.KIND, build.KIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,9 @@ class Workshop:
         if candidate in self._known:
             return self._known[candidate]
         recipe = self._recipe(candidate)
-        flags = {"engine.backend": "torch", "output": str(recipe.with_suffix(""))}
+        output = str(recipe.with_suffix(""))
+        # In the bls layout no engine lives in another, so that each can be asked alone.
+        flags = {"engine.backend": "torch", "serving.layout": "bls", "output": output}
         made = make_plan(recipe, flags, self._watch, to_run=True)
         own = [step for step in made.steps if step.role is role and step.kind in _ENGINE]
         steps = [step for step in made.steps if step in own or step.kind == other]
@@ -76,7 +79,7 @@ class Workshop:
         """Writes the recipe of a candidate, in which models and texts are where they were."""
         loaded, draft = self._loaded, candidate.draft
         if draft and draft.layers and isinstance(draft.location, Path):
-            write_layers(self.source(), draft.layers, draft.location)
+            write_model(of_layers(self.source(), draft.layers), draft.location)
         name = digest_of([candidate.method, draft and [str(draft.location), draft.precision]])[:16]
         path = self._folder / f"{name}.yaml"
         changes = {

@@ -21,6 +21,7 @@ from trtspec.engine.torch_builder import build
 from trtspec.errors import ModelError
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.families.family import shapes
+from trtspec.models.layers import of_layers
 from trtspec.models.source import read_source
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import read_config
@@ -343,10 +344,22 @@ def test_rope_scaling(saved: Callable[..., Path], family: str, rope: dict[str, A
     check_logits(saved(family, **rope), 1, 1)
 
 
-def check_logits(folder: Path, tensor: int, pipeline: int) -> None:
+@pytest.mark.parametrize("family", CONFIGS)
+def test_some_of_the_layers(saved: Callable[..., Path], family: str) -> None:
+    """A draft of layers of its target, against transformers' model with the others taken out."""
+    window = {"sliding_window": 24} if family in ("mistral", "phi3") else {}
+    check_logits(saved(family, num_hidden_layers=5, **window), 2, 1, (0, 3, 4))
+
+
+def check_logits(folder: Path, tensor: int, pipeline: int, layers: tuple[int, ...] = ()) -> None:
     """What transformers loads from the folder and what the executor loads from the engine say the same."""
     checkpoint, engine, cpu = folder / "checkpoint", folder / "engine", torch.device("cpu")
     source, options = read_source(folder), ConvertOptions("float32", Mapping(tensor, pipeline))
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    if layers:
+        source = of_layers(source, layers)
+        model.model.layers = torch.nn.ModuleList(model.model.layers[layer] for layer in layers)
+        model.config.num_hidden_layers = len(layers)
     convert(source, options, checkpoint)
     verify(source, options, checkpoint)
     build(checkpoint, BuildOptions(2, 63, 64, 8192), engine)
@@ -354,8 +367,7 @@ def check_logits(folder: Path, tensor: int, pipeline: int) -> None:
     decoder = Decoder(config, read_tensors(engine, config, cpu), Cache(config, cpu), cpu)
     text = torch.arange(60)
     with torch.inference_mode():
-        model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-        expected = model(text[None]).logits[0]
+        expected = model(text[None], use_cache=False).logits[0]
         parts = [
             decoder.forward(text[start:end].tolist(), [Span(0, start, end - start)], list(range(end - start)))
             for start, end in ((0, 40), (40, 41), (41, 46), (46, 60))

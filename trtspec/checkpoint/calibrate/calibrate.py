@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
-from trtspec.checkpoint.calibrate.model import load_model
+from trtspec.checkpoint.calibrate.model import device_of, load_model, quiet_transformers
 from trtspec.checkpoint.calibrate.quality import measure
 from trtspec.checkpoint.calibrate.texts import choose, read_texts
 from trtspec.checkpoint.calibrate.tokens import Encoder, batches, encode
@@ -56,7 +56,7 @@ def calibrate(
     `origin` describes model and dataset, and becomes part of the provenance. `advance` is called with a note
     and no bytes. Raises DatasetError, ModelError or TensorError.
     """
-    _quiet_transformers()
+    quiet_transformers()
     weights = tuple(family_of(source).weights(source))
     check_tensors(source, family_of(source), weights, None)
     check_tied_head(source)
@@ -81,7 +81,7 @@ def calibrate(
         **asdict(options),
         "texts": len(fitting),
         "tokens": sum(map(len, fitting)),
-        "device": _device(model),
+        "device": device_of(model),
         "tools": {name: version(name) for name in PACKAGES},
     }
     found = CalibratedRanges(*quantized.found(weights), provenance)
@@ -99,14 +99,6 @@ def _run(batches: Iterable[torch.Tensor], count: Callable[[int], None], model: A
         count(len(batch))
 
 
-def _quiet_transformers() -> None:
-    """Silences transformers: its bars would cross ours, and it warns of a tokenizer without its own class."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-
-
 def _texts(
     source: Source, dataset: Path, options: CalibrateOptions
 ) -> tuple[Sequence[list[int]], Sequence[list[int]]]:
@@ -119,9 +111,3 @@ def _texts(
     # If there are too few texts for both, an eighth is kept.
     kept = min(HELD_OUT, max(len(texts) - options.samples, -(-len(texts) // 8)), len(texts) - 1)
     return texts[kept:], texts[:kept]
-
-
-def _device(model: Any) -> str:
-    import torch
-
-    return torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trtspec.models.source import Source
@@ -34,7 +35,29 @@ def load_model(source: Source, dtype: str, tokens: int) -> PreTrainedModel:
         config=config_of(source),
         **placement,
     )
+    if source.layers is not None:
+        keep_layers(model, source.layers)
     return model
+
+
+def keep_layers(model: PreTrainedModel, layers: Sequence[int]) -> None:
+    """Takes all layers but these out of a model; a layer's number is then the place of its cache."""
+    from torch.nn import ModuleList
+
+    decoder: Any = model.get_decoder()  # type: ignore[no-untyped-call]
+    kept = [decoder.layers[layer] for layer in layers]
+    for place, layer in enumerate(kept):
+        layer.self_attn.layer_idx = place
+    decoder.layers = ModuleList(kept)
+    decoder.config.num_hidden_layers = len(kept)
+
+
+def quiet_transformers() -> None:
+    """Silences transformers: its bars would cross ours, and it warns of a tokenizer without its own class."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def config_of(source: Source) -> Any:
@@ -53,3 +76,10 @@ def _memory(reserve: int) -> dict[int | str, int]:
 
     free = get_max_memory()
     return {device: size if device == "cpu" else max(size - reserve, 0) for device, size in free.items()}
+
+
+def device_of(model: Any) -> str:
+    """The name of the GPU that a model is on, or `cpu`."""
+    import torch
+
+    return torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu"

@@ -1,0 +1,57 @@
+"""The layers that were chosen for a draft, and the small file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import ModelError
+from trtspec.models.layers import of_layers
+from trtspec.models.source import Source, read_source
+
+FORMAT = 1
+FILE = "layers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenLayers:
+    """Layers of a target of `of` layers, and how often a draft of them foresaw what it said.
+
+    `agreement` is the share of the `tokens` of its answers that the draft would have said behind the same
+    beginning; `spread` is that of as many layers spread evenly. `curve` has the agreement of the sets on the
+    way there, by how many layers they have; `tried` counts sets. `provenance` says what was asked, and how.
+    """
+
+    layers: tuple[int, ...]
+    of: int
+    agreement: float
+    spread: float
+    tokens: int
+    tried: int
+    curve: Mapping[int, float]
+    provenance: Mapping[str, Any]
+
+
+def write_layers(file: Path, chosen: ChosenLayers) -> None:
+    content = json.dumps({"format": FORMAT, **asdict(chosen)}, indent=1, allow_nan=False)
+    file.write_text(content + "\n", encoding="utf-8")
+
+
+def read_layers(file: Path) -> ChosenLayers:
+    """Reads a choice; raises ModelError for another file."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content.pop("format") != FORMAT:
+            raise ValueError("of another version of trtspec")
+        curve = {int(count): share for count, share in content["curve"].items()}
+        return ChosenLayers(**{**content, "layers": tuple(content["layers"]), "curve": curve})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(file, f"is no choice of layers: {error}", "remove it, and build again") from error
+
+
+def with_layers(source: Source, file: Path | None) -> Source:
+    """Returns the model of the layers in `file`, where there is one, in place of those that were planned."""
+    return of_layers(read_source(source.folder), read_layers(file).layers) if file else source

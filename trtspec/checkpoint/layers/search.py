@@ -1,0 +1,95 @@
+"""The search for the layers of a draft; pure.
+
+SWIFT (Xia et al. 2024, arXiv 2410.06916, section 4.1) keeps the best of many random sets, with a step of
+Bayesian optimization now and then. Here layers leave one by one, always the one without which the draft
+agrees most with the target, and what tries are left go into sets that differ from the best in one layer. With
+as many tries that finds better sets (`tests/perf/README.md`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+RETRIED = 6
+"""How many of the layers that hurt least when they were last tried are tried again for each that leaves."""
+
+Layers = tuple[int, ...]
+Agreement = Callable[[Layers], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best set of layers, its agreement with the target, and how many sets were `tried`.
+
+    `curve` has the agreement of the sets on the way, by how many layers they have.
+    """
+
+    layers: Layers
+    agreement: float
+    tried: int
+    curve: dict[int, float]
+
+
+def search(of: int, count: int, agreement: Agreement, tries: int, seed: int) -> Found:
+    """Returns a set of `count` of so many layers; `agreement` is called at most `tries` times, but once.
+
+    The first layer and the last stay, as in SWIFT, where `count` leaves any others.
+    """
+    asked = _Asked(agreement, tries)
+    movable = list(range(of) if count < 3 else range(1, of - 1))
+    kept, curve = tuple(range(of)), dict[int, float]()
+    hurt = {layer: 1 - asked(_without(kept, layer), 0.0) for layer in movable}
+    while len(kept) > count:
+        if len(kept) < of:
+            for layer in sorted(hurt, key=hurt.__getitem__)[:RETRIED]:
+                hurt[layer] = 1 - asked(_without(kept, layer), 1 - hurt[layer])
+        gone = min(hurt, key=hurt.__getitem__)
+        curve[len(kept) - 1] = 1 - hurt.pop(gone)
+        kept = _without(kept, gone)
+    best = asked.known.get(kept)
+    if best is None:  # There were too few tries.
+        best = curve[count] = agreement(kept)
+    kept, best = _improved(kept, best, movable, asked, random.Random(seed))  # noqa: S311
+    return Found(kept, best, len(asked.known), curve)
+
+
+class _Asked:
+    """Asks for the agreement of a set once, and says what is thought of it when the tries are used up."""
+
+    def __init__(self, agreement: Agreement, tries: int) -> None:
+        self._agreement, self._tries = agreement, tries
+        self.known: dict[Layers, float] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.known) >= self._tries
+
+    def __call__(self, layers: Layers, thought: float) -> float:
+        if layers not in self.known:
+            if self.is_over:
+                return thought
+            self.known[layers] = self._agreement(layers)
+        return self.known[layers]
+
+
+def _improved(
+    kept: Layers, best: float, movable: Sequence[int], asked: _Asked, chance: random.Random
+) -> tuple[Layers, float]:
+    """Changes one layer for another, in random order, wherever that agrees more, until none does."""
+    while not asked.is_over:
+        changes = [(one, other) for one in movable if one in kept for other in movable if other not in kept]
+        chance.shuffle(changes)
+        for one, other in changes:
+            changed = tuple(sorted((*_without(kept, one), other)))
+            if (found := asked(changed, 0.0)) > best:
+                kept, best = changed, found
+                break
+        else:
+            break
+    return kept, best
+
+
+def _without(kept: Layers, layer: int) -> Layers:
+    return tuple(other for other in kept if other != layer)

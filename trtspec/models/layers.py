@@ -1,0 +1,83 @@
+"""A model of some of another's layers, which needs no training and no download: a draft for that other.
+
+Draft & Verify (Zhang et al. 2023, arXiv 2309.08168), LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710) and
+SWIFT (Xia et al. 2024, arXiv 2410.06916) draft with the target's layers too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from trtspec.errors import ModelError
+from trtspec.models.hf_config import HfConfig
+from trtspec.models.source import Source
+from trtspec.recipe.layers import usual_count
+from trtspec.recipe.schema import Draft
+
+T = TypeVar("T")
+
+_LAYER = re.compile(r"(.*\blayers\.)(\d+)(\..*)")
+_BY_LAYER = ("layer_types",)
+"""Keys of `config.json` with one value a layer."""
+
+
+def spread(count: int, of: int) -> tuple[int, ...]:
+    """Returns `count` of so many layers, evenly from the first to the last, which both count most."""
+    if count == 1:
+        return (0,)
+    return tuple(round(place * (of - 1) / (count - 1)) for place in range(count))
+
+
+def draft_of(source: Source, draft: Draft) -> Source:
+    """Returns the layers of the target that a draft is, or as many where a build chooses them.
+
+    A model of its own is returned as it is. Raises ModelError for layers that the target lacks.
+    """
+    written, of = draft.layers_of_target, source.num_hidden_layers
+    if written is None:
+        return source
+    if not isinstance(written, str):
+        return of_layers(source, written)
+    count = draft.layer_search.count or usual_count(of)
+    if count >= of:
+        problem = f"has {of} layers, and a draft of {count} of them leaves none out"
+        raise ModelError(source.folder, problem, "write a smaller layer_search.count, or take a draft model")
+    return of_layers(source, spread(count, of))
+
+
+def of_layers(source: Source, layers: Sequence[int]) -> Source:
+    """Returns the model of these layers of `source` alone, in this order, under their new numbers.
+
+    Its tensors stay where they are on the disk. Raises ModelError for layers that the model lacks.
+    """
+    if wrong := [layer for layer in layers if not 0 <= layer < source.num_hidden_layers]:
+        problem = f"has no layer {wrong[0]}: its layers are 0 to {source.num_hidden_layers - 1}"
+        raise ModelError(source.folder, problem, "name others")
+    content = source.config.content
+    by_layer = {key: [content[key][layer] for layer in layers] for key in _BY_LAYER if content.get(key)}
+    kept = renumbered(source.tensors, layers)
+    tensors = {name: replace(tensor, name=name) for name, tensor in kept.items()}
+    return replace(
+        source,
+        config=HfConfig(source.config.file, {**content, "num_hidden_layers": len(layers), **by_layer}),
+        num_hidden_layers=len(layers),
+        tensors=MappingProxyType(tensors),
+        layers=tuple(layers),
+    )
+
+
+def renumbered(named: Mapping[str, T], layers: Sequence[int]) -> dict[str, T]:
+    """Returns what is named after the layers under their new numbers, and what is of no layer."""
+    kept: dict[str, T] = {}
+    for name, value in named.items():
+        match = _LAYER.fullmatch(name)
+        if match is None:
+            kept[name] = value
+        else:
+            places = [new for new, old in enumerate(layers) if old == int(match[2])]
+            kept |= {f"{match[1]}{new}{match[3]}": value for new in places}
+    return kept

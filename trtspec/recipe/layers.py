@@ -1,0 +1,71 @@
+"""Layers of the target as its draft: which ones, or how they are chosen."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from trtspec.recipe.section import Positive, Section, Text
+
+AUTO = "auto"
+_SKIPPED = 0.45
+"""The share of the layers between the first and the last that SWIFT leaves out (its section 5.1)."""
+
+
+def usual_count(num_layers: int) -> int:
+    """Returns how many of so many layers stay where a recipe does not say it."""
+    return max(num_layers - max(int(_SKIPPED * (num_layers - 2)), 1), 1)
+
+
+def check(value: object) -> object:
+    """Returns `auto` or a list of layers; raises ValueError with problem and repair for what is neither."""
+    is_list = isinstance(value, list) and value and all(type(layer) is int and layer >= 0 for layer in value)
+    if value != AUTO and not is_list:
+        problem = f"found {value!r:.80}; allowed: auto, or the numbers of layers, from 0 on"
+        raise ValueError(problem, "write auto, or a list: [0, 1, 5, 9]")
+    if isinstance(value, list) and value != sorted(set(value)):
+        wanted = ", ".join(map(str, sorted(set(value))))
+        raise ValueError("layers are written in their order, each once", f"write [{wanted}]")
+    return value
+
+
+LayersOfTarget = Annotated[
+    Literal["auto"] | list[int],
+    BeforeValidator(check),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": AUTO},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+            ]
+        }
+    ),
+]
+
+
+class LayerSearch(Section):
+    """How the layers are chosen: by how often a draft of them says what the target said."""
+
+    count: Positive | None = Field(
+        default=None,
+        description="How many layers stay; if left out, all but 45 % of those between the first and the"
+        " last, as in SWIFT.",
+    )
+    dataset: Text | None = Field(
+        default=None,
+        description="Texts as of calibration.dataset, which the target answers; if left out, the target's"
+        " calibration texts, or else a few of trtspec's own.",
+    )
+    samples: Positive = Field(default=16, description="How many texts the target answers.")
+    max_length: Positive = Field(default=256, description="Tokens of each text that are used.")
+    max_tokens: Positive = Field(default=64, description="Tokens of each answer, which drafts must foresee.")
+    tries: Positive = Field(default=300, description="How many sets of layers are tried at most.")
+    seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed of the choice of texts.")
+    text_field: Text = Field(
+        default="text",
+        description="The key of a JSONL line, or the column, that holds the text, or the messages of a chat.",
+    )
+    chat_template: bool = Field(
+        default=False, description="Wrap each text in the model's chat template first."
+    )
