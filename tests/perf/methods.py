@@ -4,8 +4,8 @@
     python -m tests.perf.methods --model FOLDER --draft FOLDER [--told]
 
 The first measures the tiny pair; `workloads.py` says what it is asked. The second measures a chat model in
-Hugging Face's form with its draft: `smollm.py` makes a model, and `layers.py` a poor draft of some of its
-layers. With `--told` the draft is right as often as a good one, since it is told the greedy answers.
+Hugging Face's form with its draft: `smollm.py` makes a model, and `layers.py --write` a poor draft of
+some of its layers. With `--told` the draft is right as often as a good one: it is told the greedy answers.
 
 Every question is a block. All ways answer it at the same time, in turns of a fraction of a second, each with
 caches, an event loop and a clock of its own, which stand still while the others run; the weights are the
