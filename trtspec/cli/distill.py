@@ -179,13 +179,14 @@ def _show(label: str, total: int, unit: str) -> Iterator[Advance]:
 def _changes(loaded: LoadedRecipe, wanted: Wanted, folder: Path) -> dict[str, str | None]:
     """Returns what a recipe in `folder` must say of the new draft, by dotted keys; None removes a key."""
     from trtspec.recipe.places import written
+    from trtspec.recipe.schema import NOT_OF_HEADS
 
     changes: dict[str, str | None] = {"draft.model": written(wanted.folder, folder)}
-    if "draft.revision" in loaded.lines:
-        changes["draft.revision"] = None
+    gone = ["revision"]
     if wanted.head:
         changes["speculation.method"] = wanted.head.method
-    return changes
+        gone += NOT_OF_HEADS
+    return changes | {f"draft.{key}": None for key in gone if f"draft.{key}" in loaded.lines}
 
 
 def _edited(loaded: LoadedRecipe, wanted: Wanted, folder: Path) -> str:
@@ -247,8 +248,8 @@ def _advise(result: Distilled, changes: dict[str, str | None], recipe_out: Path 
     if recipe_out:
         out.status(f"{recipe_out} names the new draft")
     else:
-        line = loaded.lines.get("draft.model")
         for key, value in changes.items():
+            line = loaded.lines.get(key)
             said = f"remove {key}" if value is None else f"{key}: {value}"
             out.hint(f"in {loaded.path}{f', line {line}' if line else ''}: {said}")
     out.result(str(result.folder))

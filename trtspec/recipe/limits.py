@@ -11,7 +11,7 @@ from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import SIZES, option_problem
 from trtspec.recipe.layers import AUTO, LayerSearch
 from trtspec.recipe.methods import Hybrid, Ngram
-from trtspec.recipe.schema import BLS_MODELS, OF_TARGET, Draft, Model, Recipe
+from trtspec.recipe.schema import BLS_MODELS, NOT_OF_HEADS, OF_TARGET, Draft, Model, Recipe
 from trtspec.recipe.server_limits import server_contradictions
 from trtspec.recipe.support import ENGINES, SERVERS, refusal
 from trtspec.roles import Role
@@ -112,7 +112,7 @@ def _head(recipe: Recipe) -> Iterator[Finding]:
     if draft is None or not method.is_head or recipe.backend in SERVERS:
         return
     usual = Draft(model=draft.model)
-    for key in ("dtype", "quantization", "parallel", "build", "device", "layers_of_target"):
+    for key in NOT_OF_HEADS:
         if getattr(draft, key) != getattr(usual, key):
             problem = f"a head runs in its target's engine, as the target does: method is {method.kind}"
             yield Finding(f"draft.{key}", problem, "remove this line")

@@ -194,6 +194,8 @@ class Hardware(Section):
 
 OF_TARGET = ("model", "revision", "dtype", "quantization")
 """The keys of the target that are its draft's too where that is some of its layers."""
+NOT_OF_HEADS = ("dtype", "quantization", "parallel", "build", "device", "layers_of_target")
+"""Keys of a draft that a head has not, since it runs in its target's engine, as the target does."""
 
 _NOT_BUILT = {"fleet", "kubernetes", "slurm"}
 """The sections of a recipe that say nothing of what is built."""

@@ -98,9 +98,9 @@ def test_drafts_that_never_come_prove_nothing(
 
 def test_near_ties_of_bfloat16_pass(bfloat16_build: Path, verified: Verified) -> None:
     settings = Settings(lengths=(2, 4), max_tokens=24, dtype="bfloat16", draws=0)
-    result = verified(bfloat16_build, settings, ("prose-3", "list-2"))
+    result = verified(bfloat16_build, settings, ("prose-3", "list-2", "list-4", "code-3"))
     assert result.is_lossless, result.reasons
     ties = [tie for way in result.comparisons for tie in way.near_ties]
     assert ties
     assert all(tie.margin is not None and 0 <= tie.margin <= result.tolerance.value for tie in ties)
-    assert result.noise.near_ties, "plain decoding parts from itself too"
+    assert not result.noise.differences, "plain decoding parts from itself at near ties alone, if at all"
