@@ -112,8 +112,19 @@ def test_each_engine_has_its_own_runtime(build: Build) -> None:
     assert not build.trtllm.Executor.MADE[0].can_enqueue_requests()
 
 
-@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
-@pytest.mark.parametrize("length", [0, 1, 3, K])
+@pytest.mark.parametrize(
+    ("length", "policy"),
+    [
+        (1, "fixed"),
+        (3, "adaptive"),
+        *(
+            pytest.param(length, policy, marks=pytest.mark.sweep)
+            for length in (0, 1, 3, K)
+            for policy in ("fixed", "adaptive")
+            if (length, policy) not in ((1, "fixed"), (3, "adaptive"))
+        ),
+    ],
+)
 def test_the_text_is_the_targets(build: Build, length: int, policy: Policy) -> None:
     """All prompts at once; some of the drafts are accepted, and some are not."""
 

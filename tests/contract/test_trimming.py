@@ -42,7 +42,9 @@ def test_without_any_draft_it_is_ordinary_decoding(
     assert response.token_ids == text
 
 
-@pytest.mark.parametrize("num_draft_tokens", [1, 4, K])
+@pytest.mark.parametrize(
+    "num_draft_tokens", [4, *(pytest.param(length, marks=pytest.mark.sweep) for length in (1, K))]
+)
 def test_no_text_is_cut_short(
     trimmed: Callable[[Keep], Subject], subject: Subject, num_draft_tokens: int
 ) -> None:

@@ -64,7 +64,7 @@ class Bench:
         return {key: value.string_value for key, value in config.parameters.items()}
 
 
-@pytest.fixture(params=["in_process", "bls"])
+@pytest.fixture(params=["in_process", pytest.param("bls", marks=pytest.mark.sweep)])
 def bench(
     request: pytest.FixtureRequest,
     tmp_path: Path,

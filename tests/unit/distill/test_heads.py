@@ -173,6 +173,7 @@ def eagle3_round(
     return found
 
 
+@pytest.mark.sweep
 def test_a_killed_run_with_a_smaller_vocabulary_ends_as_if_it_had_not_been(
     taught: Wanted, run: Run, tmp_path: Path
 ) -> None:
