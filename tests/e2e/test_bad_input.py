@@ -17,8 +17,10 @@ import numpy.typing as npt
 import pytest
 import tritonclient.grpc as grpc
 
-from tests.e2e.conftest import Deploy
+from tests.e2e.conftest import IN_PROCESS, Deploy
 from trtspec.errors import ServerError
+
+pytestmark = IN_PROCESS
 
 PROMPT = "import os\n"
 

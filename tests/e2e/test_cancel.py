@@ -7,7 +7,9 @@ import socket
 
 import pytest
 
-from tests.e2e.conftest import Deploy, Until
+from tests.e2e.conftest import IN_PROCESS, Deploy, Until
+
+pytestmark = IN_PROCESS
 
 # Two tokens a round at most: 450 rounds or more for a client that stays.
 LONG = {

@@ -9,7 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.e2e.conftest import Deploy
+from tests.e2e.conftest import IN_PROCESS, Deploy
+
+pytestmark = IN_PROCESS
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 PROMPT = "def fib(n):\n    "

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from tests.e2e.conftest import Deploy
+from tests.e2e.conftest import IN_PROCESS, Deploy
+
+pytestmark = IN_PROCESS
 
 PROMPT = "def fib(n):\n"
 
