@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -248,6 +248,21 @@ def server(tiny_recipe: Path, tiny_build: Path, tmp_path_factory: pytest.TempPat
         wait_until(lambda: deploy.metric("num_requests_running") == 0, "an idle server")
         assert deploy.stop() == 0, deploy.said.read_text()
         assert "Traceback" not in (tiny_build / "tritonserver.log").read_text()
+    finally:
+        deployer.end_all()
+
+
+@contextmanager
+def served_build(recipe: Path, folder: Path) -> Iterator[Deploy]:
+    """The server of a recipe that is built for it; it must stop cleanly afterwards."""
+    build, deployer = folder / "build", Deployer(folder)
+    subprocess.run([TRTSPEC, "build", recipe, "--output", build], check=True, capture_output=True)
+    try:
+        deploy = deployer(build, recipe=recipe)
+        wait_until(lambda: deploy.is_ready, "the server ready")
+        yield deploy
+        assert deploy.stop() == 0, deploy.said.read_text()
+        assert "Traceback" not in (build / "tritonserver.log").read_text()
     finally:
         deployer.end_all()
 

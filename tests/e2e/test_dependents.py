@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import TINY, TRTSPEC, Deploy, Deployer, wait_until
+from tests.e2e.conftest import TINY, Deploy, served_build, wait_until
 from tests.fakes.heads import write_head_for
 
 MAX_TOKENS = 48
@@ -41,17 +40,9 @@ def write_recipe(folder: Path, draft: str) -> Path:
 )
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy]:
     folder = tmp_path_factory.mktemp("dependent")
-    recipe, build = write_recipe(folder, request.param), folder / "build"
-    subprocess.run([TRTSPEC, "build", recipe, "--output", build], check=True, capture_output=True)
-    deployer = Deployer(folder)
-    try:
-        deploy = deployer(build, recipe=recipe)
-        wait_until(lambda: deploy.is_ready, "the server ready")
+    recipe = write_recipe(folder, request.param)
+    with served_build(recipe, folder) as deploy:
         yield deploy
-        assert deploy.stop() == 0, deploy.said.read_text()
-        assert "Traceback" not in (build / "tritonserver.log").read_text()
-    finally:
-        deployer.end_all()
 
 
 @pytest.mark.parametrize("length", [1, 3])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sysconfig
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import LAYOUTS, TINY, TRTSPEC, Deploy, Deployer, wait_until
+from tests.e2e.conftest import LAYOUTS, TINY, Deploy, served_build, wait_until
 
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 MAX_TOKENS = 32
@@ -53,17 +52,9 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A server of this method and layout, which must stop cleanly after the tests."""
     method, layout = request.param
     folder = tmp_path_factory.mktemp(f"{method}-{layout}")
-    recipe, build = write_recipe(folder, method, layout), folder / "build"
-    subprocess.run([TRTSPEC, "build", recipe, "--output", build], check=True, capture_output=True)
-    deployer = Deployer(folder)
-    try:
-        deploy = deployer(build, recipe=recipe)
-        wait_until(lambda: deploy.is_ready, "the server ready")
+    recipe = write_recipe(folder, method, layout)
+    with served_build(recipe, folder) as deploy:
         yield deploy
-        assert deploy.stop() == 0, deploy.said.read_text()
-        assert "Traceback" not in (build / "tritonserver.log").read_text()
-    finally:
-        deployer.end_all()
 
 
 def said(server: Deploy, texts: list[str], concurrency: int, **values: Any) -> list[str]:

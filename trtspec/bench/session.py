@@ -183,7 +183,7 @@ def _recorded(sample: Sample, question: Question, text: str, model: str) -> Reco
     return Recorded(
         name=sample.prompt if not sample.turn else f"{sample.prompt}/{sample.turn}",
         category=sample.category,
-        prompt="\n\n".join(message.text for message in question.messages),
+        prompt=question.text,
         text=text,
         finish_reason="stop" if sample.finish_reason == "stop" else "length",
         model=model,

@@ -38,6 +38,11 @@ class Question:
     top_p: float | None = None
     stop: tuple[str, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The conversation as one text, with an empty line between what one side and the other says."""
+        return "\n\n".join(message.text for message in self.messages)
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from time import perf_counter
 from typing import Any
 
@@ -12,11 +12,14 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from trtspec.endpoints.endpoint import AskError
+from trtspec.endpoints.endpoint import Answer, AskError, Hear
 
 _CONNECT_S = 10.0
 _MOST_WORDS = 300
 _BUSY = (429, 503)
+
+Add = Callable[[Answer, dict[str, Any], float], None]
+"""Adds an event, and the `perf_counter` at which it came, to the answer; raises `AskError`."""
 
 
 class Streams:
@@ -30,6 +33,20 @@ class Streams:
         limits = aiohttp.ClientTimeout(total=timeout_s, connect=_CONNECT_S)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
         self._session = aiohttp.ClientSession(headers=headers, timeout=limits, connector=connector)
+
+    async def ask(self, url: URL, body: Mapping[str, Any], add: Add, hear: Hear) -> Answer:
+        """Returns the answer that `add` makes of the events; `hear` gets each piece of its text.
+
+        Raises `AskError`.
+        """
+        answer = Answer(sent=perf_counter())
+        async with aclosing(self.post(url, body, answer.sent)) as events:
+            async for said, now in events:
+                known = len(answer.text)
+                add(answer, said, now)
+                if piece := answer.text[known:]:
+                    hear(piece)
+        return answer
 
     async def post(
         self, url: URL, body: Mapping[str, Any], sent: float

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from time import perf_counter
 from typing import Any
 
 from yarl import URL
@@ -28,13 +26,7 @@ class OpenAiEndpoint:
         self.plain_per_request = is_ours
 
     async def ask(self, question: Question, hear: Hear = unheard) -> Answer:
-        answer = Answer(sent=perf_counter())
-        async with aclosing(self._streams.post(self._address, self._body(question), answer.sent)) as events:
-            async for said, now in events:
-                known = len(answer.text)
-                _add(answer, said, now)
-                if piece := answer.text[known:]:
-                    hear(piece)
+        answer = await self._streams.ask(self._address, self._body(question), _add, hear)
         if answer.finish_reason is None:
             raise AskError("broken_off", "the stream ended without a finish_reason", answer.sent)
         return answer
@@ -55,7 +47,7 @@ class OpenAiEndpoint:
                 {"role": message.role, "content": message.text} for message in question.messages
             ]
         else:
-            values["prompt"] = "\n\n".join(message.text for message in question.messages)
+            values["prompt"] = question.text
         if question.num_draft_tokens is not None and self.plain_per_request:
             values["num_draft_tokens"] = question.num_draft_tokens
         asked = {"seed": question.seed, "top_k": question.top_k, "top_p": question.top_p}

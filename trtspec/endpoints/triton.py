@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from time import perf_counter
 from typing import Any
 
@@ -34,13 +33,7 @@ class TritonEndpoint:
         self.plain_per_request = "num_draft_tokens" in inputs
 
     async def ask(self, question: Question, hear: Hear = unheard) -> Answer:
-        answer = Answer(sent=perf_counter())
-        async with aclosing(self._streams.post(self._address, self._body(question), answer.sent)) as events:
-            async for said, now in events:
-                known = len(answer.text)
-                _add(answer, said, now)
-                if piece := answer.text[known:]:
-                    hear(piece)
+        answer = await self._streams.ask(self._address, self._body(question), _add, hear)
         if answer.finish_reason is None and (self._tells_end or not answer.times):
             raise AskError("broken_off", "the stream ended before the answer", answer.sent)
         answer.ended = answer.ended or perf_counter()
@@ -51,7 +44,7 @@ class TritonEndpoint:
 
     def _body(self, question: Question) -> dict[str, Any]:
         values: dict[str, Any] = {
-            "text_input": "\n\n".join(message.text for message in question.messages),
+            "text_input": question.text,
             "max_tokens": question.max_tokens,
             "stream": True,
             **dict.fromkeys(_WANTED, True),

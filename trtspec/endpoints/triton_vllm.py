@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import aclosing
-from time import perf_counter
 from typing import Any
 
 from yarl import URL
@@ -30,13 +28,7 @@ class TritonVllmEndpoint:
         self._address = URL(url) / "v2/models" / model / "generate_stream"
 
     async def ask(self, question: Question, hear: Hear = unheard) -> Answer:
-        answer = Answer(sent=perf_counter())
-        async with aclosing(self._streams.post(self._address, _body(question), answer.sent)) as events:
-            async for said, now in events:
-                known = len(answer.text)
-                _add(answer, said, now)
-                if piece := answer.text[known:]:
-                    hear(piece)
+        answer = await self._streams.ask(self._address, _body(question), _add, hear)
         if answer.finish_reason is None:
             raise AskError("broken_off", "the stream ended before the answer", answer.sent)
         return answer
@@ -56,7 +48,7 @@ def _body(question: Question) -> dict[str, Any]:
         "ignore_eos": question.ignore_eos or None,
     }
     return {
-        "text_input": "\n\n".join(message.text for message in question.messages),
+        "text_input": question.text,
         "stream": True,
         INPUT: json.dumps({name: value for name, value in sampling.items() if value is not None}),
         "return_finish_reason": True,

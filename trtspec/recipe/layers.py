@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from trtspec.recipe.section import Positive, Section, Text
+from trtspec.recipe.section import Positive, Text, Texts
 
 AUTO = "auto"
 _SKIPPED = 0.45
@@ -44,7 +44,7 @@ LayersOfTarget = Annotated[
 ]
 
 
-class LayerSearch(Section):
+class LayerSearch(Texts):
     """How the layers are chosen: by how often a draft of them says what the target said."""
 
     count: Positive | None = Field(
@@ -61,11 +61,3 @@ class LayerSearch(Section):
     max_length: Positive = Field(default=256, description="Tokens of each text that are used.")
     max_tokens: Positive = Field(default=64, description="Tokens of each answer, which drafts must foresee.")
     tries: Positive = Field(default=300, description="How many sets of layers are tried at most.")
-    seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed of the choice of texts.")
-    text_field: Text = Field(
-        default="text",
-        description="The key of a JSONL line, or the column, that holds the text, or the messages of a chat.",
-    )
-    chat_template: bool = Field(
-        default=False, description="Wrap each text in the model's chat template first."
-    )

@@ -18,7 +18,7 @@ from trtspec.recipe.fleet import Fleet
 from trtspec.recipe.kubernetes import Kubernetes
 from trtspec.recipe.layers import LayerSearch, LayersOfTarget
 from trtspec.recipe.methods import HETEROGENEOUS, METHODS, DraftModel, Method
-from trtspec.recipe.section import GpuName, Positive, Section, Share, Text
+from trtspec.recipe.section import GpuName, Positive, Section, Share, Text, Texts
 from trtspec.recipe.slurm import Slurm
 from trtspec.recipe.support import SERVERS
 from trtspec.roles import Role
@@ -33,7 +33,7 @@ RELEASES = tuple(dict.fromkeys([*releases.RELEASES, *server_releases.VERSIONS]))
 ReleaseName = Annotated[Text, WithJsonSchema({"type": "string", "enum": list(RELEASES)})]
 
 
-class Calibration(Section):
+class Calibration(Texts):
     """The text from which FP8 scales are taken."""
 
     dataset: Text = Field(
@@ -44,14 +44,6 @@ class Calibration(Section):
     samples: Positive = Field(default=512, description="How many texts are run through the model.")
     max_length: Positive = Field(default=2048, description="Tokens of each text that are used.")
     batch_size: Positive = Field(default=1, description="Texts run at once.")
-    seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed of the choice of texts.")
-    text_field: Text = Field(
-        default="text",
-        description="The key of a JSONL line, or the column, that holds the text, or the messages of a chat.",
-    )
-    chat_template: bool = Field(
-        default=False, description="Wrap each text in the model's chat template first."
-    )
 
 
 class Quantization(Section):

@@ -21,3 +21,16 @@ class Section(BaseModel):
     """Any part of a recipe: immutable, no key that the schema lacks, no silent conversion between types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class Texts(Section):
+    """How texts of a dataset are chosen and read."""
+
+    seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed of the choice of texts.")
+    text_field: Text = Field(
+        default="text",
+        description="The key of a JSONL line, or the column, that holds the text, or the messages of a chat.",
+    )
+    chat_template: bool = Field(
+        default=False, description="Wrap each text in the model's chat template first."
+    )
