@@ -60,7 +60,7 @@ def bench(*options: object) -> subprocess.CompletedProcess[str]:
 
 
 @IN_PROCESS
-@pytest.mark.parametrize("api", ["triton", "openai"])
+@pytest.mark.parametrize("api", [pytest.param("triton", marks=pytest.mark.sweep), "openai"])
 def test_what_it_counts_is_what_the_server_counts(
     server: Deploy, tiny_recipe: Path, workload: Path, tmp_path: Path, api: str
 ) -> None:

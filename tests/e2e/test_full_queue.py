@@ -83,7 +83,9 @@ def over_grpc(server: Deploy) -> Outcome:
     return False, error.message()
 
 
-@pytest.mark.parametrize("ask", [over_http, streamed_over_http, over_grpc])
+@pytest.mark.parametrize(
+    "ask", [over_http, pytest.param(streamed_over_http, marks=pytest.mark.sweep), over_grpc]
+)
 def test_a_full_queue_refuses_at_once(
     busy_server: Deploy, ask: Callable[[Deploy], Outcome], until: Until
 ) -> None:

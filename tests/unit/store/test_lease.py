@@ -308,7 +308,14 @@ class TestExclusiveFiles:
 class TestManyProcesses:
     COUNT = 5
 
-    @pytest.mark.parametrize(("place", "mode"), [("folder", "create"), ("folder", "names"), ("s3", "create")])
+    @pytest.mark.parametrize(
+        ("place", "mode"),
+        [
+            ("folder", "create"),
+            pytest.param("folder", "names", marks=pytest.mark.sweep),
+            ("s3", "create"),
+        ],
+    )
     def test_one_builds_at_a_time_whoever_is_killed(
         self, request: pytest.FixtureRequest, tmp_path: Path, engine: Path, place: str, mode: str
     ) -> None:
