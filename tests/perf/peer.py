@@ -1,10 +1,11 @@
 """One engine with one way of speculating, which answers blocks of prompts that `peers.py` sends it.
 
-    python tests/perf/peer.py trtspec|vllm plain|draft|ngram MODEL
+    python tests/perf/peer.py trtspec|vllm plain|draft|ngram MODEL DTYPE fixed|adaptive
 
 `MODEL` is a build for trtspec, and a folder with `target` and `draft` for vLLM, which has an environment of
 its own and so nothing of trtspec. A line on stdin is a list of prompts in token ids; the line that answers
-has their texts, of `TOKENS` each, and the seconds from the first request to the last token.
+has their texts, of `TOKENS` each, and the seconds from the first request to the last token. `adaptive` is
+how trtspec chooses K by default; vLLM has one K.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 TOKENS, PLACES, MAX_LEN, K = 128, 16, 1000, 4
 LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 8}
+Policy = Literal["fixed", "adaptive"]
 Answer = Callable[[list[list[int]]], list[list[int]]]
 
 
-def trtspec(way: str, build: Path) -> Answer:
+def trtspec(way: str, build: Path, policy: Policy) -> Answer:
     """The engines of a build, in process, as `trtspec deploy` has them: one thread makes all steps."""
     from trtspec.serving.completion import NO_END, CompletionRequest
     from trtspec.serving.coordinator import Coordinator
@@ -39,7 +41,8 @@ def trtspec(way: str, build: Path) -> Answer:
         target,
         draft[0] if draft else None,
         Tokenizer.load(build / "tokenizer"),
-        num_draft_tokens=0 if way == "plain" else K,
+        num_draft_tokens=0 if way == "plain" else None if policy == "adaptive" else K,
+        policy=policy,
         drafting=Drafting("ngram", LOOKUP) if way == "ngram" else None,
     )
 
@@ -77,11 +80,14 @@ def vllm(way: str, models: Path, dtype: str) -> Answer:
 
 
 def main() -> None:
-    kind, way, model, dtype = sys.argv[1:]
+    kind, way, model, dtype, policy = sys.argv[1:]
     # Whatever else is printed goes to stderr, as do the programs that the engine starts.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    answer = trtspec(way, Path(model)) if kind == "trtspec" else vllm(way, Path(model), dtype)
+    if kind == "vllm":
+        answer = vllm(way, Path(model), dtype)
+    else:
+        answer = trtspec(way, Path(model), "adaptive" if policy == "adaptive" else "fixed")
     print("{}", file=answers, flush=True)
     for line in sys.stdin:
         prompts = json.loads(line)

@@ -4,9 +4,9 @@
     python -m tests.perf.peers --vllm .venv-vllm/bin/python [--tree WORKTREE] [--ways plain draft ngram]
 
 Each engine is a process (`peer.py`), all are loaded before the first block, and they answer the same block of
-new prompts one after another, forwards and backwards in turn. A ratio is that of `pair.py`. With
-`--tree` another checkout of trtspec takes part as `before`. vLLM's first start of each way compiles for two
-minutes.
+new prompts one after another, forwards and backwards in turn. A ratio is that of `pair.py`. Drafts are of
+four tokens, with `--policy adaptive` trtspec's of as many as its default policy chooses. With `--tree`
+another checkout of trtspec takes part as `before`. vLLM's first start of each way compiles for two minutes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ ROOT = Path(__file__).parents[2]
 class Peer:
     """A process with one engine; `seconds` has those of its blocks."""
 
-    def __init__(self, kind: str, way: str, model: Path, dtype: str, python: str, tree: Path = ROOT) -> None:
-        command = [python, str(ROOT / "tests/perf/peer.py"), kind, way, str(model), dtype]
+    def __init__(
+        self, kind: str, model: Path, python: str, options: tuple[str, str, str], tree: Path
+    ) -> None:
+        way, *others = options
+        command = [python, str(ROOT / "tests/perf/peer.py"), kind, way, str(model), *others]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)},
@@ -70,16 +73,19 @@ def main() -> None:
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--policy", default="fixed", choices=["fixed", "adaptive"])
     options = parser.parse_args()
-    result: dict[str, Any] = {"machine": machine(), "tokens": TOKENS, "dtype": options.dtype}
+    how = {"dtype": options.dtype, "policy": options.policy}
+    result: dict[str, Any] = {"machine": machine(), "tokens": TOKENS, **how}
     with tempfile.TemporaryDirectory() as folder:
         build = built(Path(folder), options.dtype)
         for way in options.ways:
-            peers = {"trtspec": Peer("trtspec", way, build, options.dtype, sys.executable)}
+            chosen = (way, options.dtype, options.policy)
+            peers = {"trtspec": Peer("trtspec", build, sys.executable, chosen, ROOT)}
             if options.tree:
-                peers["before"] = Peer("trtspec", way, build, options.dtype, sys.executable, options.tree)
+                peers["before"] = Peer("trtspec", build, sys.executable, chosen, options.tree)
             if options.vllm:
-                peers["vllm"] = Peer("vllm", way, TINY, options.dtype, options.vllm)
+                peers["vllm"] = Peer("vllm", TINY, options.vllm, chosen, ROOT)
             tokenizer = Tokenizer.load(build / "tokenizer")
             result[way] = {
                 f"{streams} streams": measured(peers, streams, options.blocks, tokenizer)
