@@ -21,6 +21,7 @@ from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports
 from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
 from tests.processes import command_lines
+from trtspec.cli import generate
 from trtspec.servers.launch import Launch
 
 ROOT = Path(__file__).parents[2]
@@ -264,6 +265,18 @@ def test_generate_asks_it(build: Path, tmp_path: Path, vendor: Callable[..., Ven
     plain = trtspec("generate", "--url", url, "--num-draft-tokens", 0, "a")
     assert plain.returncode == 1
     assert "trtspec deploy RECIPE --plain" in " ".join(plain.stderr.split())
+
+
+def test_generate_finds_it(
+    build: Path, vendor: Callable[..., Vendor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the words that ask a Triton: `trtspec generate PROMPT`."""
+    deploy, (free,) = vendor(build), free_ports(1)
+    monkeypatch.setattr(generate, "_GRPC", free)
+    monkeypatch.setattr(generate, "_OPENAI", deploy.port)
+    monkeypatch.setattr(generate, "_API", f"http://127.0.0.1:{deploy.port}/v1")
+    said = trtspec("generate", "--wait", 60, "--max-tokens", 3, "a")
+    assert (said.returncode, said.stdout) == (0, " 0 1 2\n"), said.stderr
 
 
 @pytest.mark.sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 # The largest values that the tensors can hold.
 _INT32, _UINT64 = 2**31 - 1, 2**64 - 1
 _TIMEOUT_S, _LOOK_S = 600.0, 0.2
+_HOST, _GRPC, _OPENAI = "127.0.0.1", 8001, 9000
+_OF_VLLM = "sampling_parameters"
+_API = f"http://{_HOST}:{_OPENAI}/v1"
 
 EXAMPLES = (
     "trtspec generate 'def fib('",
     "trtspec generate --max-tokens 200 --temperature 0.7 --seed 1 'class Stack:'",
     "trtspec generate --num-draft-tokens 0 'def fib('    # the target alone",
-    "trtspec generate --url http://127.0.0.1:9000/v1 'def fib('    # vLLM's server, or any of OpenAI's API",
+    "trtspec generate --url http://host:9000/v1 'def fib('    # vLLM's server, or any of OpenAI's API",
 )
 
 
@@ -50,9 +53,13 @@ def generate(
         list[str] | None, typer.Option(help="A string to end before; may be given often.")
     ] = None,
     url: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Triton's gRPC, HOST:PORT; or OpenAI's API, http://HOST:PORT/v1."),
-    ] = "127.0.0.1:8001",
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Triton's gRPC, HOST:PORT; or OpenAI's API, http://HOST:PORT/v1.",
+            show_default="what deploy serves here: port 8001, or 9000",
+        ),
+    ] = None,
     model_name: ServedModelOption = None,
     api_key_file: ApiKeyFileOption = None,
     api_key_env: ApiKeyEnvOption = None,
@@ -63,6 +70,9 @@ def generate(
     from trtspec.deploy.client import GrpcClient
     from trtspec.endpoints.endpoint import Message, Question
 
+    key = read_key(api_key_file, api_key_env)
+    if url is None:
+        url = _API if key else asyncio.run(_found(model_name, wait))
     if "://" in url:
         question = Question(
             (Message("user", prompt),),
@@ -74,11 +84,10 @@ def generate(
             top_p=top_p,
             stop=tuple(stop or ()),
         )
-        key = read_key(api_key_file, api_key_env)
         answer = asyncio.run(_ask(url, model_name, key, question, wait, show=stream and not json))
         _tell_answer(answer, shown=stream, as_json=json)
         return
-    if api_key_file or api_key_env:
+    if key:
         raise typer.BadParameter("Triton's gRPC asks for none", param_hint="--api-key-file, --api-key-env")
     options = {
         "num_draft_tokens": num_draft_tokens,
@@ -99,6 +108,9 @@ def generate(
     }
     with closing(GrpcClient(url, model_name or "speculative_llm")) as client:
         client.wait(wait)
+        if _OF_VLLM in client.inputs():
+            problem = "the model is of Triton's vLLM backend, which is asked otherwise"
+            raise ServerError(url, problem, "name Triton's HTTP port: --url http://127.0.0.1:8000")
         completion = _complete(client, values, show=not json)
     if json:
         out.json(completion.as_dict())
@@ -142,6 +154,30 @@ def _complete(client: GrpcClient, values: dict[str, Any], *, show: bool) -> _Com
     if show:
         out.data("\n")
     return completion
+
+
+async def _found(model: str | None, wait: float) -> str:
+    """Returns where this machine serves by `trtspec deploy`: Triton's gRPC, or the server of another engine.
+
+    While Triton starts, OpenAI's API stands before it already. Raises `ServerError` where nobody listens.
+    """
+    from trtspec.deploy.ports import listens
+    from trtspec.endpoints.finding import find
+
+    deadline = time.monotonic() + wait
+    while not listens(_HOST, _GRPC):
+        is_over, is_theirs = time.monotonic() >= deadline, False
+        with suppress(UnavailableError):
+            endpoint = (await find(_API, model, chat=False, timeout_s=_TIMEOUT_S)).endpoint
+            await endpoint.close()
+            is_theirs = not endpoint.plain_per_request
+        if is_theirs or (is_over and listens(_HOST, _OPENAI)):
+            return _API
+        if is_over:
+            problem = f"nobody listens on port {_GRPC}, Triton's gRPC, or {_OPENAI}, OpenAI's API"
+            raise ServerError(_HOST, problem, "trtspec deploy RECIPE starts a server; --url names another")
+        await asyncio.sleep(_LOOK_S)
+    return f"{_HOST}:{_GRPC}"
 
 
 async def _ask(

@@ -54,6 +54,10 @@ class GrpcClient:
                 raise ServerError(self._url, problem, repair)
             time.sleep(0.2)
 
+    def inputs(self) -> set[str]:
+        """Returns the names of the model's inputs."""
+        return {tensor.name for tensor in self._triton.get_model_metadata(self._model_name).inputs}
+
     def generate(self, values: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         """Yields the responses to one request, each as the values of its output tensors by their names.
 

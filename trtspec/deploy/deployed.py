@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from trtspec.containers.state import State, find_states, remove
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import TritonProcess
 from trtspec.deploy.one_container import LABEL, ContainerProcess
-from trtspec.deploy.ports import Ports
+from trtspec.deploy.ports import Ports, listens
 from trtspec.deploy.server import Server
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.in_container import VENDOR
@@ -50,7 +49,7 @@ class Deployed:
         deployment = self.deployment
         if isinstance(deployment, VendorDeployment) or deployment.ports.openai is None:
             return False
-        return self.state.is_running and not _listens(deployment.client_host, deployment.ports.openai)
+        return self.state.is_running and not listens(deployment.client_host, deployment.ports.openai)
 
 
 def find_deployed(program: Program) -> list[Deployed]:
@@ -103,16 +102,8 @@ def _deployment(state: State) -> Deployment | VendorDeployment:
 def _wait_for_end(host: str, port: int) -> None:
     """Waits until nobody listens on the port, since OpenAI's API ends when it misses its container."""
     deadline = time.monotonic() + _END_S
-    while time.monotonic() < deadline and _listens(host, port):
+    while time.monotonic() < deadline and listens(host, port):
         time.sleep(0.1)
-
-
-def _listens(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def _ports(labels: Mapping[str, str]) -> Ports:

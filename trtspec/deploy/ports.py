@@ -50,6 +50,15 @@ def address_of(host: str) -> str:
         return host
 
 
+def listens(host: str, port: int) -> bool:
+    """Says whether somebody takes connections there."""
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 def listen(host: str, port: int, name: str = "") -> socket.socket:
     """Returns a socket that holds the port, so that two ports that are the same are noticed.
 
