@@ -271,7 +271,7 @@ def test_generate_finds_it(
     build: Path, vendor: Callable[..., Vendor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the words that ask a Triton: `trtspec generate PROMPT`."""
-    deploy, (free,) = vendor(build), free_ports(1)
+    deploy, (free, *_) = vendor(build), free_ports()
     monkeypatch.setattr(generate, "_GRPC", free)
     monkeypatch.setattr(generate, "_OPENAI", deploy.port)
     monkeypatch.setattr(generate, "_API", f"http://127.0.0.1:{deploy.port}/v1")

@@ -2,7 +2,9 @@
 
 It takes a few options of vLLM 0.32 and no others, has an engine's process as that has, and says of itself
 what `GET /told` asks for. `FAKE_SERVER` in its environment is how it fails: `crashes` at once, `never` is
-ready, `dies` when it is asked for a completion, `stays` when it is told to end.
+ready, `dies` when it is asked for a completion, `stays` when it is told to end, `differs` with drafts in its
+third token. Token ids are told where that is asked for, in the way of `FAKE_OWNER`, vLLM if it is not set:
+`sglang`, or `tensorrt_llm`, which refuses what it does not know and tells either a text or ids.
 """
 
 from __future__ import annotations
@@ -15,11 +17,18 @@ import subprocess
 import sys
 import threading
 import time
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tokenizers import Tokenizer
+
 HOW = os.environ.get("FAKE_SERVER", "")
+OWNER = os.environ.get("FAKE_OWNER", "vllm")
 KEY = os.environ.get("VLLM_API_KEY")
+# Of TensorRT-LLM's `CompletionRequest` (serve/openai_protocol.py).
+KNOWN = {"model", "prompt", "max_tokens", "temperature", "seed", "stream", "stream_options", "logit_bias"}
+KNOWN |= {"ignore_eos", "detokenize", "logprobs", "stop", "top_k", "top_p"}
 
 
 def options() -> argparse.Namespace:
@@ -45,7 +54,7 @@ class Api(BaseHTTPRequestHandler):
         elif KEY and self.headers["Authorization"] != f"Bearer {KEY}" and self.path.startswith("/v1"):
             self.answer(401, {"error": "Unauthorized"})
         elif self.path == "/v1/models":
-            self.answer(200, {"data": [{"id": self.asked.served_model_name, "owned_by": "vllm"}]})
+            self.answer(200, {"data": [{"id": self.asked.served_model_name, "owned_by": OWNER}]})
         elif self.path == "/told":
             self.answer(200, {"argv": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()})
         else:
@@ -54,19 +63,44 @@ class Api(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert body["model"] == self.asked.served_model_name
+        if OWNER == "tensorrt_llm" and body.keys() - KNOWN:
+            self.answer(400, {"message": f"Extra inputs are not permitted: {sorted(body.keys() - KNOWN)}"})
+            return
         if HOW == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         Api.at_work += 1
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
+        begun = len(body["prompt"]) if isinstance(body["prompt"], list) else self.count(body["prompt"])
         for number in range(body["max_tokens"]):
             reason = "length" if number + 1 == body["max_tokens"] else None
-            self.say({"choices": [{"text": f" {number}", "finish_reason": reason}]})
-            time.sleep(0.02)
-        self.say({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": body["max_tokens"]}})
+            said = {"text": f" {number}", **self.told(body, begun + number)}
+            self.say({"choices": [{**said, "finish_reason": reason}]})
+            time.sleep(0 if len(said) > 1 else 0.02)
+        self.say({"choices": [], "usage": {"prompt_tokens": begun, "completion_tokens": body["max_tokens"]}})
         self.wfile.write(b"data: [DONE]\n\n")
         Api.at_work -= 1
+
+    def count(self, prompt: str) -> int:
+        """How many tokens the model's tokenizer makes of a prompt."""
+        return len(tokenizer(f"{self.asked.model}/tokenizer.json").encode(prompt).ids)
+
+    def told(self, body: dict[str, Any], place: int) -> dict[str, Any]:
+        """The token at a place of the text, its number; and vLLM's only other one that is thought of."""
+        token = 300 + place
+        if HOW == "differs" and self.asked.speculative_config and place % 3 == 2:
+            token = 700
+        bias = {int(other): value for other, value in (body.get("logit_bias") or {}).items()}
+        token = max([token, *bias], key=lambda each: bias.get(each, 0.0) - 3.0 * (each != token))
+        if OWNER == "sglang" and body.get("return_token_ids"):
+            return {"token_ids": [token]}
+        if OWNER == "tensorrt_llm" and body.get("detokenize") is False:
+            return {"token_ids": [token], "text": ""}
+        if OWNER == "vllm" and body.get("return_tokens_as_token_ids"):
+            named = f"token_id:{token}"
+            return {"logprobs": {"tokens": [named], "top_logprobs": [{named: -0.1, "token_id:900": -3.0}]}}
+        return {}
 
     def say(self, event: dict[str, Any]) -> None:
         self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
@@ -83,6 +117,13 @@ class Api(BaseHTTPRequestHandler):
         return
 
 
+tokenizer = cache(Tokenizer.from_file)
+
+
+class Server(ThreadingHTTPServer):
+    request_queue_size = 64
+
+
 def main() -> None:
     Api.asked = options()
     print("INFO loading", Api.asked.model, flush=True)
@@ -91,7 +132,7 @@ def main() -> None:
     # As vLLM's engine, it does not hear of the end of the server.
     waiting = "import time; time.sleep(600)"
     engine = subprocess.Popen([sys.executable, "-c", waiting, f"--port={Api.asked.port}"])
-    server = ThreadingHTTPServer((Api.asked.host, Api.asked.port), Api)
+    server = Server((Api.asked.host, Api.asked.port), Api)
 
     def end(*_: object) -> None:
         if HOW != "stays":

@@ -15,8 +15,7 @@ from trtspec.deploy.ports import Ports, free_ports
 from trtspec.deploy.site import Here, Site
 from trtspec.deploy.vendor.build import find_launch
 from trtspec.deploy.vendor.deployment import VendorDeployment
-from trtspec.deploy.vendor.models import models_of
-from trtspec.deploy.vendor.site import VendorHere
+from trtspec.deploy.vendor.meanwhile import meanwhile
 from trtspec.errors import StuckError, UnavailableError
 from trtspec.openai.template import ChatTemplate
 from trtspec.progress import no_progress
@@ -53,12 +52,8 @@ def served(build: Build, *, chat: bool, python: Path | None, say: Callable[[str]
         repair = "trtspec deploy RECIPE --container, and measure that: --url http://127.0.0.1:8000"
         raise UnavailableError(folder, "is for NVIDIA's image of Triton with vLLM", repair)
     if launch:
-        (port,) = free_ports(1)
-        deployment = VendorDeployment(
-            build.recipe.name, folder, launch.backend, launch.served_model_name, port=port
-        )
-        site = VendorHere(deployment, models_of(launch, build.recipe), python)
-        url, metrics_url = deployment.url, f"http://{_LOOPBACK}:{port}/metrics"
+        deployment, site = meanwhile(build, launch, python)
+        url, metrics_url = deployment.url, f"http://{_LOOPBACK}:{deployment.port}/metrics"
     else:
         deployment = _under_triton(build, folder, has_api=has_chats)
         site = Here(deployment, build)

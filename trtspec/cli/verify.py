@@ -14,7 +14,7 @@ import typer
 from trtspec.errors import UnavailableError
 from trtspec.terminal.api_key import read_key
 from trtspec.terminal.command_line import typed
-from trtspec.terminal.options import JsonOption, OutputOption
+from trtspec.terminal.options import JsonOption, OutputOption, PythonOption
 from trtspec.terminal.output import out
 from trtspec.terminal.server_options import (
     ApiKeyEnvOption,
@@ -26,6 +26,8 @@ from trtspec.terminal.server_options import (
 )
 
 if TYPE_CHECKING:
+    from trtspec.deploy.build import Build
+    from trtspec.servers.launch import Launch
     from trtspec.verify.prompts import Asked, Vocabulary
     from trtspec.verify.result import Result
     from trtspec.verify.second_opinion import SecondOpinion
@@ -38,6 +40,7 @@ _NARROWED = ("--prompt", "--num-draft-tokens", "--draws")
 
 EXAMPLES = (
     "trtspec verify recipe.yaml    # the engines of its build, in this process",
+    "trtspec verify recipe.yaml --python .venv-vllm/bin/python    # engine.backend: vllm",
     "trtspec verify recipe.yaml --url http://127.0.0.1:8000",
     "trtspec verify --url http://vllm:8000/v1 --baseline http://plain:8000/v1 --tokenizer ./model",
     "trtspec verify recipe.yaml --draws 0 --prompt code-1 --num-draft-tokens 3",
@@ -103,6 +106,7 @@ def verify(
         str | None,
         typer.Option(metavar="PYTHON", help="A Python that has vLLM: what it says to the same prompts."),
     ] = None,
+    python: PythonOption = None,
     json: JsonOption = False,
 ) -> None:
     """Tell whether drafts change what the target says.
@@ -110,9 +114,11 @@ def verify(
     Greedy answers with drafts are held against those of the target alone. Where they part, the target's own
     margin decides: a near tie is reported, anything else is a fault. Sampled continuations are held against
     those of the target alone by a test of their distribution. The exit status is 1 for a fault, and where
-    nothing was proved.
+    nothing was proved. Without --url engines run in this process; of another engine.backend two servers are
+    started here, one after the other: without drafts, and with them.
     """
     from trtspec.terminal.verified import print_result
+    from trtspec.verify.in_turns import in_turns
     from trtspec.verify.opening import Address, in_this_process, on_servers
     from trtspec.verify.prompts import Vocabulary, asked, built_in
     from trtspec.verify.second_opinion import SecondOpinion
@@ -127,9 +133,9 @@ def verify(
     if second_opinion and recipe is None:
         raise typer.BadParameter("needs the recipe, which names the model", param_hint="--second-opinion")
     built = _built(recipe, output) if recipe else None
-    if built and not built.has_engines and url is None:
-        repair = "name its server and one of deploy --plain: --url URL --baseline URL"
-        raise UnavailableError(built.folder, "has no engines, which run in this process", repair)
+    if built and built.launch and num_draft_tokens:
+        problem = f"{built.launch.backend} drafts as much as it is started to: speculation.num_draft_tokens"
+        raise typer.BadParameter(problem, param_hint="--num-draft-tokens")
     if draws:
         distributions()
     folder = tokenizer or (built.folder / "tokenizer" if built else Path())
@@ -148,8 +154,8 @@ def verify(
     )
     opinion = None
     if second_opinion and built:
-        python = SecondOpinion.find(second_opinion)
-        opinion = SecondOpinion(python, built.model, built.revision, built.dtype, vocabulary)
+        other = SecondOpinion.find(second_opinion)
+        opinion = SecondOpinion(other, built.model, built.revision, built.dtype, vocabulary)
         if built.numbers != built.dtype:
             out.warning("the engine is quantized: where vLLM runs the model as it is, that alone may differ")
     name = model_name or (built.model_name if built else None)
@@ -157,6 +163,8 @@ def verify(
         server = Address(url, name, read_key(api_key_file, api_key_env))
         plain = Address(baseline, model_name, read_key(baseline_api_key_file)) if baseline else None
         sides = on_servers(server, plain, vocabulary)
+    elif built and built.launch:
+        sides = in_turns(built.build, built.launch, python, vocabulary.end_ids, out.status)
     else:
         assert built is not None
         sides = in_this_process(built.folder, name or built.model_name)
@@ -173,7 +181,8 @@ def verify(
 class _Built:
     """What is known of a built recipe's target; `numbers` is what it computes in.
 
-    `longest_draft` is None where a server of others drafts, and no request says how much.
+    `launch` is how the server of others is started that has no engines. `longest_draft` is None there, since
+    no request says how much is drafted.
     """
 
     folder: Path
@@ -183,10 +192,12 @@ class _Built:
     dtype: str
     numbers: str
     longest_draft: int | None
-    has_engines: bool = True
+    build: Build
+    launch: Launch | None = None
 
 
 def _built(recipe: Path, output: str | None) -> _Built:
+    from trtspec.deploy.build import Build
     from trtspec.deploy.vendor.build import find_launch
     from trtspec.engine.directory import read_engine
     from trtspec.plan.choices import build_folder
@@ -195,13 +206,13 @@ def _built(recipe: Path, output: str | None) -> _Built:
 
     loaded = load(recipe)
     folder, target = build_folder(loaded, {"output": output}, os.environ), loaded.recipe.models[Role.TARGET]
-    model, revision = str(loaded.model_location(target)), target.revision
+    build, model, revision = Build(folder, loaded.recipe), str(loaded.model_location(target)), target.revision
     if launch := find_launch(folder):
         told = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
         dtype = told.get("--dtype", "bfloat16")
         numbers = "fp8" if target.quantization.weights == "fp8" else dtype
         name = launch.served_model_name
-        return _Built(folder, name, model, revision, dtype, numbers, None, has_engines=False)
+        return _Built(folder, name, model, revision, dtype, numbers, None, build, launch)
     if not (folder / "model_repository").is_dir():
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
         raise UnavailableError(folder, "there is no build here", repair)
@@ -214,6 +225,7 @@ def _built(recipe: Path, output: str | None) -> _Built:
         engine.dtype,
         "fp8" if engine.quant_algo else engine.dtype,
         engine.max_draft_len,
+        build,
     )
 
 

@@ -14,16 +14,21 @@ from trtspec.endpoints.triton import TritonEndpoint
 from trtspec.endpoints.triton_vllm import INPUT, TritonVllmEndpoint
 from trtspec.errors import UnavailableError
 
-_TRTSPEC = "trtspec"
+TRTSPEC = "trtspec"
+"""Whom models of trtspec's own API belong to."""
 _DEFAULT_MODEL = "speculative_llm"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A server: how to ask it, and the name and version of its software where it tells."""
+    """A server: how to ask it, and the name and version of its software where it tells.
+
+    `owner` is whom a model behind OpenAI's API belongs to, by which servers are told apart.
+    """
 
     endpoint: OpenAiEndpoint | TritonEndpoint | TritonVllmEndpoint
     software: str | None
+    owner: str | None = None
 
 
 async def find(url: str, model: str | None, *, chat: bool, timeout_s: float, key: str | None = None) -> Found:
@@ -92,11 +97,11 @@ async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) ->
     if model is None or model not in models:
         problem = f"has no model {model}" if model else "has several models"
         raise UnavailableError(shown(url), f"{problem}: {', '.join(models)}", "name one with --model-name")
-    is_ours = models[model].get("owned_by") == _TRTSPEC
     version = await streams.get(base.parent / "version")
     owner = models[model].get("owned_by")
     software = " ".join(filter(None, (owner, version.get("version") if isinstance(version, dict) else None)))
-    return Found(OpenAiEndpoint(url, model, streams, chat=chat, is_ours=is_ours), software or None)
+    endpoint = OpenAiEndpoint(url, model, streams, chat=chat, is_ours=owner == TRTSPEC)
+    return Found(endpoint, software or None, owner)
 
 
 def shown(url: str) -> str:

@@ -18,18 +18,18 @@ async def deployed(
 
     Raises `UnavailableError` where nobody answers, or the server does not say its tokens.
     """
-    endpoint = (await find(url, model, chat=False, timeout_s=timeout_s, key=key)).endpoint
+    found = await find(url, model, chat=False, timeout_s=timeout_s, key=key)
+    endpoint = found.endpoint
     await endpoint.close()
     streams = Streams(timeout_s, key)
-    is_ours = endpoint.plain_per_request
     subject: TritonSubject | OpenAiSubject
     if endpoint.api == "triton":
         subject = TritonSubject(endpoint.url, endpoint.model, streams)
     else:
-        subject = OpenAiSubject(endpoint.url, endpoint.model, streams, end_ids, is_ours=is_ours)
+        subject = OpenAiSubject(endpoint.url, endpoint.model, streams, end_ids, owner=found.owner)
     try:
         await subject.probe()
     except BaseException:
         await streams.close()
         raise
-    return subject, is_ours
+    return subject, endpoint.plain_per_request

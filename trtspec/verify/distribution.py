@@ -25,6 +25,8 @@ PILOT = 32
 FALSE_ALARMS = 0.001
 """How often a lossless deployment fails, all tests together."""
 POWER = 0.95
+Alone = list[tuple[Asked, list[Continuation]]]
+"""Prompts, and the target's continuations of each."""
 Drawn = tuple[str, list[Continuation], list[Continuation]]
 """The name of a prompt, and its continuations alone and with drafts."""
 LEAST = 20
@@ -66,15 +68,21 @@ class SamplingCheck:
         self._plan, self._told = plan, told
         self._seeds = random.Random(plan.seed)  # noqa: S311
 
-    async def run(self) -> Sampling:
-        """Returns the test; raises as `Subject.ask` does, and `UnavailableError` without scipy."""
-        plan, chosen = self._plan, await self._open_prompts()
-        drawn = []
-        for prompt in chosen:
-            alone = await self._draw(self._sides.plain, prompt, [self._sides.plain_k], plan.draws)
-            drafted = await self._draw(self._sides.speculative, prompt, plan.lengths, plan.draws)
-            drawn.append((prompt.name, alone, drafted))
-        limit = FALSE_ALARMS / (2 * (len(chosen) + 1))
+    async def alone(self) -> Alone:
+        """Draws from the target alone, of the prompts that leave it most to choose."""
+        plan, sides, chosen = self._plan, self._sides, await self._open_prompts()
+        return [
+            (prompt, await self._draw(sides.plain, prompt, [sides.plain_k], plan.draws)) for prompt in chosen
+        ]
+
+    async def drafted(self, alone: Alone) -> Sampling:
+        """Draws of the same prompts with drafts, and returns the test of both."""
+        plan, side = self._plan, self._sides.speculative
+        drawn = [
+            (prompt.name, said, await self._draw(side, prompt, plan.lengths, plan.draws))
+            for prompt, said in alone
+        ]
+        limit = FALSE_ALARMS / (2 * (len(drawn) + 1))
         views = self._view("text", drawn, limit), self._view("repeats", drawn, limit)
         return Sampling(plan.temperature, plan.draws, TOKENS, limit, POWER, views)
 

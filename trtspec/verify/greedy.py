@@ -31,6 +31,15 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
+class Plain:
+    """What the target alone says: `alone`, one prompt at a time, and `again`, so many at once."""
+
+    alone: tuple[Answer, ...]
+    again: tuple[Answer, ...]
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
 class Greedy:
     """What the check found; `prompts` are those that the server read otherwise than the tokenizer."""
 
@@ -55,21 +64,33 @@ class GreedyCheck:
         self._max_tokens, self._told = max_tokens, told
         self._top = min(sides.top_log_probs, TOP)
 
-    async def run(
-        self, concurrency: int, ways: Sequence[Way], dtype: str | None, given: float | None
+    async def plain(self, concurrency: int) -> Plain:
+        """Asks the target alone; `concurrency` is that of the second run, whose differences are noise."""
+        side, k = self._sides.plain, self._sides.plain_k
+        alone = await self.ask(side, Way(k, 1), in_ids=True)
+        return Plain(tuple(alone), tuple(await self.ask(side, Way(k, concurrency))), concurrency)
+
+    async def drafted(self, ways: Sequence[Way]) -> list[list[Answer]]:
+        """Asks the side that speculates, in each way."""
+        return [await self.ask(self._sides.speculative, way) for way in ways]
+
+    async def judge(
+        self,
+        plain: Plain,
+        ways: Sequence[Way],
+        drafted: Sequence[Sequence[Answer]],
+        dtype: str | None,
+        given: float | None,
     ) -> Greedy:
-        """Asks everything; `concurrency` is that of the second plain run, whose differences are noise."""
-        plain, k = self._sides.plain, self._sides.plain_k
-        alone = await self.ask(plain, Way(k, 1), in_ids=True)
-        again = await self.ask(plain, Way(k, concurrency))
-        noise = _most(alone, again)
+        """Returns what differs; of the places where answers part it asks the target alone again."""
+        noise = _most(plain.alone, plain.again)
         bound = tolerance(dtype, noise, given)
-        by_itself = await self.compare(alone, again, Way(PLAIN, concurrency), bound)
-        compared = []
-        for way in ways:
-            answers = await self.ask(self._sides.speculative, way)
-            compared.append(await self.compare(alone, answers, way, bound))
-        return Greedy(bound, by_itself, tuple(compared), self._misread(again), tuple(alone))
+        by_itself = await self.compare(plain.alone, plain.again, Way(PLAIN, plain.concurrency), bound)
+        compared = [
+            await self.compare(plain.alone, answers, way, bound)
+            for way, answers in zip(ways, drafted, strict=True)
+        ]
+        return Greedy(bound, by_itself, tuple(compared), self._misread(plain.again), plain.alone)
 
     async def ask(self, subject: Subject, way: Way, in_ids: bool = False) -> list[Answer]:
         """Returns the answers to all prompts, in their order."""

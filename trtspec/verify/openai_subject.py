@@ -1,15 +1,15 @@
-"""A model behind OpenAI's API, of trtspec, vLLM or anyone, whose completions name tokens by their ids."""
+"""A model behind OpenAI's API, of trtspec, vLLM, SGLang or trtllm-serve, whose completions tell token ids."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from time import perf_counter
 from typing import Any
 
 from yarl import URL
 
-from trtspec.endpoints.finding import shown
+from trtspec.endpoints.finding import TRTSPEC, shown
 from trtspec.endpoints.http import Streams, problem_of
 from trtspec.errors import ServerError, UnavailableError
 from trtspec.verify.asking import PROBED, told
@@ -18,19 +18,32 @@ from trtspec.verify.subject import END, Answer, Question, Row
 _MOST_TOP = 5
 """The most likely tokens that OpenAI's completions tell."""
 _NAME = "token_id:"
+_TELLING: Mapping[str | None, Mapping[str, Any]] = {
+    "sglang": {"return_token_ids": True},
+    "tensorrt_llm": {"detokenize": False},
+}
+"""By whom a model belongs to: what has a server tell token ids, where log-probabilities have none.
+
+SGLang 0.5.23, `entrypoints/openai/serving_completions.py`; TensorRT-LLM 1.2, `serve/postprocess_handlers.py`.
+"""
 
 
 class OpenAiSubject:
-    """Anyone's model behind OpenAI's API; its completions name tokens by their ids, as vLLM's can."""
+    """A model behind OpenAI's API, of its `owner`; with its log-probabilities tokens are named by their ids.
+
+    That is vLLM's way, and trtspec's. SGLang and trtllm-serve tell no log-probabilities of ids, the latter
+    none of the text either where it tells ids.
+    """
 
     longest_draft: int | None = None
-    top_log_probs = _MOST_TOP
 
     def __init__(
-        self, url: str, model: str, streams: Streams, end_ids: Collection[int], *, is_ours: bool
+        self, url: str, model: str, streams: Streams, end_ids: Collection[int], *, owner: str | None
     ) -> None:
         self.name, self._model, self._streams = f"{model} at {shown(url)}", model, streams
-        self._address, self._end_ids, self._is_ours = URL(url) / "completions", end_ids, is_ours
+        self._address, self._end_ids = URL(url) / "completions", end_ids
+        self._is_ours, self._telling = owner == TRTSPEC, _TELLING.get(owner)
+        self.top_log_probs = 0 if self._telling else _MOST_TOP
 
     async def probe(self) -> None:
         """Raises `UnavailableError` for a server that does not say its tokens."""
@@ -43,6 +56,9 @@ class OpenAiSubject:
             raise UnavailableError(self.name, problem, repair) from error
 
     async def ask(self, question: Question) -> Answer:
+        if question.num_draft_tokens and not self._is_ours:
+            problem = "drafts as much as it was started to, whatever a request says"
+            raise ServerError(self.name, problem, "leave --num-draft-tokens out")
         tokens: list[int] = []
         rows: list[Row] = []
         text, reason, usage, counts = "", "", dict[str, Any](), dict[str, Any]()
@@ -55,6 +71,7 @@ class OpenAiSubject:
                     raise ServerError(self.name, problem_of(str(said["error"])))
                 for choice in said.get("choices") or ():
                     text += choice.get("text") or ""
+                    tokens += choice.get("token_ids") or ()
                     reason = choice.get("finish_reason") or reason
                     if said_of := choice.get("logprobs"):
                         tokens += map(_token_id, said_of["tokens"])
@@ -64,7 +81,7 @@ class OpenAiSubject:
         if not reason:
             raise ServerError(self.name, "the stream ended without a finish_reason")
         if not tokens and text:
-            raise ServerError(self.name, "the answer has text and no logprobs")
+            raise ServerError(self.name, "the answer has text and no token ids")
         ended = reason == "stop"
         if ended and tokens and tokens[-1] in self._end_ids:  # vLLM tells the end token too.
             tokens, rows = tokens[:-1], rows[: len(tokens) - 1]
@@ -81,7 +98,7 @@ class OpenAiSubject:
         await self._streams.close()
 
     def _body(self, question: Question) -> dict[str, Any]:
-        sampling = question.sampling
+        sampling, top = question.sampling, min(max(question.top_log_probs, 1), _MOST_TOP)
         values: dict[str, Any] = {
             "model": self._model,
             "prompt": question.prompt,
@@ -89,8 +106,7 @@ class OpenAiSubject:
             "temperature": sampling.temperature or 0.0,
             "seed": sampling.seed,
             "num_draft_tokens": question.num_draft_tokens if self._is_ours else None,
-            "logprobs": min(max(question.top_log_probs, 1), _MOST_TOP),
-            "return_tokens_as_token_ids": True,
+            **(self._telling or {"logprobs": top, "return_tokens_as_token_ids": True}),
             "logit_bias": {str(token): bias for token, bias in question.bias.items()} or None,
             "ignore_eos": True if question.ignores_end else None,
             "stream": True,

@@ -68,13 +68,17 @@ async def verify(
 ) -> Result:
     """Returns what both checks found, and what another engine says to the prompts.
 
-    Raises as `Subject.ask` does, and `UnavailableError` for what is missing here.
+    All of one side is asked before the other, so that two servers may take turns on one machine, and the
+    plain one first, so that nothing that drafts leave behind is in what they are held against. Raises as
+    `Subject.ask` does, and `UnavailableError` for what is missing here.
     """
     check = GreedyCheck(sides, vocabulary, prompts, settings.max_tokens, told)
-    greedy = await check.run(settings.concurrency, settings.ways, settings.dtype, settings.near_tie)
-    sampling = None
-    if settings.draws:
-        sampling = await SamplingCheck(sides, vocabulary, prompts, settings.plan, told).run()
+    draws = SamplingCheck(sides, vocabulary, prompts, settings.plan, told) if settings.draws else None
+    plain = await check.plain(settings.concurrency)
+    alone = await draws.alone() if draws else []
+    drafted = await check.drafted(settings.ways)
+    sampling = await draws.drafted(alone) if draws else None
+    greedy = await check.judge(plain, settings.ways, drafted, settings.dtype, settings.near_tie)
     other = None
     if opinion is not None:
         name, answers = await opinion.ask(prompts, settings.max_tokens)

@@ -16,7 +16,7 @@ from trtspec.cli import generate
 from trtspec.deploy.ports import free_ports
 
 
-class VllmModel(services.GRPCInferenceServiceServicer):
+class VllmModel(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Tells of a model what Triton's vLLM backend does."""
 
     def ModelReady(self, request: Any, context: Any) -> Any:
@@ -51,5 +51,7 @@ def test_nobody_serves_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "_API", f"http://127.0.0.1:{api_port}/v1")
     said = trtspec("generate", "a")
     assert said.returncode == 1
-    assert f"nobody listens on port {grpc_port}, Triton's gRPC, or {api_port}" in " ".join(said.stderr.split())
+    assert f"nobody listens on port {grpc_port}, Triton's gRPC, or {api_port}" in " ".join(
+        said.stderr.split()
+    )
     assert "trtspec deploy RECIPE" in " ".join(said.stderr.split())

@@ -32,8 +32,16 @@ def check(
     **kw: Any,
 ) -> Greedy:
     subject = Said(PROMPT.token_ids, plain, drafted, rows, **kw)
-    greedy = GreedyCheck(Sides(subject, subject), vocabulary, [PROMPT], 4, lambda number: None)
-    return asyncio.run(greedy.run(2, [Way(3, 2)], "float32", None))
+    greedy, ways = (
+        GreedyCheck(Sides(subject, subject), vocabulary, [PROMPT], 4, lambda number: None),
+        [Way(3, 2)],
+    )
+
+    async def main() -> Greedy:
+        plain = await greedy.plain(2)
+        return await greedy.judge(plain, ways, await greedy.drafted(ways), "float32", None)
+
+    return asyncio.run(main())
 
 
 def test_the_same_answer_has_no_difference(vocabulary: Vocabulary) -> None:

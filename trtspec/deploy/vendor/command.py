@@ -31,5 +31,5 @@ def program(launch: Launch, name: str, python: Path | None) -> tuple[str, ...]:
         return (str(python), "-m", launch.module)
     if shutil.which(launch.program[0]) is None:
         repair = f"install {name} {launch.release} in an environment, and name its Python:"
-        raise UnavailableError(launch.program[0], "is not on PATH", f"{repair} --python PATH; or --container")
+        raise UnavailableError(launch.program[0], "is not on PATH", f"{repair} --python PATH; or: deploy --container")
     return launch.program

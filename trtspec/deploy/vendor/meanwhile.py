@@ -1,0 +1,27 @@
+"""Somebody else's server for the time of a measurement, on a port of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtspec.deploy.build import Build
+from trtspec.deploy.ports import free_ports
+from trtspec.deploy.vendor.deployment import VendorDeployment
+from trtspec.deploy.vendor.models import models_of
+from trtspec.deploy.vendor.site import VendorHere
+from trtspec.servers.launch import Launch
+from trtspec.servers.plain import without_drafts
+
+
+def meanwhile(
+    build: Build, launch: Launch, python: Path | None, *, plain: bool = False
+) -> tuple[VendorDeployment, VendorHere]:
+    """Returns the server of a build, with `plain` the one without drafts, and where it runs: here.
+
+    Raises `UnavailableError` where this machine has no such server.
+    """
+    (port,) = free_ports(1)
+    folder, name = build.folder.resolve(), launch.served_model_name
+    deployment = VendorDeployment(build.recipe.name, folder, launch.backend, name, port=port, is_plain=plain)
+    models = models_of(without_drafts(launch) if plain else launch, build.recipe)
+    return deployment, VendorHere(deployment, models, python)
