@@ -38,10 +38,13 @@ class Served:
 
 
 @contextmanager
-def served(build: Build, *, chat: bool, python: Path | None, say: Callable[[str], None]) -> Iterator[Served]:
+def served(
+    build: Build, *, chat: bool, python: Path | None, say: Callable[[str], None], plain: bool = False
+) -> Iterator[Served]:
     """Yields a server that is ready, and ends it with the block; `say` is told of both.
 
-    `python` is that of a server of others. Raises what `trtspec deploy` would.
+    `python` is that of a server of others, which with `plain` is started without drafts. Raises what
+    `trtspec deploy` would.
     """
     folder = build.folder.resolve()
     has_chats = chat and ChatTemplate.load(folder / "tokenizer") is not None
@@ -52,7 +55,7 @@ def served(build: Build, *, chat: bool, python: Path | None, say: Callable[[str]
         repair = "trtspec deploy RECIPE --container, and measure that: --url http://127.0.0.1:8000"
         raise UnavailableError(folder, "is for NVIDIA's image of Triton with vLLM", repair)
     if launch:
-        deployment, site = meanwhile(build, launch, python)
+        deployment, site = meanwhile(build, launch, python, plain=plain)
         url, metrics_url = deployment.url, f"http://{_LOOPBACK}:{deployment.port}/metrics"
     else:
         deployment = _under_triton(build, folder, has_api=has_chats)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -220,11 +221,16 @@ def _loads(streams: str | None, rate: str | None) -> tuple[Load, ...]:
 def _served(
     recipe: Path, folder: str | None, python: Path | None, asked: Asked, plan: Plan
 ) -> Iterator[tuple[Asked, Plan, str]]:
-    """Serves a built recipe; yields what to ask of it and how, and the folder of its tokenizer."""
+    """Serves a built recipe; yields what to ask of it and how, and the folder of its tokenizer.
+
+    Another engine's server decodes plainly only if it is started so: beside it, on a CPU, whose memory has
+    room for two. The first of them on a GPU takes all of that.
+    """
     from trtspec.bench.deployed import served
     from trtspec.bench.result import Model
     from trtspec.deploy.build import Build
     from trtspec.plan.choices import build_folder
+    from trtspec.recipe import gpus
     from trtspec.recipe.loader import load
     from trtspec.roles import Role
 
@@ -245,9 +251,22 @@ def _served(
         draft=models[Role.DRAFT].model if Role.DRAFT in models else None,
         num_draft_tokens=build.recipe.speculation.num_draft_tokens,
     )
-    with served(build, chat=plan.chat, python=python, say=out.status) as server:
+    serve = partial(served, build, chat=plan.chat, python=python, say=out.status)
+    with ExitStack() as stack:
+        server, baseline = stack.enter_context(serve()), asked.baseline
+        if build.is_of_server and baseline is None:
+            if build.recipe.hardware.gpu == gpus.NONE:
+                baseline = stack.enter_context(serve(plain=True)).url
+            else:
+                how = f"trtspec deploy {recipe} --plain serves it elsewhere, for --baseline URL"
+                out.warning(f"without drafts nothing is measured, as its GPU has room for one server: {how}")
         found = replace(
-            asked, url=server.url, model_name=server.model_name, metrics_url=server.metrics_url, model=model
+            asked,
+            url=server.url,
+            model_name=server.model_name,
+            metrics_url=server.metrics_url,
+            model=model,
+            baseline=baseline,
         )
         yield found, replace(plan, chat=server.has_chats), str(build.folder.resolve() / "tokenizer")
 

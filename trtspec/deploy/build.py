@@ -28,18 +28,23 @@ class Build:
     @property
     def is_there(self) -> bool:
         """Whether there is something to serve: a model repository, or how a server of others is started."""
-        return self.is_for_triton or (self.folder / FILE).is_file()
+        return self.is_for_triton or self.is_of_server
+
+    @property
+    def is_of_server(self) -> bool:
+        """Whether a server of others loads the models, and there are no engines."""
+        return (self.folder / FILE).is_file()
 
     @property
     def is_for_triton(self) -> bool:
         """Whether Triton serves it: engines, or vLLM where the recipe says so."""
-        is_of_vllm = (self.folder / FILE).is_file() and self.recipe.serving.layout != "triton"
+        is_of_vllm = self.is_of_server and self.recipe.serving.layout != "triton"
         return (self.folder / "model_repository").is_dir() and not is_of_vllm
 
     @property
     def ranks(self) -> int:
         """How many ranks the engine with the most of them has; 1 where vLLM has the models."""
-        if (self.folder / FILE).is_file():
+        if self.is_of_server:
             return 1
         return max(read_engine(self.folder / role / "engine").num_processes for role in self.recipe.models)
 

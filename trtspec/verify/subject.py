@@ -62,8 +62,10 @@ class Subject(Protocol):
     """
 
     name: str
-    top_log_probs: int
     longest_draft: int | None
+
+    @property
+    def top_log_probs(self) -> int: ...
 
     async def ask(self, question: Question) -> Answer:
         """Returns the whole answer; raises `TrtspecError` where there is none."""

@@ -31,5 +31,6 @@ def program(launch: Launch, name: str, python: Path | None) -> tuple[str, ...]:
         return (str(python), "-m", launch.module)
     if shutil.which(launch.program[0]) is None:
         repair = f"install {name} {launch.release} in an environment, and name its Python:"
-        raise UnavailableError(launch.program[0], "is not on PATH", f"{repair} --python PATH; or: deploy --container")
+        in_image = "trtspec deploy RECIPE --container serves it in the vendor's image"
+        raise UnavailableError(launch.program[0], "is not on PATH", f"{repair} --python PATH; or {in_image}")
     return launch.program
