@@ -33,6 +33,7 @@ class Precision(str, Enum):
 class Method(str, Enum):
     DRAFT_MODEL = "draft_model"
     NGRAM = "ngram"
+    SUFFIX = "suffix"
     HYBRID = "hybrid"
 
 

@@ -15,9 +15,9 @@ from trtspec.recipe.schema import Recipe
 from trtspec.recipe.support import refusal
 from trtspec.serving.drafters.source import Drafting
 
-Method = Literal["draft_model", "ngram", "hybrid"]
+Method = Literal["draft_model", "ngram", "suffix", "hybrid"]
 Precision = Literal["float32", "float16", "bfloat16", "fp8"]
-_METHODS: tuple[Method, ...] = ("ngram", "draft_model", "hybrid")
+_METHODS: tuple[Method, ...] = ("ngram", "suffix", "draft_model", "hybrid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class DraftModel:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A method with its draft; `ngram` has none."""
+    """A method with its draft; `ngram` and `suffix` have none."""
 
     method: Method
     draft: DraftModel | None

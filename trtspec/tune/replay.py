@@ -3,20 +3,22 @@
 The target is not asked: a draft is accepted as far as it says what the answer says. Nor is the draft, but
 for its own choice after each beginning of the answer: it is only asked for the token at position j + 1 where
 that at j was accepted, so what stands before its choice is the answer itself. So one pass over the text gives
-the rounds of every K exactly. Rounds are those of `trtspec.serving.rounds`, and drafters its own.
+the rounds of every K exactly. Rounds are those of `trtspec.serving.rounds`, and drafters its own, to which
+every answer is that of a client without earlier ones.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from trtspec.serving.drafters.hybrid import HybridSource
 from trtspec.serving.drafters.lookup import LookupSource
 from trtspec.serving.drafters.source import ENGINE, Drafting, DraftSource, Offer
+from trtspec.serving.drafters.suffix import SuffixSource
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text, common_prefix
 from trtspec.tune.answer import Answer
@@ -26,6 +28,8 @@ Choices = Sequence[int]
 
 It ends where the answer has a token that the draft lacks, or is longer than the draft's texts.
 """
+_FREE: Mapping[str, Callable[..., DraftSource]] = {"ngram": LookupSource, "suffix": SuffixSource}
+"""What needs no draft."""
 SILENCE = -1
 _END = -2
 
@@ -79,12 +83,10 @@ def replay(answer: Answer, drafting: Drafting, choices: Sequence[Choices] | None
 def _source(
     said: list[int], begin: int, drafting: Drafting, choices: Sequence[Choices] | None
 ) -> DraftSource:
-    lookup = LookupSource(**drafting.options) if drafting.options else None
     if choices is None:
-        assert lookup is not None
-        return lookup
+        return _FREE[drafting.kind](**drafting.options)
     told = _ToldSource(said, begin, choices)
-    return HybridSource(lookup, told) if lookup else told
+    return HybridSource(LookupSource(**drafting.options), told) if drafting.options else told
 
 
 def at_once(proposal: Coroutine[Any, Any, list[int]]) -> list[int]:

@@ -55,9 +55,17 @@ def for_vllm(pair_recipe: Path) -> Path:
     return pair_recipe
 
 
-def test_methods_that_the_backend_lacks_are_not_tried(for_vllm: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "methods"),
+    [("vllm", ["draft_model", "ngram", "suffix"]), ("sglang", ["draft_model", "ngram"])],
+)
+def test_methods_that_the_backend_lacks_are_not_tried(
+    for_vllm: Path, backend: str, methods: list[str]
+) -> None:
+    text = for_vllm.read_text().replace("backend: vllm", f"backend: {backend}")
+    for_vllm.write_text(text.replace("gpu: none", "gpu: none" if backend == "vllm" else "gpu: h100"))
     found = candidates(load(for_vllm), [], [], [])
-    assert [candidate.method for candidate in found] == ["draft_model", "ngram"]
+    assert [candidate.method for candidate in found] == methods
 
 
 @pytest.mark.sweep
