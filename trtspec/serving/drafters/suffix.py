@@ -53,18 +53,24 @@ class Index:
 
     def __init__(self, tokens: list[int], *, is_joined: bool = False) -> None:
         self.tokens, self._is_joined, self._num_read = tokens, is_joined, 0
-        self._sizes = tuple((size, dict[tuple[int, ...], int](), array("i", bytes(4))) for size in SIZES)
+        self._sizes = tuple(
+            (size, dict[tuple[int, ...], int](), array("i", bytes(4 * size))) for size in SIZES
+        )
 
     def read(self, end: int) -> None:
         """Reads the first `end` tokens, as far as they are new, and `MOST_READ` at a time.
 
         One more must be there; what nothing of the same answer follows is no place.
         """
-        tokens, begin = self.tokens, self._num_read + 1
-        self._num_read = max(self._num_read, min(end, self._num_read + MOST_READ))
+        done = self._num_read
+        if end <= done:
+            return
+        tokens, self._num_read = self.tokens, min(end, done + MOST_READ)
+        end = self._num_read + 1
         for size, last, before in self._sizes:
-            for place in range(begin, self._num_read + 1):
-                key = tuple(tokens[max(place - size, 0) : place])
+            first = size if size > done else done + 1
+            for place in range(first, end):
+                key = tuple(tokens[place - size : place])
                 before.append(last.get(key, 0))
                 if tokens[place] != _BETWEEN:
                     last[key] = place
@@ -84,37 +90,39 @@ class Index:
         """Returns how many tokens before a place are the text's last ones, of which `length` are."""
         tokens, end = self.tokens, len(text)
         most = min(most, place, end)
+        if length >= most or tokens[place - length - 1] != text[end - length - 1]:
+            return min(length, most)
         if tokens[place - most : place] == text[end - most :]:
             return most
         while length < most and tokens[place - length - 1] == text[end - length - 1]:
             length += 1
-        return min(length, most)
+        return length
 
     def _likeliest(self, places: Sequence[int], ending: Sequence[int], rules: Rules) -> Found:
         """Returns the path that most of those places took that stand behind the whole ending."""
         tokens, length = self.tokens, len(ending)
         most = int(length * rules.factor + 1e-6)
-        paths = [tokens[place : place + most] for place in places if tokens[place - length : place] == ending]
+        if length not in SIZES:  # Of a size all places are behind the whole ending.
+            places = [place for place in places if tokens[place - length : place] == ending]
+        paths = [tokens[place : place + most] for place in places]
         if self._is_joined:
             paths = [path[: path.index(_BETWEEN)] if _BETWEEN in path else path for path in paths]
-        else:
+        elif places[0] + most > len(tokens):
             paths = [path if len(path) == most else _repeated(path, most) for path in paths]
         found, score, probability = list[int](), 0.0, 1.0
         while paths and probability >= rules.least:
-            first = paths[0]
-            if paths.count(first) == len(paths):
+            first, count, same = paths[0], len(paths), 0
+            if paths.count(first) == count:
                 return Found(score + probability * len(first), found + first)
-            same = 0
             for column in zip(*paths, strict=False):
-                if column.count(column[0]) < len(column):
+                if column.count(column[0]) < count:
                     break
                 same += 1
             score, found = score + probability * same, found + first[:same]
-            paths = [path[same:] for path in paths if len(path) > same]
-            ways = [path[0] for path in paths]
+            ways = [path[same] for path in paths if len(path) > same]
             way = max(ways, key=ways.count)
             probability *= ways.count(way) / len(ways)
-            paths = [path for path in paths if path[0] == way]
+            paths = [path[same:] for path in paths if len(path) > same and path[same] == way]
         return Found(score, found)
 
 
