@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtspec.errors import RecipeError
 from trtspec.migration.settling import settle, value_of
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe
@@ -61,7 +62,11 @@ def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> Moved:
     ]
     text = edit(text, {change.key: change.after for change in changes}, path)
     old = read(before.encode()).values
-    text, moved, removed = settle(text, path)
+    try:
+        text, moved, removed = settle(text, path)
+    except RecipeError as error:
+        findings = [loaded.problem(one.subject, one.problem, one.repair) for one in error.findings]
+        raise RecipeError(loaded.path, findings) from None
     new = read(text.encode()).values
     for finding in removed:
         was, is_now = value_of(finding.subject, old), value_of(finding.subject, new)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from trtspec.errors import RecipeError
 from trtspec.recipe.limits import contradictions
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.support import BACKENDS, SERVERS
+from trtspec.recipe.support import BACKENDS
 
 Origin = Literal["flag", "environment", "recipe", "model", "default"]
 ENVIRONMENT = {"output": "TRTSPEC_OUTPUT", "engine.backend": "TRTSPEC_BACKEND"}
@@ -71,17 +71,21 @@ def build_folder(
 def backend_of(loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]) -> str:
     """Returns the name of the backend, which is known before the facts are.
 
-    Raises RecipeError for one that there is not, and for a recipe that contradicts the server that a flag or
-    the environment names, or that is written for a server and not for the engines that these name.
+    Raises RecipeError for one that there is not, and for a recipe that contradicts what a flag or the
+    environment names; but for `torch`, which takes any recipe.
     """
     choose = Chooser(loaded, flags, environment)
     own, backend = loaded.recipe.backend, choose("engine.backend", loaded.recipe.backend, "")
     if backend not in BACKENDS:
         raise choose.error("engine.backend", f"found {backend!r}", f"use {' or '.join(BACKENDS)}")
-    if backend not in (own, "torch") and {own, backend} & set(SERVERS):
+    if backend not in (own, "torch"):
         engine = loaded.recipe.engine.model_copy(update={"backend": backend})
         findings = contradictions(loaded.recipe.model_copy(update={"engine": engine}))
-        if errors := [loaded.problem(one.subject, one.problem, one.repair) for one in findings]:
+        move = f"trtspec migrate {loaded.path} --to {backend} writes a recipe for it"
+        repairs = {"engine.backend": "name a GPU in hardware.gpu, or another backend"}
+        if errors := [
+            loaded.problem(one.subject, one.problem, repairs.get(one.subject, move)) for one in findings
+        ]:
             raise RecipeError(loaded.path, errors)
     return str(backend)
 

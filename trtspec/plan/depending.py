@@ -12,19 +12,11 @@ from trtspec.plan.facts import HeadFacts, ModelFacts
 from trtspec.plan.resolved import EnginePlan, LayersPlan, Layout
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.schema import Draft
-from trtspec.recipe.support import refusal
 from trtspec.roles import Role
 
 
-def head_engine(choose: Chooser, target: EnginePlan, facts: HeadFacts) -> EnginePlan:
-    """Returns the engine of a head, which has the target's dtype and sizes.
-
-    Raises RecipeError for a backend whose engines run none.
-    """
-    method = choose.loaded.recipe.speculation.method.kind
-    if found := refusal(method, target.backend):
-        problem = f"{target.backend} does not run {method}: {found.reason}"
-        raise choose.error("speculation.method", problem, "write another method, or another engine.backend")
+def head_engine(target: EnginePlan, facts: HeadFacts) -> EnginePlan:
+    """Returns the engine of a head, which has the target's dtype and sizes."""
     options = replace(target.options, max_draft_len=0, extra={})
     checkpoint = ConvertOptions(target.checkpoint.dtype)
     model = ModelFacts(facts.name, facts.revision, facts.source, facts.digests)

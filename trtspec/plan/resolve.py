@@ -56,16 +56,12 @@ def resolve(
         return resolve_server(choose, facts, output, backend)
     release = None
     if backend == "tensorrt_llm":
-        if recipe.hardware.gpu == gpus.NONE:
-            raise choose.error(
-                "hardware.gpu", "gpu is none, but TensorRT-LLM needs one", "use --backend torch"
-            )
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]
     options = _options(choose, facts, backend)
     engines = {Role.TARGET: _engine(choose, Role.TARGET, backend, facts.target, options)}
     if facts.head:
-        engines[Role.DRAFT] = head_engine(choose, engines[Role.TARGET], facts.head)
+        engines[Role.DRAFT] = head_engine(engines[Role.TARGET], facts.head)
     elif draft := facts.models.get(Role.DRAFT):
         engines[Role.DRAFT] = _engine(choose, Role.DRAFT, backend, draft, _proposing(options))
     engines = _iterations(choose, engines, on_tensorrt=release is not None)

@@ -269,7 +269,7 @@ def test_a_flag_for_tensorrt_does_not_get_around_its_limits(resolved: Resolve) -
     flags = {"engine.backend": "tensorrt_llm"}
     with pytest.raises(RecipeError, match="gpu is none"):
         resolved("engine: {backend: torch}", gpu="none", flags=flags)
-    with pytest.raises(RecipeError, match=r"draft\.dtype: float32 has no paged context FMHA"):
+    with pytest.raises(RecipeError, match=r"draft\.dtype: TensorRT-LLM has no paged context FMHA"):
         resolved("engine: {backend: torch}", "draft: {model: ./d, dtype: float32}", flags=flags)
 
 

@@ -19,6 +19,7 @@ from trtspec.servers.launch import Launch
 from trtspec.serving.executors.torch.host import ProcessShare
 
 Planned = Callable[..., Resolved]
+METHOD = "speculation.method"
 
 
 @pytest.fixture
@@ -142,6 +143,8 @@ class TestAnotherBackend:
             ({"engine": "{backend: vllm, release: 0.33.0}"}, "tensorrt_llm", "engine.release"),
             ({"engine": "{backend: vllm}", "hardware": "{gpu: none}"}, "sglang", "engine.backend"),
             ({"engine": "{}"}, "triton", "engine.backend"),
+            ({"engine": "{}", "speculation": "{method: hybrid}"}, "vllm", METHOD),
+            ({"engine": "{backend: torch}", "speculation": "{method: medusa}"}, "tensorrt_llm", METHOD),
         ],
     )
     def test_what_the_recipe_has_and_the_other_not(
@@ -149,7 +152,10 @@ class TestAnotherBackend:
     ) -> None:
         with pytest.raises(RecipeError) as refused:
             planned(flag=flag, **sections)
-        assert [found.subject for found in refused.value.findings] == [key]
+        (found,) = refused.value.findings
+        assert found.subject == key
+        assert found.repair
+        assert ("trtspec migrate" in found.repair) == (key != "engine.backend")
 
     def test_a_recipe_of_a_server_on_the_torch_backend(self, planned: Planned) -> None:
         found = planned(engine="{backend: vllm, release: 0.33.0}", flag="torch")
