@@ -61,9 +61,10 @@ class Facts:
     """What a plan knows of its pair. `draft_*` are None where there is no draft model.
 
     Parameters are those that compute a token, which of a mixture of experts are not all.
-    `requests` of full length fit into the KV caches, of `max_batch_size` that may come at once. `problem` is
-    why the engines do not fit. `length` is K, or the longest that a policy may choose. `rollout` says where
-    the roll-out of the build stands, None before it began.
+    `requests` of full length fit into the KV caches, of `max_batch_size` that may come at once; None where
+    that is not known. `problem` is why the engines do not fit. `length` is K, or the longest that a policy
+    may choose. `rollout` says where the roll-out of the build stands, None before it began; without
+    `rolls_out` what serves has none.
     """
 
     target_parameters: int
@@ -71,10 +72,16 @@ class Facts:
     draft_bytes: int | None
     length: int
     max_batch_size: int
-    requests: int
+    requests: int | None
     problem: str | None = None
     expected: Expected | None = None
     rollout: str | None = None
+    rolls_out: bool = True
+
+    @property
+    def short(self) -> bool:
+        """Whether fewer requests fit than may come at once."""
+        return self.requests is not None and self.requests < self.max_batch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +156,11 @@ def _memory(facts: Facts) -> Judgement:
     rule = "memory for the whole batch"
     if facts.problem:
         return Judgement(rule, "no", "does not fit", facts.problem)
-    number = f"{facts.requests} requests at full length, max_batch_size {facts.max_batch_size}"
-    short = facts.requests < facts.max_batch_size
-    return Judgement(rule, _if(not short), number, "batch instead, or free memory" if short else "")
+    number = f"max_batch_size {facts.max_batch_size}"
+    if facts.requests is None:
+        return Judgement(rule, "unmeasured", number, "the server says it when it starts")
+    number = f"{facts.requests} requests at full length, {number}"
+    return Judgement(rule, _if(not facts.short), number, "batch instead, or free memory" * facts.short)
 
 
 def _acceptance(facts: Facts, seen: Measured) -> Judgement:
@@ -218,6 +227,7 @@ def _break_even(seen: Measured) -> Judgement:
 def _checklist(facts: Facts, seen: Measured) -> list[Judgement]:
     """Returns the four things to have done before production."""
     has_draft = facts.draft_parameters is not None
+    room = "" if facts.requests is None else f", {facts.requests} requests at full length"
     limit = f", limit: {facts.expected.limit}" if facts.expected else ""
     expected = (
         f"{facts.expected.tokens_per_second:.0f} tokens/s expected of one stream{limit}"
@@ -244,14 +254,16 @@ def _checklist(facts: Facts, seen: Measured) -> list[Judgement]:
         Judgement(
             "tuning: K against what a draft costs, memory at the batch sizes wanted",
             "no" if facts.problem else "unmeasured" if seen.decision == "unmeasured" else "yes",
-            f"K up to {facts.length}, {facts.requests} requests at full length",
+            f"K up to {facts.length}{room}",
             "trtspec tune finds K by measurement",
         ),
         Judgement(
             "rollout: step by step, watched, with a way back",
             "yes" if facts.rollout else "unmeasured",
             f"stands at {facts.rollout}" if facts.rollout else "",
-            "trtspec rollout",
+            "trtspec rollout"
+            if facts.rolls_out
+            else "a router before it and the same without drafts, deploy --plain",
         ),
     ]
 
@@ -263,7 +275,7 @@ def _words(rules: Sequence[Judgement], facts: Facts, seen: Measured) -> str:
         return seen.words
     if seen.gpu_use is not None and seen.gpu_use > BUSY:
         return f"batch instead: the GPU is busy for {seen.gpu_use:.0%} of the time without drafts"
-    if facts.requests < facts.max_batch_size:
+    if facts.short:
         return f"batch instead: the KV cache holds {facts.requests} of {facts.max_batch_size} requests"
     even = facts.expected.break_even if facts.expected else None
     if facts.expected and even is None:

@@ -9,6 +9,7 @@ from trtspec.plan.embedded import Embedded
 from trtspec.plan.memory import Budget
 from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.plan.speed import Speed
+from trtspec.recipe import gpus
 from trtspec.recipe.support import ENGINES
 from trtspec.roles import Role
 
@@ -39,12 +40,19 @@ def advice(
         draft_bytes=_bytes(draft) if draft else None,
         length=resolved.num_draft_tokens or target.options.max_draft_len,
         max_batch_size=target.options.max_batch_size,
-        requests=min(rooms, default=0),
+        requests=min(rooms, default=_made_for(resolved)),
         problem="; ".join(problems) or None,
         expected=_expected(speed) if speed else None,
         rollout=rollout,
+        rolls_out=resolved.launch is None,
     )
     return advise(facts, measured)
+
+
+def _made_for(resolved: Resolved) -> int | None:
+    """Returns how many requests the KV caches of a server are made for, which it is told on a CPU alone."""
+    on_cpu = resolved.loaded.recipe.hardware.gpu == gpus.NONE
+    return resolved.target.options.max_batch_size if on_cpu else None
 
 
 def _expected(speed: Speed) -> Expected:

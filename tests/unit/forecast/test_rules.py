@@ -44,6 +44,14 @@ def test_what_only_a_run_can_tell_is_not_guessed() -> None:
     assert after.words == "1.9x at 1 stream"
 
 
+def test_room_that_is_not_known_is_not_short() -> None:
+    advice = advise(replace(FACTS, requests=None, rolls_out=False), None)
+    assert rule(advice, "memory").verdict == "unmeasured"
+    assert rule(advice, "tuning").number == "K up to 6"
+    assert advice.words.startswith("worth a measurement")
+    assert "--plain" in rule(advice, "rollout").then
+
+
 def test_a_roll_out_is_told_once_it_has_begun() -> None:
     before, after = (rule(advise(replace(FACTS, rollout=at), None), "rollout") for at in (None, "25 %"))
     assert (before.verdict, before.number) == ("unmeasured", "")

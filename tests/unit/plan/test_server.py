@@ -84,6 +84,9 @@ def test_on_a_cpu_the_cache_holds_the_longest_texts(planned: Planned) -> None:
     outlook = look_ahead(found, ProcessShare(2, None, 8 << 30))
     assert (outlook.memory, outlook.on_cpu, outlook.speed) == (None, None, None)
     assert "no data sheet" in (outlook.no_speed or "")
+    numbers = {rule.rule: (rule.verdict, rule.number) for rule in outlook.advice.rules}
+    assert numbers["memory for the whole batch"] == ("yes", "2 requests at full length, max_batch_size 2")
+    assert "deploy --plain" in outlook.advice.checklist[-1].then
 
 
 def test_both_models_share_the_gpus_of_the_target(planned: Planned) -> None:
