@@ -224,8 +224,8 @@ def test_the_same_without_drafts(build: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said", "status"),
     [
-        (("--http-port", "8123"), "vllm has one port: --openai-port", 2),
-        (("--no-openai",), "vllm has one port: --openai-port", 2),
+        (("--http-port", "8123"), "vllm has one port, --openai-port", 2),
+        (("--no-openai",), "vllm has one port, --openai-port", 2),
         (("--python", "/no/python"), "/no/python: is no program", 1),
         ((), "vllm: is not on PATH", 1),
     ],

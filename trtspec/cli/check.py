@@ -37,7 +37,7 @@ def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
         out.json(_as_json(report))
     else:
         _print(report)
-    refuse(str(recipe), report.findings)
+    refuse(str(recipe), report.findings, report.loaded.recipe.backend)
 
 
 def _print(report: PairReport) -> None:

@@ -243,7 +243,7 @@ def _check_options(context: typer.Context, launch: Launch | None, *, for_triton:
     elif for_triton:
         refused, why = (*_ONLY_SERVERS, *_ONLY_API), "Triton has no API of OpenAI's in front of vLLM"
     else:
-        refused, why = _ONLY_TRITON, f"{launch.backend} has one port: --openai-port"
+        refused, why = _ONLY_TRITON, f"it is Triton's; {launch.backend} has one port, --openai-port"
     for name in refused:
         source = context.get_parameter_source(name)
         if source and source.name == "COMMANDLINE":

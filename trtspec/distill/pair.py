@@ -72,7 +72,7 @@ def read_pair(loaded: LoadedRecipe, watch: Progress) -> Pair:
         location, bring = loaded.model_location(model), fetch if role is Role.DRAFT else fetch_headers
         folders[role] = location if isinstance(location, Path) else bring(location, model.revision, watch)
     target, draft = read_member(folders[Role.TARGET]), read_member(folders[Role.DRAFT])
-    refuse(str(loaded.path), compare(target, draft, loaded.recipe.engine.max_seq_len))
+    refuse(str(loaded.path), compare(target, draft, loaded.recipe.engine.max_seq_len), loaded.recipe.backend)
     check_trainable(draft.source)
     return _pair(loaded, target.source, draft.source)
 

@@ -57,6 +57,8 @@ def _find(place: str) -> Path:
     if not folder.is_dir():
         cached = None if folder.exists() else cached_folder(place)
         if cached is None:
+            if place.startswith((".", "/", "~")) or folder.exists():
+                raise ModelError(place, "is not a folder", "name the folder of a model, head or engine")
             problem = "is neither a folder nor a Hub model that this machine has"
             raise ModelError(place, problem, f"for a model of the Hub, first: hf download {place}")
         return cached

@@ -105,6 +105,7 @@ def _recipe(
             reading.say(key, FP8[str(values["engine.backend"])])
     text = recipe_text(_ordered(values, reading.origins), reading.origins, f"From a command of {tool.name}.")
     text, loaded, removed = settle(text, path)
+    text = text.replace("\n\n\n", "\n\n")  # A section that went has left its empty line.
     for finding in removed:
         for key, flag in reading.origins.items():
             if key == finding.subject or key.startswith(f"{finding.subject}."):

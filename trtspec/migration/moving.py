@@ -92,7 +92,10 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
         if model.quantization.weights == "fp8" and FP8[old] != FP8[new]:
             yield Change(f"{role}.quantization.weights", "fp8", "fp8", FP8[new])
     if (old in ENGINES) != (new in ENGINES):
-        yield Change("API", _api(old), _api(new), "Triton's clients have another server to ask")
+        reason = "clients of OpenAI's API go on"
+        if old in ENGINES:
+            reason += ", and Triton's have another server to ask"
+        yield Change("API", _api(old), _api(new), reason)
 
 
 def _lengths(recipe: Recipe) -> str:

@@ -196,7 +196,7 @@ def _config(option: Option, reading: Reading) -> dict[str, tuple[Any, str]]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        reading.lose(option.written, "its value is no JSON object")
+        reading.lose(option.written, "its value is no JSON object, in single quotes as a shell needs it")
         return {}
     return {key.replace("-", "_"): (value, f"{option.written} {key}") for key, value in found.items()}
 

@@ -19,6 +19,7 @@ from trtspec.models.source import Source, read_source
 from trtspec.models.tokenizer import TokenizerTraits, read_tokenizer
 from trtspec.models.vocabularies import translated
 from trtspec.recipe.methods import HETEROGENEOUS
+from trtspec.recipe.server_limits import allows_translation
 
 _SHOWN = 3
 
@@ -43,7 +44,8 @@ def read_member(folder: Path, *, for_engines: bool = True) -> Member:
     """
     if is_head(folder):
         method = read_head(folder).method
-        raise ModelError(folder, f"is a head of method {method}, no model", f"speculation.method: {method}")
+        repair = f"name it as the draft, with speculation.method: {method}"
+        raise ModelError(folder, f"is a head of method {method}, no model", repair)
     source = read_source(folder)
     if for_engines:
         family_of(source)
@@ -67,19 +69,18 @@ def compare(
     return sorted(findings, key=lambda finding: finding.severity is not Severity.ERROR)
 
 
-def refuse(subject: str, findings: list[Finding]) -> None:
-    """Raises PairError for the first error among the findings, if there is one."""
+def refuse(subject: str, findings: list[Finding], backend: str) -> None:
+    """Raises PairError for the first error among the findings, if there is one, of a recipe for `backend`."""
     if refused := errors(findings):
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         first = refused[0]
         problem = f"target and draft do not fit: {first.subject}: {first.problem}{more}; {first.effect}"
-        raise PairError(subject, problem, first.repair or _SAME_FAMILY)
+        usual = f"{_SAME_FAMILY}, or {_TRANSLATED}" if allows_translation(backend) else _SAME_FAMILY
+        raise PairError(subject, problem, first.repair or usual)
 
 
-_SAME_FAMILY = (
-    "take a draft of the target's own model family, with the same tokenizer, or have tokens translated: "
-    f"method: {{kind: draft_model, {HETEROGENEOUS}: true}}"
-)
+_SAME_FAMILY = "take a draft of the target's own model family, with the same tokenizer"
+_TRANSLATED = f"have tokens translated: method: {{kind: draft_model, {HETEROGENEOUS}: true}}"
 _LESS_ACCEPTED = "fewer drafts are accepted where they occur; the text stays right"
 
 

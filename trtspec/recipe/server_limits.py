@@ -44,6 +44,11 @@ _LACKING_OF = {
 """Keys that one server has not."""
 
 
+def allows_translation(backend: str) -> bool:
+    """Says whether a draft may have another vocabulary than its target there."""
+    return TRANSLATES not in _LACKING_OF.get(backend, {})
+
+
 def server_contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys that the recipe's server does not have, or that do not go together there."""
     lacking = _LACKING | _LACKING_OF.get(recipe.backend, {})

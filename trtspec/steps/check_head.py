@@ -35,4 +35,4 @@ def run(loaded: LoadedRecipe, _: Path, advance: Advance) -> None:
     from trtspec.inspection.pair import inspect_pair
     from trtspec.models.pair import refuse
 
-    refuse(str(loaded.path), inspect_pair(loaded).findings)
+    refuse(str(loaded.path), inspect_pair(loaded).findings, loaded.recipe.backend)

@@ -19,7 +19,7 @@ KIND = "check pair"
 
 def step(resolved: Resolved, facts: Facts) -> Step:
     target, draft, longest = facts.target, facts.models[Role.DRAFT], resolved.target.options.max_seq_len
-    translates, for_engines = resolved.translates, resolved.backend in ENGINES
+    translates, backend = resolved.translates, resolved.backend
     version, recipe = facts.host.versions.get("trtspec"), resolved.loaded.path
     return Step(
         kind=KIND,
@@ -30,7 +30,7 @@ def step(resolved: Resolved, facts: Facts) -> Step:
         digest=digest_of_files(
             is_config, target, draft, version=version, max_seq_len=longest, translates=translates
         ),
-        action=partial(run, recipe, (target.source, draft.source), longest, translates, for_engines),
+        action=partial(run, recipe, (target.source, draft.source), longest, translates, backend),
     )
 
 
@@ -39,11 +39,11 @@ def run(
     models: tuple[Source, Source],
     max_seq_len: int,
     translates: bool,
-    for_engines: bool,
+    backend: str,
     _: Path,
     advance: Advance,
 ) -> None:
     from trtspec.models.pair import compare, read_member, refuse
 
-    target, draft = (read_member(source.folder, for_engines=for_engines) for source in models)
-    refuse(str(recipe), compare(target, draft, max_seq_len, translates=translates))
+    target, draft = (read_member(source.folder, for_engines=backend in ENGINES) for source in models)
+    refuse(str(recipe), compare(target, draft, max_seq_len, translates=translates), backend)

@@ -86,4 +86,6 @@ def test_names_from_files_send_nothing_to_the_terminal(llama_folder: Callable[..
 
 def test_neither_folder_nor_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = RUN.invoke(app, ["inspect", str(tmp_path / "nothing")])
+    assert str(result.exception) == f"{tmp_path / 'nothing'}: is not a folder"
+    result = RUN.invoke(app, ["inspect", "owner/nothing"])
     assert "is neither a folder nor a Hub model that this machine has" in str(result.exception)

@@ -82,7 +82,7 @@ class TestIds:
         differing = [i for i in range(300) if target.tokenizer.tokens.get(i) != draft.tokenizer.tokens.get(i)]
         assert f"{differing[0]} is {target.tokenizer.tokens[differing[0]]!r}" in first.problem
         with pytest.raises(PairError, match="token ids") as error:
-            refuse("recipe.yaml", findings)
+            refuse("recipe.yaml", findings, "torch")
         assert error.value.subject == "recipe.yaml"
         assert "same tokenizer" in str(error.value.repair)
 
@@ -92,8 +92,11 @@ class TestIds:
         other = byte_level(text=["while True:\n    pass\n", "zzzz zzzz"], specials=("<s>", "</s>", "<pad>"))
         target, draft = sides(draft={"tokenizer": other, "eos_token_id": 2})
         with pytest.raises(PairError) as error:
-            refuse("recipe.yaml", compare(target, draft))
+            refuse("recipe.yaml", compare(target, draft), "torch")
         assert "method: {kind: draft_model, use_heterogeneous_vocab: true}" in str(error.value.repair)
+        with pytest.raises(PairError) as error:
+            refuse("recipe.yaml", compare(target, draft), "sglang")
+        assert "use_heterogeneous_vocab" not in str(error.value.repair)
         findings = {finding.subject: finding for finding in compare(target, draft, translates=True)}
         assert refused([*findings.values()]) == []
         common = set(target.tokenizer.tokens.values()) & set(draft.tokenizer.tokens.values())
@@ -200,7 +203,7 @@ class TestVocabulary:
         findings = compare(*sides(target={"vocab_size": 270}))
         assert "vocabulary" in refused(findings)
         with pytest.raises(PairError) as error:
-            refuse("recipe.yaml", findings)
+            refuse("recipe.yaml", findings, "torch")
         assert error.value.repair == "take the tokenizer that belongs to the target"
 
 
@@ -248,7 +251,7 @@ class TestSizes:
         findings = compare(*sides(target={"hidden_size": 8}))
         assert refused(findings) == ["size"]
         with pytest.raises(PairError) as error:
-            refuse("recipe.yaml", findings)
+            refuse("recipe.yaml", findings, "torch")
         assert error.value.repair == "exchange target and draft"
 
     def test_a_draft_of_the_same_size_is_listed(self, sides: Callable[..., tuple[Member, Member]]) -> None:
@@ -283,7 +286,7 @@ def test_refuse_counts_what_else_is_wrong(sides: Callable[..., tuple[Member, Mem
     findings = compare(*sides(target={"hidden_size": 8}), max_seq_len=1000)
     assert [finding.severity.value for finding in findings] == ["error", "error", "note"]
     with pytest.raises(PairError, match=r"\(and 1 more\)"):
-        refuse("recipe.yaml", findings)
+        refuse("recipe.yaml", findings, "torch")
 
 
 def test_an_unknown_family_is_a_model_error(model_folder: Callable[..., Path]) -> None:

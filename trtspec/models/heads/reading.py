@@ -46,12 +46,15 @@ def is_head(folder: Path) -> bool:
 
 def read_head(folder: Path) -> Head:
     """Reads a head's folder; raises ModelError or TensorError for one that is none, or not whole."""
+    if not folder.is_dir():
+        raise ModelError(folder, "is not a folder", "give the head's folder or its Hugging Face Hub id")
     config = read_hf_config(folder / "config.json")
     if (found := _format(folder, config)) is None:
         problem = (
             "is no head: neither of Speculators, of SpecForge, nor of EAGLE's or Medusa's own repository"
         )
-        raise ModelError(folder, problem, "name the folder of an EAGLE-3, EAGLE or Medusa head")
+        repair = "name the folder of an EAGLE-3, EAGLE or Medusa head, or write method: draft_model"
+        raise ModelError(folder, problem, repair)
     return FORMATS[found].read(folder, config)
 
 
