@@ -6,13 +6,17 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.fakes.heads import write_head
 from tests.servers.conftest import ROOT, ask
 from tests.unit.inspection.test_heads import TARGET
+from trtspec.endpoints.http import Streams
 from trtspec.servers.launch import Launch
+from trtspec.verify.openai_subject import OpenAiSubject
+from trtspec.verify.subject import Question
 
 pytestmark = pytest.mark.vllm
 
@@ -43,6 +47,19 @@ def test_heads(launched: Callable[..., Launch], llama_folder: Callable[..., Path
         assert found["speculative_algorithm"] == "EAGLE3"
         assert (found["speculative_num_steps"], found["speculative_num_draft_tokens"]) == (3, 4)
         assert found["speculative_draft_model_path"] == head
+
+
+def test_sglang_tells_token_ids() -> None:
+    """As `trtspec verify` asks it: of a greedy text, and of a margin by a bias."""
+    subject = OpenAiSubject("http://host/v1", "tiny", cast(Streams, None), (0,), owner="sglang")
+    bodies = [
+        subject._body(Question("def", 8, None)),
+        subject._body(Question((1, 2), 1, None, bias={7: 0.5}, ignores_end=True)),
+    ]
+    text, biased = ask("ask_completions.py", bodies)
+    assert (text["unknown"], text["tells_ids"], text["temperature"]) == ([], True, 0)
+    assert (biased["unknown"], biased["prompt"], biased["logit_bias"]) == ([], [1, 2], {"7": 0.5})
+    assert biased["ignore_eos"]
 
 
 def test_vllm(launched: Callable[..., Launch]) -> None:

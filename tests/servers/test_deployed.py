@@ -186,6 +186,14 @@ def test_verify_finds_it_lossless(pair: Deployed, plain: Deployed) -> None:
     assert "lossless" in found.stdout
 
 
+def test_verify_starts_it_without_drafts_and_with_them(pair: Deployed) -> None:
+    words = ("--python", PYTHON, "--prompt", "code-1", "--draws", 0, "--max-tokens", 8)
+    found = trtspec("verify", pair.recipe, "--output", pair.build, *words)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stderr.count("starting vLLM") == 2
+    assert "lossless" in found.stdout
+
+
 def test_bench_measures_it_against_the_plain_one(pair: Deployed, plain: Deployed, tmp_path: Path) -> None:
     words = ("--streams", 1, "--block-prompts", 1, "--max-tokens", 16, "--completions")
     against = ("--url", pair.url, "--baseline", plain.url)
