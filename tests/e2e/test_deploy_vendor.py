@@ -153,6 +153,10 @@ def test_it_serves_until_it_is_told_to_stop(
     ("how", "said"),
     [
         ("crashes", "vLLM: ended with status 1: the GPU has too little free memory"),
+        (
+            "lacks",
+            "vLLM: ended with status 1: its Python lacks arctic-inference==0.1.1, which suffix",
+        ),
         ("never", "vLLM: not ready after 2 s"),
     ],
 )

@@ -1,10 +1,10 @@
 """A stand-in for vLLM's server: `python -m tests.fakes.openai_server OPTIONS`, and as a program `vllm serve`.
 
 It takes a few options of vLLM 0.32 and no others, has an engine's process as that has, and says of itself
-what `GET /told` asks for. `FAKE_SERVER` in its environment is how it fails: `crashes` at once, `never` is
-ready, `dies` when it is asked for a completion, `stays` when it is told to end, `differs` with drafts in its
-third token. Token ids are told where that is asked for, in the way of `FAKE_OWNER`, vLLM if it is not set:
-`sglang`, or `tensorrt_llm`, which refuses what it does not know and tells either a text or ids.
+what `GET /told` asks for. `FAKE_SERVER` in its environment is how it fails: `crashes` at once, `lacks` a
+package, `never` is ready, `dies` when it is asked for a completion, `stays` when it is told to end, `differs`
+with drafts in its third token. Token ids are told where that is asked for, in the way of `FAKE_OWNER`, vLLM
+if it is not set: `sglang`, or `tensorrt_llm`, which refuses what it does not know, and tells a text or ids.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import time
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-from tokenizers import Tokenizer
 
 HOW = os.environ.get("FAKE_SERVER", "")
 OWNER = os.environ.get("FAKE_OWNER", "vllm")
@@ -117,7 +115,11 @@ class Api(BaseHTTPRequestHandler):
         return
 
 
-tokenizer = cache(Tokenizer.from_file)
+@cache
+def tokenizer(file: str) -> Any:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(file)
 
 
 class Server(ThreadingHTTPServer):
@@ -129,6 +131,9 @@ def main() -> None:
     print("INFO loading", Api.asked.model, flush=True)
     if HOW == "crashes":
         sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    if HOW == "lacks":
+        needed = "Arctic Inference is required for suffix decoding. Install via"
+        sys.exit(f"ValueError: {needed} `pip install arctic-inference==0.1.1`.")
     # As vLLM's engine, it does not hear of the end of the server.
     waiting = "import time; time.sleep(600)"
     engine = subprocess.Popen([sys.executable, "-c", waiting, f"--port={Api.asked.port}"])

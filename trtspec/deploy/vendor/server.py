@@ -21,6 +21,11 @@ _CAUSES = (
     EXCLUSIVE,
     Cause(r"unrecognized arguments?: (.+)", "does not know {0}", "install the release of the build"),
     Cause(
+        r"pip install (arctic-inference==[\d.]+)",
+        "its Python lacks {0}, which suffix decoding needs",
+        "install it there, or write another speculation.method",
+    ),
+    Cause(
         r"No module named '?([\w.]+)",
         "its Python has no module {0}",
         "name the Python of its own environment: --python",
