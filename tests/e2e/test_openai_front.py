@@ -47,6 +47,7 @@ FIELDS = (
         "min_tokens",
     ),
     *("chat_template_kwargs", "top_k", "min_p", "bad_words", "repetition_penalty", "metadata", "nonsense"),
+    *("functions", "function_call", "reasoning_effort", "verbosity", "prediction", "prompt_cache_options"),
 )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 
 from tests.e2e.conftest import IN_PROCESS, Deploy, Deployer, Until, free_ports
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
@@ -18,7 +19,8 @@ from trtspec.monitoring.scrape import parse
 
 # Qwen's form, with nothing but what the tests need.
 TOOL_TEMPLATE = (
-    "{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}"
+    "{{ bos_token }}{% if reasoning_effort %}# Effort: {{ reasoning_effort }}\n{% endif %}"
+    "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}"
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n"
     "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>\n"
     "{% endfor %}{% endfor %}"
@@ -180,6 +182,56 @@ def test_a_template_with_tools(server: Deploy, tiny_build: Path, tmp_path: Path)
             (final,) = events.get_final_completion().choices[0].message.tool_calls or []
         assert final.function.arguments == call_arguments(made)
         assert streamed[-1].choices[0].finish_reason == "tool_calls"
+
+
+@IN_PROCESS
+def test_what_clients_ask_in_other_words(server: Deploy, tiny_build: Path, tmp_path: Path) -> None:
+    """Functions, which are tools of before; an effort; and what only changes speed."""
+    folder = tokenizer(tiny_build, tmp_path / "tokenizer", TOOL_TEMPLATE)
+    url = f"http://127.0.0.1:{server.ports[0]}"
+    with (
+        serving(url, "--tokenizer", folder, said=tmp_path / "said") as port,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client,
+    ):
+        create, messages = client.chat.completions.create, CHAT["messages"]
+        shared: Any = {"model": MODEL, "max_tokens": 120, "temperature": 0}
+        old: Any = {"functions": [TOOL["function"]], "function_call": {"name": "look_up"}}
+        new: Any = {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look_up"}}}
+        asked = {**shared, "messages": messages}
+        made, expected = create(**asked, **old), create(**asked, **new)
+        call = made.choices[0].message.function_call
+        assert call
+        assert (call.name, call.arguments) == ("look_up", call_arguments(expected))
+        assert (made.choices[0].finish_reason, made.usage) == ("function_call", expected.usage)
+        assert not made.choices[0].message.tool_calls
+
+        chunks = list(create(**asked, **old, stream=True))
+        told = [called for chunk in chunks if (called := chunk.choices[0].delta.function_call)]
+        assert "".join(part.arguments or "" for part in told) == call.arguments
+        assert [part.name for part in told] == ["look_up", *[None] * (len(told) - 1)]
+        assert chunks[-1].choices[0].finish_reason == "function_call"
+
+        said = made.choices[0].message.model_dump(exclude_none=True)
+        back = [*messages, said, {"role": "function", "name": "look_up", "content": "7"}]
+        tool = {"role": "tool", "tool_call_id": "1", "content": "7"}
+        calls = [*messages, expected.choices[0].message.model_dump(exclude_none=True), tool]
+        again = create(**shared, messages=back, functions=old["functions"])
+        assert again.usage == create(**shared, messages=calls, tools=[TOOL]).usage
+
+        prompt = f"<|endoftext|># Effort: low\nuser: {messages[0]['content']}\n"
+        effort = create(**{**asked, "max_tokens": 8}, reasoning_effort="low")
+        assert effort.choices[0].message.content == server.generate(
+            prompt, max_tokens=8, add_special_tokens=False
+        )
+        plain = create(**{**asked, "max_tokens": 8}).choices[0].message.content
+        free: Any = {"prediction": {"type": "content", "content": "abc"}, "prompt_cache_retention": "24h"}
+        assert create(**{**asked, "max_tokens": 8}, **free).choices[0].message.content == plain
+        with pytest.raises(openai.BadRequestError, match="no verbosity") as caught:
+            create(**asked, verbosity="low")
+        assert caught.value.param == "verbosity"
+        with pytest.raises(openai.NotFoundError, match="/v1/chat/completions") as missing:
+            client.responses.create(model=MODEL, input="a")
+        assert missing.value.type == "invalid_request_error"
 
 
 def call_arguments(made: Any) -> str:

@@ -23,6 +23,8 @@ class Route(Protocol):
     prefix: str
     whole: str
     chunk: str
+    called: str
+    """The reason for an end with calls."""
 
     def plain(self, choice: int, text: str) -> bytes:
         """Returns a chunk's choice that has nothing but text, in JSON."""
@@ -43,28 +45,32 @@ class Chat:
     """`/v1/chat/completions`."""
 
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    called = "tool_calls"
 
     def plain(self, choice: int, text: str) -> bytes:
         said = orjson.dumps(text)
         return b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}' % (choice, said)
 
     def part(self, piece: Piece, found: Found, log_probs: Any, first: int) -> dict[str, Any]:
-        delta: dict[str, Any] = {}
-        if found.content:
-            delta["content"] = found.content
-        told = [{"index": number, **_call(call)} for number, call in enumerate(found.calls, first)]
-        if found.more:
-            told.insert(0, {"index": first - 1, "function": {"arguments": found.more}})
-        if told:
-            delta["tool_calls"] = told
-        return _choice(piece, log_probs, delta=delta)
+        delta = {"content": found.content} if found.content else {}
+        return _choice(piece, log_probs, delta={**delta, **self.some_calls(found, first)})
 
     def choice(self, piece: Piece, found: Found, log_probs: Any) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": found.content, "refusal": None}
         if found.calls:
-            message["content"] = found.content or None
-            message["tool_calls"] = [_call(call) for call in found.calls]
+            message |= {"content": found.content or None, **self.all_calls(found.calls)}
         return _choice(piece, log_probs, message=message)
+
+    def some_calls(self, found: Found, first: int) -> dict[str, Any]:
+        """Returns the fields of a chunk's delta that tell of calls."""
+        told = [{"index": number, **_call(call)} for number, call in enumerate(found.calls, first)]
+        if found.more:
+            told.insert(0, {"index": first - 1, "function": {"arguments": found.more}})
+        return {"tool_calls": told} if told else {}
+
+    def all_calls(self, calls: list[Call]) -> dict[str, Any]:
+        """Returns the fields of a whole message that tell of calls."""
+        return {"tool_calls": [_call(call) for call in calls]}
 
     def log_probs(self, tokenizer: Names, piece: Piece, offset: int) -> dict[str, Any]:
         return chat_log_probs(tokenizer, piece)
@@ -74,6 +80,7 @@ class Completions:
     """`/v1/completions`."""
 
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
+    called = "stop"
 
     def plain(self, choice: int, text: str) -> bytes:
         said = orjson.dumps(text)
@@ -178,7 +185,7 @@ class Answer:
     def _ended(self, piece: Piece) -> Piece:
         """Returns the piece with OpenAI's reason for an end with calls."""
         if piece.finish_reason == "stop" and self._num_calls[piece.choice]:
-            return Piece(piece.choice, piece.text, "tool_calls")
+            return Piece(piece.choice, piece.text, self._route.called)
         return piece
 
     def _log_probs(self, piece: Piece) -> Any:

@@ -20,7 +20,8 @@ from trtspec.client_bounds import SHORT_BODY
 from trtspec.openai.answers import Answer, Chat, Completions
 from trtspec.openai.errors import ApiError, ShutError
 from trtspec.openai.exchange import Exchange
-from trtspec.openai.job import Job, chat, completion, template_messages, template_tools
+from trtspec.openai.functions import FunctionChat, with_tools
+from trtspec.openai.job import Job, chat, completion, template_messages, template_tools, template_values
 from trtspec.openai.keys import Keys
 from trtspec.openai.reading import read
 from trtspec.openai.renderer import Renderer
@@ -36,6 +37,7 @@ _NO_TEMPLATE = (
     "this model has no chat template, so it takes no messages; send its prompt to /v1/completions, "
     "or serve a model whose tokenizer has one"
 )
+_ROUTES = "; chats are asked at /v1/chat/completions, and prompts at /v1/completions"
 _MOST_HELD = 256 << 20
 _REFUSALS = {**OF_BODIES, 401: Refusal.UNAUTHORIZED}
 
@@ -117,18 +119,19 @@ class _Routes:
     async def chat(self, request: Request) -> Response:
         tenant = self._tenant(request)
         async with self._body(request) as body:
-            wanted = await _read(body, ChatRequest)
-        self._check_model(wanted.model)
+            said = await _read(body, ChatRequest)
+        self._check_model(said.model)
+        wanted, route = with_tools(said), FunctionChat() if said.functions else Chat()
         renderer = self._renderer
         if renderer is None:
             raise ApiError(400, _NO_TEMPLATE + self._texts.problem, "messages")
         tools = template_tools(wanted)
         if tools and "tools" not in renderer.source:
             raise ApiError(400, "this model's chat template takes no tools", "tools")
-        kwargs = wanted.chat_template_kwargs or {}
-        prompt = await renderer.render(template_messages(wanted), tools, kwargs)
+        values = template_values(wanted, renderer.source)
+        prompt = await renderer.render(template_messages(wanted), tools, values)
         job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer)
-        return self._exchange(request, Chat(), job)
+        return self._exchange(request, route, job)
 
     async def completions(self, request: Request) -> Response:
         tenant = self._tenant(request)
@@ -215,6 +218,8 @@ class _Errors:
     async def http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         message = f"{request.method} {request.url.path[:80]}: {error.detail}"
+        if error.status_code == 404:
+            message += _ROUTES
         response = self._refused(request, ApiError(error.status_code, message))
         response.headers.update(error.headers or {})
         return response

@@ -15,6 +15,7 @@ from trtspec.serving.tokenizer import Tokenizer
 
 _ENDLESS = 2**31 - 1
 _NO_END = -1
+_USUAL_VERBOSITY = "medium"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,24 @@ def chat(body: ChatRequest, prompt: str, template: str, tenant: str, tokenizer: 
 def template_tools(body: ChatRequest) -> list[dict[str, Any]] | None:
     """Returns the tools as the chat template gets them; None where the model is to be told of none."""
     return _tools(body) or None if body.tool_choice != "none" else None
+
+
+def template_values(body: ChatRequest, template: str) -> dict[str, Any]:
+    """Returns what else the chat template gets; raises `ApiError` for what it would not look at.
+
+    As in vLLM an effort also says whether the model thinks at all (`enable_thinking`), and
+    `chat_template_kwargs` has the last word. A model that does not think obeys the effort `none`.
+    """
+    values: dict[str, Any] = {}
+    if (effort := body.reasoning_effort) is not None:
+        values |= {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        if effort != "none" and not any(name in template for name in values):
+            raise ApiError(400, "this model's chat template knows no reasoning_effort", "reasoning_effort")
+    if body.verbosity is not None:
+        values["verbosity"] = body.verbosity
+        if body.verbosity != _USUAL_VERBOSITY and "verbosity" not in template:
+            raise ApiError(400, "this model's chat template knows no verbosity", "verbosity")
+    return {**values, **(body.chat_template_kwargs or {})}
 
 
 def template_messages(body: ChatRequest) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The bodies of requests: OpenAI's fields, and those of vLLM's extensions that the server can follow.
 
 A field that the server cannot follow is refused, and so is one that nobody knows. Those that ask for nothing
-that shows in the answer (`user`, `store` and the like) are taken and have no effect.
+that shows in the answer (`user`, `store`, `prediction` and the like) are taken and have no effect.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ToolCall(Body):
 
 
 class Message(Body):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     name: str | None = None
     refusal: str | None = None
@@ -142,7 +142,14 @@ class Message(Body):
     # Clients send answers back as they got them.
     annotations: list[Any] | None = None
     audio: None = None
-    function_call: None = None
+    # Of OpenAI's form before tools; the role `function` is too.
+    function_call: CalledFunction | None = None
+
+    @model_validator(mode="after")
+    def _has_a_name(self) -> Message:
+        if self.role == "function" and self.name is None:
+            raise ValueError("a message of the role function has the function's name")
+        return self
 
 
 class Function(Body):
@@ -166,6 +173,11 @@ class NamedTool(Body):
     function: NamedFunction
 
 
+class Prediction(Body):
+    type: Literal["content"]
+    content: str | list[Part]
+
+
 class ChatRequest(Request):
     """A body of `/v1/chat/completions`."""
 
@@ -176,21 +188,40 @@ class ChatRequest(Request):
     tools: Annotated[list[Tool], Field(max_length=_MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    # OpenAI's form before tools.
+    functions: Annotated[list[Function], Field(min_length=1, max_length=_MOST_TOOLS)] | None = None
+    function_call: Literal["none", "auto"] | NamedFunction | None = None
+    # For the chat template.
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
     # vLLM's extension: more values for the chat template.
     chat_template_kwargs: dict[str, Any] | None = None
     # Without an effect on the answer.
     store: bool | None = None
     metadata: dict[str, str] | None = None
     service_tier: Literal["auto", "default"] | None = None
+    prediction: Prediction | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    prompt_cache_options: dict[str, str] | None = None
     modalities: list[Literal["text"]] | None = None
 
     @model_validator(mode="after")
     def _has_tools(self) -> ChatRequest:
-        if isinstance(self.tool_choice, NamedTool):
-            names = [tool.function.name for tool in self.tools or ()]
-            if self.tool_choice.function.name not in names:
-                raise ValueError("tool_choice names a function that is not among the tools")
-        elif self.tool_choice in ("auto", "required") and not self.tools:
-            raise ValueError(f"tool_choice is {self.tool_choice}, but there are no tools")
+        tools, choice = self.tools or (), self.tool_choice
+        chosen = choice.function.name if isinstance(choice, NamedTool) else None
+        _check_choice("tool_choice", choice, chosen, "tools", [tool.function.name for tool in tools])
+        functions, call = self.functions or (), self.function_call
+        chosen = call.name if isinstance(call, NamedFunction) else None
+        _check_choice("function_call", call, chosen, "functions", [one.name for one in functions])
+        if functions and (tools or choice):
+            raise ValueError("functions is the form before tools; a request has one or the other")
         return self
+
+
+def _check_choice(field: str, choice: object, chosen: str | None, source: str, names: list[str]) -> None:
+    """Raises ValueError for a choice of what a request has not; `chosen` is the name that it chooses."""
+    if chosen is not None and chosen not in names:
+        raise ValueError(f"{field} names a function that is not among the {source}")
+    if choice in ("auto", "required") and not names:
+        raise ValueError(f"{field} is {choice}, but there are no {source}")

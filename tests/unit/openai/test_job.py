@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trtspec.openai.errors import ApiError
-from trtspec.openai.job import Job, chat, completion, template_messages
+from trtspec.openai.job import Job, chat, completion, template_messages, template_values
 from trtspec.openai.schema import ChatRequest, CompletionRequest
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.tensors import INPUTS
@@ -142,6 +142,45 @@ def test_what_nobody_can_do_is_refused(values: dict[str, Any], param: str) -> No
 def test_what_is_no_token_id_has_no_bias(token: str) -> None:
     with pytest.raises(ApiError, match="logit_bias"):
         of_text(logit_bias={token: 1})
+
+
+@pytest.mark.parametrize(
+    ("asked", "template", "values"),
+    [
+        ({}, "", {}),
+        (
+            {"reasoning_effort": "low"},
+            "{{ reasoning_effort }}",
+            {"reasoning_effort": "low", "enable_thinking": True},
+        ),
+        (
+            {"reasoning_effort": "none"},
+            "{{ enable_thinking }}",
+            {"reasoning_effort": "none", "enable_thinking": False},
+        ),
+        ({"reasoning_effort": "none"}, "", {"reasoning_effort": "none", "enable_thinking": False}),
+        ({"verbosity": "low"}, "{{ verbosity }}", {"verbosity": "low"}),
+        ({"verbosity": "medium"}, "", {"verbosity": "medium"}),
+        (
+            {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False, "a": 1}},
+            "{{ enable_thinking }}",
+            {"reasoning_effort": "high", "enable_thinking": False, "a": 1},
+        ),
+    ],
+)
+def test_a_template_gets_what_openai_has_fields_for(
+    asked: dict[str, Any], template: str, values: dict[str, Any]
+) -> None:
+    body = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "a"}], **asked})
+    assert template_values(body, template) == values
+
+
+@pytest.mark.parametrize("asked", [{"reasoning_effort": "low"}, {"verbosity": "high"}])
+def test_what_a_template_does_not_look_at_is_refused(asked: dict[str, Any]) -> None:
+    body = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "a"}], **asked})
+    with pytest.raises(ApiError) as caught:
+        template_values(body, "{{ messages }}")
+    assert caught.value.param == next(iter(asked))
 
 
 def test_messages_are_as_templates_read_them() -> None:

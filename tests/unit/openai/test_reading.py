@@ -17,8 +17,7 @@ CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "
 TEXT: dict[str, Any] = {"model": "m", "prompt": "a"}
 # Of OpenAI's fields these ask for what the server has not; they are refused, not ignored.
 NOT_HERE = {
-    *("audio", "function_call", "functions", "modalities", "moderation", "prediction", "reasoning_effort"),
-    *("verbosity", "web_search_options", "prompt_cache_retention", "prompt_cache_options"),
+    *("audio", "moderation", "web_search_options"),
 }
 
 
@@ -46,6 +45,12 @@ def refused(body: dict[str, Any], kind: Any = ChatRequest) -> ApiError:
         ({"messages": [{"content": "a"}]}, "messages[0].role", "required"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "pattern"),
         ({"tool_choice": "auto"}, None, "there are no tools"),
+        ({"function_call": "auto"}, None, "there are no functions"),
+        ({"function_call": {"name": "f"}, "functions": [{"name": "g"}]}, None, "not among the functions"),
+        ({"functions": [{"name": "f"}], "tool_choice": "none"}, None, "before tools"),
+        ({"messages": [{"role": "function", "content": "7"}]}, "messages[0]", "function's name"),
+        ({"reasoning_effort": "much"}, "reasoning_effort", "'low'"),
+        ({"prediction": "a"}, "prediction", "Prediction"),
         ({"stream_options": {"include_usage": True}}, None, "stream_options goes with stream"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema goes with"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
