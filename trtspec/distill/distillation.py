@@ -31,8 +31,8 @@ from trtspec.distill.training import num_steps, train
 from trtspec.distill.wanted import Wanted
 from trtspec.progress import Progress
 from trtspec.recipe.loader import load as load_recipe
+from trtspec.run.build_lock import only_build
 from trtspec.run.digests import FileDigests
-from trtspec.run.lock import locked
 from trtspec.tune.estimate import Estimate
 
 RECORD = "distillation.json"
@@ -84,7 +84,7 @@ def distill(
     """
     read = read_target if wanted.head else read_pair
     pair = read(load_recipe(wanted.recipe), watch)
-    with locked(wanted.output):
+    with only_build(wanted.output):
         answers = gather(wanted, pair, show, watch)
         examples = examples_of(answers.learned, pair.tokenizer, wanted.settings.max_length)
         student = _student(wanted, pair, examples)

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from trtspec.atomic import publish, remove, remove_leftovers, temporary
 from trtspec.errors import TrtspecError, UnavailableError
 from trtspec.progress import Advance, Progress
+from trtspec.run.build_lock import only_build
 from trtspec.run.digests import FileDigests
-from trtspec.run.lock import locked
 from trtspec.run.records import (
     FOLDER,
     Record,
@@ -38,7 +38,7 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
     """
     ran = []
     _check_ours(steps, build)
-    with locked(build):
+    with only_build(build):
         remove_leftovers(build)
         _prepare(steps, build, digests, watch)
         records = read_records(build)

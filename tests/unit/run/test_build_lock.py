@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from trtspec.errors import UnavailableError
-from trtspec.run.lock import locked
+from trtspec.run.build_lock import only_build
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from trtspec.run.lock import locked
-with locked(Path(sys.argv[1])):
+from trtspec.run.build_lock import only_build
+with only_build(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -26,17 +26,17 @@ def test_one_process_at_a_time_and_a_dead_one_holds_nothing(tmp_path: Path) -> N
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(UnavailableError, match=rf"another build is at work here \(process {other.pid}\)"):
-            locked(tmp_path).__enter__()
+            only_build(tmp_path).__enter__()
         other.kill()
-    with locked(tmp_path):
+    with only_build(tmp_path):
         pass
 
 
 def test_a_builder_that_outlives_trtspec_keeps_the_directory(tmp_path: Path) -> None:
-    with locked(tmp_path):
+    with only_build(tmp_path):
         builder = subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False)
     with pytest.raises(UnavailableError):
-        locked(tmp_path).__enter__()
+        only_build(tmp_path).__enter__()
     builder.communicate()
-    with locked(tmp_path):
+    with only_build(tmp_path):
         pass
