@@ -17,12 +17,17 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Deploy
 
 IMAGE = release_of(None).image
-# The wheel's release does not know the one option that the images' releases have.
+# The wheel's release does not know the one option that the images' releases have. A container's shared memory
+# is its own; here it is known by its name.
 SERVER = """#!/bin/sh
 {variables}
 for word; do
     shift
-    case "$word" in --http-max-input-size=*) ;; *) set -- "$@" "$word" ;; esac
+    case "$word" in
+        --http-max-input-size=*) ;;
+        *,shm-region-prefix-name=*) set -- "$@" "${{word}}container_$$_" ;;
+        *) set -- "$@" "$word" ;;
+    esac
 done
 exec {server} --backend-directory={backends} "$@"
 """

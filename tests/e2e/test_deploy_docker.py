@@ -200,12 +200,17 @@ def test_a_container_of_the_same_name_that_is_not_ours_is_left_alone(
 def test_one_that_is_killed_says_so(docker: Docker, deploy: Deploying, until: Until) -> None:
     deployed = deploy()
     until(lambda: deployed.is_ready, "the server ready")
+    (name,) = docker.names()
+    pid = int((docker.daemon.folder / "containers" / name / "pid").read_text())
+    memory = f"trtspec_container_{pid}_*"
+    assert list(Path("/dev/shm").glob(memory))
 
-    os.kill(min(deployed.server_pids()), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
 
     assert deployed.process.wait(30) == 1
     assert "error: tritonserver: was killed by SIGKILL" in deployed.said.read_text()
     assert docker.names() == []
+    assert not list(Path("/dev/shm").glob(memory))
 
 
 @IN_PROCESS

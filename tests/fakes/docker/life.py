@@ -81,8 +81,10 @@ def run_once(name: str) -> bool:
         (folder / "pid.new").write_text(str(process.pid))
         (folder / "pid.new").rename(folder / "pid")
         status = process.wait()
-    # The other processes of a container end with its first.
+    # The other processes of a container end with its first, and so does its shared memory.
     kill_group(process.pid, signal.SIGKILL)
+    for region in regions_of(process.pid):
+        region.unlink(missing_ok=True)
     policy = (folder / "policy").read_text().partition(":") if folder.exists() else ("no", "", "0")
     restarts = restarts_of(name)
     is_failure = status != 0 and not (folder / "stopped").exists()
@@ -92,6 +94,11 @@ def run_once(name: str) -> bool:
         (folder / "status.new").write_text(str(status if status >= 0 else 128 - status))
         (folder / "status.new").rename(folder / "status")
     return False
+
+
+def regions_of(pid: int) -> list[Path]:
+    """The shared memory of a container with this first process, as an image's program names it."""
+    return list(Path("/dev/shm").glob(f"*_container_{pid}_*"))
 
 
 def kill_group(pid: int, number: int) -> None:
