@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
+import openai
 import pytest
 from jsonschema import validate
 
@@ -93,6 +97,43 @@ def test_what_cannot_be_followed_is_a_400_with_one_line(server: Deploy, name: st
     assert status == 400
     assert text in answer["error"]
     assert "\n" not in answer["error"]
+
+
+# Sixty characters, of which the first mask takes microseconds and the second one seconds.
+HOSTILE = "x" + 6 * "(" + "[^a]{0,99}" + 6 * "){0,99}"
+STALL_S = 1.5
+
+
+@IN_PROCESS
+def test_a_hostile_guide_is_refused_and_no_other_stream_waits_for_it(server: Deploy) -> None:
+    schema = {"type": "string", "pattern": f"^{HOSTILE}$"}
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "hostile", "schema": schema}}
+    messages: Any = [{"role": "user", "content": "a"}]
+    with openai.OpenAI(base_url=server.api, api_key="none", max_retries=0) as client:
+
+        def ask() -> str:
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.chat.completions.create(model=server.model, messages=messages, response_format=wanted)
+            assert caught.value.param == "response_format"
+            return caught.value.message
+
+        def free() -> Iterator[Any]:
+            while True:
+                yield from client.completions.create(
+                    model=server.model, prompt="class A:\n", max_tokens=400, stream=True
+                )
+
+        with ThreadPoolExecutor(1) as pool:
+            refused, times = pool.submit(ask), [time.monotonic()]
+            for _ in free():
+                times.append(time.monotonic())
+                if refused.done():
+                    break
+        assert "so ambiguous" in refused.result()
+        assert max(after - before for before, after in pairwise(times)) < STALL_S
+        begin = time.monotonic()
+        assert ask() == refused.result()
+        assert time.monotonic() - begin < STALL_S
 
 
 @ONLY_BLS

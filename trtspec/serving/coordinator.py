@@ -24,7 +24,7 @@ from trtspec.serving.errors import (
     RequestError,
     TimedOut,
 )
-from trtspec.serving.executor import Executor, Guide, GuideType, Request
+from trtspec.serving.executor import GUIDE_REFUSED, Executor, Guide, GuideType, Request
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.intake import begin, is_long
 from trtspec.serving.liveness import Liveness
@@ -203,6 +203,9 @@ class Coordinator:
                         timeline.told(delta)
                         yield delta
         except EngineFailure as failure:
+            _, is_refused, problem = str(failure).partition(GUIDE_REFUSED)
+            if is_refused and wanted.guide is not None:
+                raise _refused(wanted.guide, problem) from None
             if arm:
                 arm.failures += 1
             if not isinstance(failure, Overdue):
@@ -223,7 +226,7 @@ class Coordinator:
         except asyncio.TimeoutError:
             raise Overdue from None
         except GuideError as error:
-            raise RequestError("guide", f"refused ({error})", ALLOWED_GUIDES[guide.guide_type]) from None
+            raise _refused(guide, str(error)) from None
 
     def _deltas(
         self, wanted: CompletionRequest, state: CompletionState, arm: ArmStats | None, deadline: float
@@ -294,3 +297,7 @@ class Coordinator:
         self._note_kv_use()
         if self._num_present or self._probe:
             self._check = loop.call_later(CHECK_S, self._look_around)
+
+
+def _refused(guide: Guide, problem: str) -> RequestError:
+    return RequestError("guide", f"refused ({problem})", ALLOWED_GUIDES[guide.guide_type])

@@ -172,6 +172,10 @@ class Response:
     log_probs: list[LogProb] | None = None
 
 
+GUIDE_REFUSED = "Guide refused: "
+"""How the error of a request begins whose guide cannot be read or followed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits that an engine was built with; all in tokens, except `max_batch_size` in requests.

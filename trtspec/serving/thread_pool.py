@@ -18,9 +18,9 @@ class PooledCall:
 class ThreadPool:
     """Runs up to `size` calls at once, first come, first served.
 
-    A thread whose call was given up is replaced by another, so that a call that never returns blocks no
-    other. At most `size` threads are replaced; then calls wait. The threads are daemons, so that a call that
-    hangs does not keep the process alive.
+    A thread whose call was given up ends with that, and is replaced by another, so that a call that never
+    returns blocks no other. At most `size` threads are replaced; then calls wait. The threads are daemons, so
+    that a call that hangs does not keep the process alive.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -29,6 +29,11 @@ class ThreadPool:
         self._changed = threading.Condition()
         self._threads = self._idle = self._lost = 0
         self._is_closed = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Says whether calls wait until one that was given up returns."""
+        return self._lost == 2 * self._size
 
     def submit(self, work: Callable[[], None]) -> PooledCall:
         """Queues `work`, which must not raise."""
@@ -68,17 +73,20 @@ class ThreadPool:
             job.work()
             with self._changed:
                 job.is_running = False
-                self._lost -= job.is_given_up
+                if job.is_given_up:
+                    self._lost -= 1
+                    break
         with self._changed:
             self._threads -= 1
+            self._go_on()
 
     def _next(self) -> PooledCall | None:
         with self._changed:
-            while not self._waiting and not self._is_closed and self._threads - self._lost <= self._size:
+            while not self._waiting and not self._is_closed:
                 self._idle += 1
                 self._changed.wait()
                 self._idle -= 1
-            if self._is_closed or self._threads - self._lost > self._size:
+            if self._is_closed:
                 return None
             job = self._waiting.popleft()
             job.is_running = True

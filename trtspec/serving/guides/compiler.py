@@ -39,12 +39,13 @@ def is_installed() -> bool:
 class Grammar:
     """A grammar over `vocab_size` tokens that has been read; `size` is its memory in bytes.
 
-    Any thread may use it.
+    Any thread may use it, and whoever finds that it cannot be followed sets the `problem`.
     """
 
     def __init__(self, compiled: Any, make_matcher: Callable[[Any], Any], vocab_size: int) -> None:
         self._compiled, self._make_matcher, self.vocab_size = compiled, make_matcher, vocab_size
         self.size: int = compiled.memory_size_bytes
+        self.problem: str | None = None
 
     def matcher(self) -> Matcher:
         """Returns a matcher of a text that has not begun."""

@@ -52,19 +52,25 @@ class Guides:
         return frozenset(GuideType) if is_installed() else frozenset()
 
     def find(self, guide: Guide) -> Grammar | None:
-        """Returns the grammar of a guide that was read before."""
+        """Returns the grammar of a guide that was read before, and can be followed as far as is known."""
         key = _key(guide)
-        if key in self._grammars:
-            self._grammars.move_to_end(key)
-        return self._grammars.get(key)
+        grammar = self._grammars.get(key)
+        if grammar is None:
+            return None
+        if grammar.problem is not None:
+            self._size -= self._grammars.pop(key).size
+            self._refuse(key, grammar.problem)
+            return None
+        self._grammars.move_to_end(key)
+        return grammar
 
     async def grammar(self, guide: Guide) -> Grammar:
         """Returns the grammar of a guide; raises `GuideError`, and `Busy` where it was not even begun."""
         key = _key(guide)
-        if key in self._refused:
-            raise GuideError(self._refused[key])
         if (found := self.find(guide)) is not None:
             return found
+        if key in self._refused:
+            raise GuideError(self._refused[key])
         check(guide)
         if self._compiler is None:
             self._compiler = await self._once(None, self._load)
@@ -100,15 +106,18 @@ class Guides:
         try:
             grammar = await self._on_thread(partial(self._compiler.compile, guide), COMPILE_S)
         except GuideError as error:
-            self._refused[key] = str(error)
-            if len(self._refused) > MAX_REFUSED:
-                self._refused.popitem(last=False)
+            self._refuse(key, str(error))
             raise
         self._grammars[key] = grammar
         self._size += grammar.size
         while self._size > MAX_BYTES and len(self._grammars) > 1:
             self._size -= self._grammars.popitem(last=False)[1].size
         return grammar
+
+    def _refuse(self, key: Key, problem: str) -> None:
+        self._refused[key] = problem
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.popitem(last=False)
 
     async def _on_thread(self, work: Callable[[], T], limit_s: float | None) -> T:
         loop = asyncio.get_running_loop()

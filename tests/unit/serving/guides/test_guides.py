@@ -98,6 +98,20 @@ def test_refusals_are_remembered_up_to_a_number(
     assert compiled == ["(1", "(2", "(3", "(1"]
 
 
+def test_a_grammar_that_could_not_be_followed_is_refused_from_then_on(run: Run, compiled: list[str]) -> None:
+    async def main() -> None:
+        made = guides()
+        grammar = await made.grammar(number(3))
+        grammar.problem = "it takes too long"
+        assert made.find(number(3)) is None
+        for _ in range(2):
+            with pytest.raises(GuideError, match="takes too long"):
+                await made.grammar(number(3))
+
+    run(main())
+    assert len(compiled) == 1
+
+
 def test_a_guide_whose_first_token_takes_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a large vocabulary, `[^a]{0,9999}` two thousand times takes seconds; nothing takes no time."""
     monkeypatch.setattr(compiler, "MAX_MASK_S", -1.0)

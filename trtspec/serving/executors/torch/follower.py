@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from trtspec.serving.bounded_calls import BoundedCalls
 from trtspec.serving.errors import GuideError
-from trtspec.serving.executor import Request
+from trtspec.serving.executor import GUIDE_REFUSED, Request
 from trtspec.serving.guides.compiler import MAX_MASK_S, TOO_AMBIGUOUS, Bitmasks, Grammar
 from trtspec.serving.text import Text
 
 ENDED, NOTHING = -1, -2
 """What a row chooses in place of a token: that the text ends, and that nothing may follow."""
+
+MAX_STALL_S = 0.2
+"""The longest that all requests wait for what one guide has to say to one step, in a processor's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ class Follower:
                 begin = time.thread_time()
                 self._matcher.fill(bitmasks, row)
                 if time.thread_time() - begin > MAX_MASK_S:
-                    raise GuideError(f"The guide cannot be followed: {TOO_AMBIGUOUS}")
+                    raise GuideError(TOO_AMBIGUOUS)
                 is_complete.append(bitmasks.ends(row))
                 if token_id is None or token_id in end_ids or not bitmasks.allows(row, token_id):
                     break
@@ -95,7 +101,8 @@ class Follower:
 class GuidedText:
     """The guide of one request: of the tokens of `text` from `start` to `end`, and of those that follow.
 
-    `masks` are those of the next step, and `error` says why there can be none.
+    `masks` are those of the next step, and `error` says why there can be none. `said` is what the follower
+    has not taken yet.
     """
 
     def __init__(self, request: Request, grammar: Grammar, text: Text, end: int) -> None:
@@ -107,53 +114,81 @@ class GuidedText:
         if request.end_id not in (None, -1):
             self.end_ids |= {request.end_id}
         self.follower: Follower | None = None
+        self.said: list[int] = []
         self.masks: Masks | None = None
         self.error: str | None = None
+
+    def begin(self, follower: Follower | None) -> None:
+        """Goes behind what was generated before, with a follower of that text if there is one."""
+        follower = follower or Follower(self.grammar)
+        try:
+            follower.take(self.text[self.start + follower.taken : self.end])
+            self.follower = follower
+        except GuideError as error:
+            self.error = str(error)
 
     def mask(self, draft: list[int], vocab_size: int, num_endless: int) -> None:
         """Finds out what the rows behind each prefix of the draft may choose."""
         assert self.follower is not None
         try:
+            self.follower.take(self.said)
+            self.said = []
             self.masks = self.follower.masks(draft, vocab_size, self.end_ids, num_endless)
         except GuideError as error:
-            self.masks, self.error = None, str(error)
+            self.refuse(str(error))
 
-    def go_on(self, token_ids: list[int]) -> None:
-        """Goes on behind tokens that were chosen with the masks."""
-        assert self.follower is not None
-        self.follower.take(token_ids)
+    def refuse(self, problem: str) -> None:
+        """Ends the request, and any other one with this grammar."""
+        self.masks, self.error, self.grammar.problem = None, f"{GUIDE_REFUSED}{problem}", problem
 
 
 class Followers:
     """The followers of texts between their requests, up to `most`, the latest ones.
 
     A follower is kept with the very `Text`, whose beginning never changes, so that a round only reads what
-    the last one added.
+    the last one added. They work on a thread of their own: a guide from a stranger may need any time, which
+    nobody waits for.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._kept: OrderedDict[int, GuidedText] = OrderedDict()
+        self._calls = BoundedCalls(MAX_STALL_S, "guides-followed")
 
-    def begin(self, guided: GuidedText) -> None:
-        """Gives a text its follower, behind what was generated before.
-
-        Raises `GuideError` if the guide forbids that.
-        """
-        text, before = guided.text, self._kept.pop(id(guided.text), None)
+    def begin(self, guided: GuidedText, draft: list[int], vocab_size: int, num_endless: int) -> None:
+        """Gives a text its follower, behind what was generated before, and if it has a draft its masks."""
+        before = self._kept.pop(id(guided.text), None)
         follower = before.follower if before is not None and _continues(guided, before) else None
-        follower = follower or Follower(guided.grammar)
-        follower.take(text[guided.start + follower.taken : guided.end])
-        guided.follower = follower
+
+        def work() -> None:
+            guided.begin(follower)
+            if draft and guided.error is None:
+                guided.mask(draft, vocab_size, num_endless)
+
+        self._follow(guided, work)
+
+    def mask(self, guided: GuidedText, draft: list[int], vocab_size: int, num_endless: int) -> None:
+        """Finds out what the rows behind each prefix of the draft may choose."""
+        self._follow(guided, partial(guided.mask, draft, vocab_size, num_endless))
 
     def keep(self, guided: GuidedText) -> None:
         """Keeps the follower for the next request of its text, behind what this one was given."""
         if guided.follower is None or guided.error is not None:
             return
         guided.follower.back(guided.end - guided.start)
+        guided.said = []
         self._kept[id(guided.text)] = guided
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
+
+    def _follow(self, guided: GuidedText, work: Callable[[], None]) -> None:
+        if guided.grammar.problem is not None:
+            guided.refuse(guided.grammar.problem)
+            return
+        try:
+            self._calls.make(work)
+        except TimeoutError:
+            guided.refuse(TOO_AMBIGUOUS)
 
 
 def _continues(guided: GuidedText, before: GuidedText) -> bool:

@@ -10,7 +10,6 @@ from itertools import islice
 
 import torch
 
-from trtspec.serving.errors import GuideError
 from trtspec.serving.executor import FinishReason, Limits, LogProb, Response
 from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease
@@ -152,10 +151,11 @@ class Runner:
         ]
         logits = self._model.forward(token_ids, spans, wanted)
         for work in works:
-            if work.choices and not work.sequence.draft:
-                self._mask(work.sequence)
-            if work.choices and work.sequence.sampling.penalties:
-                self._count(work.sequence, logits.device)
+            sequence = work.sequence
+            if work.choices and sequence.guided is not None and not sequence.draft:
+                self._followers.mask(sequence.guided, [], self._vocab_size, sequence.num_endless)
+            if work.choices and sequence.sampling.penalties:
+                self._count(sequence, logits.device)
         tokens = choose(logits, [_choice(work.sequence) for work in works if work.choices])
         owners = [work.sequence for work in works for _ in range(work.choices)]
         rows = [row for row, owner in enumerate(owners) if owner.log_probs is not None]
@@ -173,20 +173,10 @@ class Runner:
         guided = sequence.guided
         if guided is None:
             return None
-        try:
-            self._followers.begin(guided)
-        except GuideError as error:
-            return str(error)
-        if sequence.draft:
-            self._mask(sequence)
-            if guided.masks is not None:
-                sequence.draft = sequence.draft[: len(guided.masks.is_complete)]
+        self._followers.begin(guided, sequence.draft, self._vocab_size, sequence.num_endless)
+        if guided.masks is not None:
+            sequence.draft = sequence.draft[: len(guided.masks.is_complete)]
         return guided.error
-
-    def _mask(self, sequence: Sequence) -> None:
-        if sequence.guided is not None:
-            num_endless = (sequence.sampling.min_tokens or 0) - len(sequence.new)
-            sequence.guided.mask(sequence.draft, self._vocab_size, num_endless)
 
     def _count(self, sequence: Sequence, device: torch.device) -> None:
         """Has the penalties read what is new of the text."""
@@ -216,7 +206,7 @@ class Runner:
         if result.finish_reason is not FinishReason.NOT_FINISHED:
             self._release(sequence)
         elif guided is not None:
-            guided.go_on(result.token_ids)
+            guided.said += result.token_ids
         response = sequence.response(result.finish_reason)
         if response is not None:
             self._say(response)

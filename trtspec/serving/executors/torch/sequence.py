@@ -52,6 +52,11 @@ class Sequence:
         return self.max_tokens - len(self.new)
 
     @property
+    def num_endless(self) -> int:
+        """Returns how many tokens from here on may not be an end; 0 or less for none."""
+        return (self.sampling.min_tokens or 0) - len(self.new)
+
+    @property
     def missing(self) -> int:
         """Returns how many tokens, with the draft, are not in the cache."""
         return self.length - self.computed + len(self.draft)

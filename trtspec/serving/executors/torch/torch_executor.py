@@ -13,7 +13,15 @@ from pathlib import Path
 import torch
 
 from trtspec.serving.errors import Busy, EngineLoadError, GuideError
-from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
+from trtspec.serving.executor import (
+    GUIDE_REFUSED,
+    FinishReason,
+    KvReuse,
+    Limits,
+    Listener,
+    Request,
+    Response,
+)
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.cache_slots import CacheSlots
 from trtspec.serving.executors.torch.dependents.home import Home
@@ -156,7 +164,7 @@ class TorchExecutor:
         try:
             grammar = await self._guides.grammar(request.guide)
         except (GuideError, Busy) as error:
-            self._hear(Response(request_id, [], is_final=True, error=f"Guide refused: {error}"))
+            self._hear(Response(request_id, [], is_final=True, error=f"{GUIDE_REFUSED}{error}"))
         except Exception as error:  # Whatever it is, nothing more will be heard of this request.
             log.exception("a guide could not be read")
             self._hear(Response(request_id, [], is_final=True, error=f"Guide failed: {error}"))
