@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from tests.e2e.conftest import BLS, IN_PROCESS, LAYOUTS, Deploy, Deployer, Until
 from tests.processes import command_line
+from trtspec.deploy.wheel import find_wheel
 from trtspec.errors import ServerError
 
 LONG = {"text_input": "class A:\n", "max_tokens": 900, "num_draft_tokens": 1, "end_id": -1}
@@ -125,6 +127,29 @@ def test_the_engines_process_dies(
     assert "error: tensorrt_llm: " in said or "error: speculative_llm: " in said
     until(lambda: not deploy.server_pids(), "the end of the server's children")
     assert not list(Path("/dev/shm").glob(f"trtspec_{deploy.process.pid}_*"))
+
+
+@IN_PROCESS
+def test_a_model_whose_process_cannot_begin_is_told_at_once(
+    deployer: Deployer, build_copy: Path, tmp_path: Path
+) -> None:
+    """Triton itself would wait as long as for a model that loads, ten minutes."""
+    backends = find_wheel().backends
+    assert backends
+    broken = tmp_path / "triton-backends" / backends.name
+    shutil.copytree(backends, broken)
+    said = "error while loading shared libraries: libpython3.so: cannot open shared object file"
+    stub = broken / "python" / "triton_python_backend_stub"
+    stub.write_text(f"#!/bin/sh\necho $0: {said} >&2\nexit 127\n")
+
+    deploy = deployer(build_copy, environment={**os.environ, "TRTSPEC_CACHE": str(tmp_path)})
+
+    assert deploy.process.wait(20) == 1
+    how = (
+        "a model's process ended with status 127 before it began: Triton's Python backend lacks libpython3.so"
+    )
+    assert f"error: tritonserver: {how}\n" in deploy.said.read_text()
+    assert not deploy.server_pids()
 
 
 @BLS

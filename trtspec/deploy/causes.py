@@ -22,6 +22,11 @@ CAUSES = (
     DRIVER,
     EXCLUSIVE,
     Cause(
+        r"triton_python_backend_stub: error while loading shared libraries: ([^\s:]+)",
+        "Triton's Python backend lacks {0}",
+        "install it, or serve in NVIDIA's image: trtspec deploy --container",
+    ),
+    Cause(
         r"unable to find backend library for backend 'tensorrtllm'|libtriton_tensorrtllm.so",
         "this Triton has no backend of TensorRT-LLM",
         "serve it in NVIDIA's image: trtspec deploy --container",

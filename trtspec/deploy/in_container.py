@@ -95,6 +95,9 @@ class TritonProcess(ContainerProcess):
     def is_stuck(self) -> bool:
         return False
 
+    def lost(self) -> None:
+        return None
+
     def drain(self) -> None:
         self._program.run_if_there("exec", self._id, "sh", "-c", f"echo {self._grace_s} > {self._stopping}")
 

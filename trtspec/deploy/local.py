@@ -18,7 +18,7 @@ from trtspec.deploy.group import Group
 from trtspec.deploy.launch import SERVER, Launch, launch
 from trtspec.deploy.openai import Doors, OpenAi
 from trtspec.deploy.ports import check_free, free_ports
-from trtspec.deploy.processes import has_stuck_stub
+from trtspec.deploy.processes import Stubs
 from trtspec.deploy.server import Door, Server, check_path
 from trtspec.deploy.shared_memory import PREFIX, Regions, remove_abandoned
 from trtspec.deploy.triton import TritonInstall
@@ -131,9 +131,13 @@ class _Triton(Group):
     ) -> None:
         super().__init__(command, deployment.build, environment, deployment.log)
         self._stopping, self._grace_s = stopping, deployment.grace_s
+        self._stubs = Stubs(self.pid)
 
     def is_stuck(self) -> bool:
-        return has_stuck_stub(self.pid)
+        return self._stubs.is_stuck()
+
+    def lost(self) -> int | None:
+        return self._stubs.lost()
 
     def drain(self) -> None:
         self._stopping.write_text(f"{self._grace_s}")

@@ -34,6 +34,10 @@ _WATCHDOG = re.compile(r"^trtspec: (\S+) (.+), so this server ends$", re.MULTILI
 _ERROR = re.compile(r"^(?:E\d{4} |error: |.*\[(?:E|ERROR)\]).*$", re.MULTILINE)
 
 
+# What is no line of Triton's own log, but said by one of its processes.
+_PLAIN = re.compile(r"^(?![IWEF]\d{4} ).+$", re.MULTILINE)
+
+
 class Process(Protocol):
     """The process of a server, on this machine or in a container."""
 
@@ -43,6 +47,13 @@ class Process(Protocol):
 
     def is_stuck(self) -> bool:
         """Says whether its start has got stuck, so that waiting is of no use."""
+        ...
+
+    def lost(self) -> int | None:
+        """Returns the exit status of a model's process that has ended as the server starts; None if none has.
+
+        Triton waits for it as if it were still loading.
+        """
         ...
 
     def drain(self) -> None:
@@ -84,6 +95,10 @@ class Server:
             return True
         if self._process.is_stuck():
             raise StuckError("tritonserver", "waits for a process that does not begin", "start it again")
+        if (status := self._process.lost()) is not None:
+            how = f"a model's process {how_ended(status)} before it began"
+            cause = find_cause(CAUSES, "\n".join(_PLAIN.findall(self._said())))
+            raise self._error("tritonserver", how, cause)
         if time.monotonic() > self._begin + self._deployment.start_s:
             problem = f"not ready after {self._deployment.start_s:g} s"
             raise ServerError("tritonserver", problem, "give it longer with --timeout")
@@ -96,17 +111,16 @@ class Server:
             return
         if self._door:
             self._door.shut("ended", is_alive=False)
-        said, log = self._said(), self._deployment.log
+        said = self._said()
         failure = _LOAD_FAILURE.search(said)
         cause = find_cause(CAUSES, failure[1] if failure else "\n".join(_ERROR.findall(said)))
-        repair = cause[1] if cause else f"its log is {log}"
         if failure:
+            repair = cause[1] if cause else self._log
             raise ServerError(self._deployment.model_name, f"did not load: {failure[1]}", repair)
         if deaths := _WATCHDOG.findall(said):
             model, how = deaths[0]
-            raise ServerError(model, f"{how}: {cause[0]}" if cause else how, repair)
-        how = how_ended(status)
-        raise ServerError("tritonserver", f"{how}: {cause[0]}" if cause else how, repair)
+            raise self._error(model, how, cause)
+        raise self._error("tritonserver", how_ended(status), cause)
 
     def refuse(self, state: str) -> None:
         """Refuses requests from now on; `state` tells clients why: "restarting" and the like."""
@@ -129,6 +143,15 @@ class Server:
             quiet = quiet + 1 if self._deployment.is_idle() else 0
             time.sleep(0.05)
         self._process.stop(self._deployment.grace_s + _STOP_S)
+
+    def _error(self, subject: str, how: str, cause: tuple[str, str] | None) -> ServerError:
+        if cause is None:
+            return ServerError(subject, how, self._log)
+        return ServerError(subject, f"{how}: {cause[0]}", cause[1])
+
+    @property
+    def _log(self) -> str:
+        return f"its log is {self._deployment.log}"
 
     def _said(self) -> str:
         return last_bytes(self._deployment.log, KEPT, self._log_begin)

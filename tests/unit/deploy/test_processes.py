@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import wait_until
 from trtspec.deploy import processes
-from trtspec.deploy.processes import has_stuck_stub
+from trtspec.deploy.processes import Stubs
 
 SERVER = """
 import subprocess, sys
@@ -27,9 +29,11 @@ def test_a_stub_without_a_watchdog(monkeypatch: pytest.MonkeyPatch, stub: str, s
     try:
         wait_until(lambda: processes._stubs(server.pid), "a stub")
         wait_until(lambda: stuck or processes._children(processes._stubs(server.pid)[0]), "its watchdog")
-        assert not has_stuck_stub(server.pid)
+        stubs = Stubs(server.pid)
+        assert not stubs.is_stuck()
         monkeypatch.setattr(processes, "_BEGINNING_S", -1)
-        assert has_stuck_stub(server.pid) == stuck
+        assert stubs.is_stuck() == stuck
+        assert stubs.lost() is None
     finally:
         os.killpg(server.pid, 9)
         server.wait()
@@ -38,4 +42,28 @@ def test_a_stub_without_a_watchdog(monkeypatch: pytest.MonkeyPatch, stub: str, s
 def test_a_server_that_is_gone_is_not_stuck() -> None:
     server = subprocess.Popen(["true"])
     server.wait()
-    assert not has_stuck_stub(server.pid)
+    assert not Stubs(server.pid).is_stuck()
+    assert Stubs(server.pid).lost() is None
+
+
+UNASKED = """
+import subprocess, sys, time
+processes = [subprocess.Popen([stub]) for stub in sys.argv[1:]]
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("ends", "status"), [("exit 127", 127), ("kill -9 $$", -9)])
+def test_a_stub_whose_end_the_server_does_not_see(tmp_path: Path, ends: str, status: int) -> None:
+    stub = tmp_path / "triton_python_backend_stub"
+    stub.write_text(f"#!/bin/sh\n{ends}\n")
+    stub.chmod(0o755)
+    server = subprocess.Popen([sys.executable, "-c", UNASKED, str(stub)], start_new_session=True)
+    try:
+        stubs = Stubs(server.pid)
+        begin = time.monotonic()
+        assert wait_until(stubs.lost, "the end of the stub", 10) == status
+        assert time.monotonic() - begin > processes._SEEN_S
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait()

@@ -24,6 +24,9 @@ class Ended:
     def is_stuck(self) -> bool:
         return False
 
+    def lost(self) -> None:
+        return None
+
     def drain(self) -> None:
         raise AssertionError
 
