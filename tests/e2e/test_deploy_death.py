@@ -133,7 +133,7 @@ def test_the_engines_process_dies(
 def test_a_model_whose_process_cannot_begin_is_told_at_once(
     deployer: Deployer, build_copy: Path, tmp_path: Path
 ) -> None:
-    """Triton itself would wait as long as for a model that loads, ten minutes."""
+    """Triton itself would wait as long as for a model that loads, five minutes."""
     backends = find_wheel().backends
     assert backends
     broken = tmp_path / "triton-backends" / backends.name
