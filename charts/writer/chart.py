@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path as File
 from typing import Any
 
 from charts.writer.conditions import Conditions
 from charts.writer.defaults import defaults
 from charts.writer.marks import Path, pieces, text
-from charts.writer.samples import sample
+from charts.writer.samples import Samples, sample
 from charts.writer.schema import schema
 from charts.writer.templates import Writer
 from trtspec.kubernetes.kinds.base import document
@@ -19,15 +20,23 @@ from trtspec.kubernetes.values import Values
 
 CHART = File(__file__).parents[1] / "trtspec"
 _HEAD = "{{- /* Written by `make chart` from trtspec/kubernetes/rendering; change it there. */}}\n"
-_RECIPE, _FINGERPRINT = ("recipe",), ("recipe", "fingerprint")
+_FINGERPRINTED: tuple[Path, ...] = (("engines", "recipe"), ("digest",))
+"""The texts whose digests are in names."""
+
 BUILTINS: dict[Path, str] = {
     ("name",): ".Release.Name",
     ("namespace",): ".Release.Namespace",
     ("version",): ".Chart.AppVersion",
     ("managedBy",): ".Release.Service",
-    _FINGERPRINT: ".Values.recipe | sha256sum | trunc 8",
+    **{(*path, "digest"): f".Values.{'.'.join(path)} | sha256sum | trunc 8" for path in _FINGERPRINTED},
 }
 """What Helm knows better than values."""
+
+FORMS: tuple[Mapping[Path, bool], ...] = (
+    {("engines",): True, ("server",): False},
+    {("engines",): False, ("server",): True, ("group",): False, ("kserve",): False, ("scaling",): False},
+)
+"""What a deployment serves; `templates/validation.yaml` refuses what is none of these."""
 
 
 def write() -> None:
@@ -44,7 +53,7 @@ def write() -> None:
 
 def written() -> dict[str, str]:
     """Returns the files by their paths in the chart."""
-    samples = sample(Values, {path: text(path) for path in BUILTINS})
+    samples = samples_of_values()
     found = dict[str, list[tuple[int, Any]]]()
     for number, values in enumerate(samples.values):
         for thing in manifests(values):
@@ -58,6 +67,11 @@ def written() -> dict[str, str]:
     return {**files, **writer.files, "values.schema.json": schema(), "values.yaml": defaults()}
 
 
+def samples_of_values() -> Samples[Values]:
+    """Returns samples of the values of deployments."""
+    return sample(Values, {path: text(path) for path in BUILTINS}, FORMS)
+
+
 def _place(content: dict[str, Any]) -> str:
     """Returns the kind of an object, with what its name has beside that of the deployment."""
     letters = "".join(piece.letters for piece in pieces(content["metadata"]["name"]))
@@ -65,10 +79,11 @@ def _place(content: dict[str, Any]) -> str:
 
 
 def _marked(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns an object in which the digest of the mark of the recipe is a mark itself."""
-    digest = hashlib.sha256(text(_RECIPE).encode()).hexdigest()[:8]
-    marked: dict[str, Any] = _replaced(content, re.compile(digest), text(_FINGERPRINT))
-    return marked
+    """Returns an object in which the digest of a text's mark is a mark itself."""
+    for path in _FINGERPRINTED:
+        digest = hashlib.sha256(text(path).encode()).hexdigest()[:8]
+        content = _replaced(content, re.compile(digest), text((*path, "digest")))
+    return content
 
 
 def _replaced(part: Any, old: re.Pattern[str], new: str) -> Any:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trtspec.kubernetes.values import GpuChoice, HostResources, Times, Values
+from trtspec.kubernetes.values import Engines, GpuChoice, HostResources, Times, Values
 from trtspec.recipe.kubernetes import EmptyDir, Monitoring
 
 _RECIPE = Path(__file__).parents[2] / "recipes/llama-3.1-8b-h100.yaml"
@@ -15,12 +15,15 @@ EXAMPLE = Values(
     annotations={},
     image="registry.example.com/trtspec:0.1.0-1.2.1",
     image_pull_secrets=(),
-    recipe=_RECIPE.read_text(encoding="utf-8"),
     model_name="speculative_llm",
-    store="s3://example/engines",
-    store_secret=None,
     digest="0" * 64,
-    platform="tensorrt_llm-1.2.1/sm90",
+    engines=Engines(
+        recipe=_RECIPE.read_text(encoding="utf-8"),
+        store="s3://example/engines",
+        store_secret=None,
+        platform="tensorrt_llm-1.2.1/sm90",
+    ),
+    server=None,
     group=None,
     kserve=False,
     replicas=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -46,17 +46,21 @@ class Samples(Generic[M]):
         )
 
 
-def sample(model: type[M], known: Mapping[Path, Any]) -> Samples[M]:
+def sample(
+    model: type[M], known: Mapping[Path, Any], forms: Sequence[Mapping[Path, Option]] = ({},)
+) -> Samples[M]:
     """Returns samples: with all that there is, with nothing, each choice another way, and many at random.
 
-    `known` are values that are not chosen.
+    `known` are values that are not chosen. Each of the `forms`, choices that go together, has such samples.
     """
     choices, chance = dict(_choices(model, known)), random.Random(0)  # noqa: S311
-    wanted: list[Mapping[Path, Option]] = []
+    assigned: list[Mapping[Path, Option]] = []
     for first in (0, -1):
         base = {path: options[first] for path, options in choices.items()}
-        wanted += [{**base, path: option} for path, options in choices.items() for option in options]
-    wanted += [{path: chance.choice(options) for path, options in choices.items()} for _ in range(_AT_RANDOM)]
+        assigned += [{**base, path: option} for path, options in choices.items() for option in options]
+    for _ in range(_AT_RANDOM):
+        assigned.append({path: chance.choice(options) for path, options in choices.items()})
+    wanted = [{**assignment, **form} for form in forms for assignment in assigned]
     values, chosen = list[M](), dict[tuple[tuple[Path, Option], ...], None]()
     for assignment in wanted:
         asked: dict[Path, Option] = {}

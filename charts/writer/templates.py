@@ -107,6 +107,8 @@ class Writer:
                 items = [(mask, one.item) for mask, one in there]
                 lines = self._entry("-", items, indent, (*each.over, FIRST))
                 lines = _block(f"range {self._value(each.over, scope)}", lines, indent)
+                if outer := self._guarded(each.over, inside, scope):
+                    lines = _block(f"if {outer}", lines, indent)
                 # An empty list has no items anyway.
                 among = inside & self._conditions.filled(each.over)
             else:
@@ -188,14 +190,18 @@ class Writer:
     def _literal(self, literal: Literal, inside: int, scope: Path) -> str:
         value = self._value(literal.path, scope)
         told = f"eq {value} {json.dumps(literal.option)}" if isinstance(literal.option, str) else value
-        if guards := self._conditions.guards(literal.path, inside):
-            outer = " ".join(self._value(guard, scope) for guard in guards)
-            told = f"and {outer} {_inner(told)}"
+        if outer := self._guarded(literal.path, inside, scope):
+            told = f"and {outer.removeprefix('and ')} {_inner(told)}"
         if literal.is_so:
             return told
         if told.startswith("eq "):
             return f"ne {told[3:]}"
         return f"not {_inner(told)}"
+
+    def _guarded(self, path: Path, inside: int, scope: Path) -> str | None:
+        """Returns the condition of the sections around a value; None where they are always there."""
+        outer = [self._value(guard, scope) for guard in self._conditions.guards(path, inside)]
+        return " ".join(("and", *outer)) if len(outer) > 1 else next(iter(outer), None)
 
 
 def _once(variants: Variants) -> list[tuple[int, Any]]:

@@ -147,12 +147,10 @@ def deploy(
     if (store or cluster or namespace or force or helm_values) and not kubernetes:
         hint = "--store, --context, --namespace, --force, --helm-values"
         raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint=hint)
-    if kubernetes and (in_container or output):
-        raise typer.BadParameter("a cluster serves what a store has", param_hint="--container, --output")
     loaded = load(recipe)
     if kubernetes:
-        _check_cluster(loaded)
-        values = find_values(loaded, store, namespace)
+        _check_cluster(loaded, output, in_container=in_container, plain=plain)
+        values = find_values(loaded, store, namespace, output=output, plain=plain)
         objects = manifests(values)
         if helm_values:
             out.data(dump(chart_values(values)))
@@ -254,16 +252,14 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _check_cluster(loaded: LoadedRecipe) -> None:
-    """Refuses a recipe without engines, which are what pods pull from a store."""
-    from trtspec.errors import RecipeError
+def _check_cluster(loaded: LoadedRecipe, output: str | None, *, in_container: bool, plain: bool) -> None:
+    """Refuses options that a cluster has no use for."""
     from trtspec.recipe.support import SERVERS
 
-    backend = loaded.recipe.backend
-    if backend in SERVERS:
-        problem = f"{backend} is not deployed on a cluster: a pod serves engines that a store has"
-        repair = "trtspec deploy RECIPE --container --dry-run shows the image and its command line"
-        raise RecipeError(loaded.path, [loaded.problem("engine.backend", problem, repair)])
+    if in_container:
+        raise typer.BadParameter("a cluster has containers of its own", param_hint="--container")
+    if (output or plain) and loaded.recipe.backend not in SERVERS:
+        raise typer.BadParameter("a cluster serves what a store has", param_hint="--output, --plain")
 
 
 def _check_docker() -> None:

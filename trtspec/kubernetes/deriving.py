@@ -1,4 +1,4 @@
-"""The values of a deployment, from its recipe and from what the store has of its build; pure."""
+"""The values of a deployment, from its recipe and from what follows from what is served; pure."""
 
 from __future__ import annotations
 
@@ -7,46 +7,54 @@ import math
 import re
 from dataclasses import dataclass
 
-from trtspec.deploy import pod
 from trtspec.errors import RecipeError
-from trtspec.kubernetes.stored import StoredBuild
-from trtspec.kubernetes.values import GpuChoice, Group, HostResources, Scaling, Times, Values
+from trtspec.kubernetes.values import (
+    Engines,
+    GpuChoice,
+    Group,
+    HostResources,
+    Scaling,
+    Server,
+    Times,
+    Values,
+)
 from trtspec.recipe import gpus
-from trtspec.recipe.kubernetes import Autoscaling, Claim, EmptyDir, HostPath, Hosts, Kubernetes
+from trtspec.recipe.kubernetes import Autoscaling, Claim, EmptyDir, HostPath, Hosts, Kubernetes, Monitoring
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
 from trtspec.recipe.schema import Recipe
-from trtspec.roles import Role
 from trtspec.units import GIB
 
 _LONGEST_NAME = 40  # of what is left of 63 characters by the longest suffix of an object's name
-_SLOW_B_S = 200e6  # at which a build is pulled at least
-_IMAGE_S = 900  # for a node that pulls the image first
+SLOW_B_S = 200e6
+"""The bytes a second at which a build or a model is pulled at least."""
 
-# Estimates that err on the large side: Triton, the coordinator and OpenAI's API; the CUDA context, NCCL and
-# pinned memory of each rank.
-_BASE, _OF_A_RANK = 6 * GIB, 4 * GIB
-_CPUS, _CPUS_OF_A_RANK = 4, 2
-_TEMPORARY = GIB  # of the disk: what is unpacked and logged in /tmp
-# Of a cache of the torch backend: slots take more than they hold, and half of what is free is the cache's.
-_AHEAD, _OF_FREE = 1.5, 2
+IMAGE_S = 900
+"""The seconds for a node that pulls the image first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a command line asks for: the store as pods reach it, and a namespace in place of the recipe's."""
+class Served:
+    """What is served, `engines` or a `server` of others, and what of a deployment follows from that."""
 
-    store: str
-    namespace: str | None = None
+    image: str
+    model_name: str
+    digest: str
+    volume: EmptyDir | HostPath | Claim
+    resources: HostResources
+    times: Times
+    monitoring: Monitoring
+    engines: Engines | None = None
+    server: Server | None = None
 
 
-def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, version: str) -> Values:
-    """Returns the values of a deployment; `text` is that of the recipe, and `version` that of trtspec.
+def derive(loaded: LoadedRecipe, served: Served, namespace: str | None, version: str) -> Values:
+    """Returns the values of a deployment; `namespace` is in place of the recipe's, `version` trtspec's.
 
     Raises RecipeError where KEDA would ask for servers whose namespace is not known.
     """
-    recipe, options, entry = loaded.recipe, loaded.recipe.kubernetes, build.entry
-    namespace = asked.namespace or options.namespace
+    recipe, options = loaded.recipe, loaded.recipe.kubernetes
+    namespace = namespace or options.namespace
     if options.autoscaling and options.autoscaling.by == "keda" and namespace is None:
         problem = "is missing: keda asks Prometheus for the servers of one namespace"
         raise RecipeError(loaded.path, [loaded.problem("kubernetes.namespace", problem, "or --namespace")])
@@ -56,24 +64,22 @@ def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, ve
         version=version,
         labels=options.labels,
         annotations=options.annotations,
-        image=options.image or default_image(recipe, version),
+        image=served.image,
         image_pull_secrets=tuple(options.secrets.image_pull),
-        recipe=text,
-        model_name=recipe.serving.model_name,
-        store=asked.store,
-        store_secret=options.secrets.store,
-        digest=entry.digest,
-        platform=entry.platform.folder,
+        model_name=served.model_name,
+        digest=served.digest,
+        engines=served.engines,
+        server=served.server,
         group=_group(recipe, options.hosts) if options.hosts else None,
         kserve=options.form == "kserve",
         replicas=options.replicas,
         scaling=_scaling(options.autoscaling) if options.autoscaling else None,
         max_surge=options.max_surge,
         max_unavailable=0 if options.max_surge else 1,
-        volume=_volume(options, build),
+        volume=served.volume,
         gpu=gpu_choice(recipe),
-        resources=_resources(recipe, build),
-        times=_times(options, build),
+        resources=served.resources,
+        times=served.times,
         node_selector=options.node_selector,
         tolerations=tuple(options.tolerations),
         runtime_class=options.runtime_class,
@@ -82,9 +88,20 @@ def derive(loaded: LoadedRecipe, text: str, build: StoredBuild, asked: Asked, ve
         api_keys_secret=options.secrets.api_keys,
         network_policy=options.network_policy,
         egress_ports=tuple(options.egress_ports),
-        monitoring=options.monitoring,
+        monitoring=served.monitoring,
         gateway=options.gateway,
     )
+
+
+def volume_of(options: Kubernetes, size: float) -> EmptyDir | HostPath | Claim:
+    """Returns the volume of what is served, which has `size` bytes.
+
+    A claim that is made has room for the two of an update.
+    """
+    volume = options.cache
+    if isinstance(volume, Claim) and volume.name is None and volume.size is None:
+        return volume.model_copy(update={"size": gib(2 * size)})
+    return volume
 
 
 def name_of(recipe: str) -> str:
@@ -122,60 +139,6 @@ def _group(recipe: Recipe, hosts: Hosts) -> Group:
         leader=tuple(hosts.leader),
         worker=tuple(hosts.worker),
     )
-
-
-def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
-    """Returns what a server takes of its host.
-
-    An engine passes through the host's memory when a GPU loads it; on the CPU it stays there with its cache.
-    """
-    is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
-    asked, group = recipe.kubernetes.resources, recipe.kubernetes.hosts
-    hosts = recipe.hardware.count // group.gpus_per_host if group else 1
-    memory, shared, cpus = float(_BASE), GIB, _CPUS
-    is_on_cpu = {role: _is_on_cpu(recipe, role) for role in build.engines}
-    for role, engine in build.engines.items():
-        ranks = math.ceil(engine.ranks / hosts)
-        memory += engine.weights * ranks / engine.ranks
-        if is_on_cpu[role]:
-            tokens = 2 * engine.max_batch_size * engine.max_seq_len
-            memory += _OF_FREE * _AHEAD * engine.kv_per_token * tokens
-        else:
-            memory += _OF_A_RANK * ranks
-            shared += GIB * ranks
-            cpus += _CPUS_OF_A_RANK * ranks
-    cpu = asked.cpu or str(cpus)
-    return HostResources(
-        cpu=cpu,
-        # The torch backend takes a thread for each processor that it may use.
-        cpu_limit=cpu if any(is_on_cpu.values()) else None,
-        memory=asked.memory or gib(memory + shared),
-        shared_memory=asked.shared_memory or gib(shared),
-        disk=asked.disk or gib(_TEMPORARY + build.entry.size * is_with_pod),
-    )
-
-
-def _is_on_cpu(recipe: Recipe, role: Role) -> bool:
-    on_cpu = role is Role.DRAFT and recipe.draft_gpus == ()
-    return on_cpu or recipe.hardware.gpu == gpus.NONE
-
-
-def _times(options: Kubernetes, build: StoredBuild) -> Times:
-    failures = pod.startup_failures(build.entry)
-    pull = _IMAGE_S + build.entry.size / _SLOW_B_S
-    return Times(
-        grace_s=options.grace_seconds,
-        startup_failures=failures,
-        progress_s=math.ceil(pull) + failures * pod.STARTUP_S,
-    )
-
-
-def _volume(options: Kubernetes, build: StoredBuild) -> EmptyDir | HostPath | Claim:
-    """Returns the volume of the engines; a claim that is made has room for the builds of an update."""
-    volume = options.cache
-    if isinstance(volume, Claim) and volume.name is None and volume.size is None:
-        return volume.model_copy(update={"size": gib(2 * build.entry.size)})
-    return volume
 
 
 def _scaling(asked: Autoscaling) -> Scaling:

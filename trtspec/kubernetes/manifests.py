@@ -17,7 +17,7 @@ from trtspec.kubernetes.rendering.group import group_policy, leader_worker_set
 from trtspec.kubernetes.rendering.kserve import inference_service, predictor_name, serving_runtime
 from trtspec.kubernetes.rendering.monitoring import dashboard, pod_monitor, rules
 from trtspec.kubernetes.rendering.route import http_route, inference_pool
-from trtspec.kubernetes.rendering.workload import deployment, recipe_map, service
+from trtspec.kubernetes.rendering.workload import config_map, deployment, service
 from trtspec.kubernetes.values import Values
 from trtspec.recipe.kubernetes import Claim
 
@@ -35,7 +35,8 @@ def _needed(values: Values) -> Iterator[Object]:
     """Yields what pods need to start, and what bounds them."""
     if values.service_account is None:
         yield service_account(values)
-    yield recipe_map(values)
+    if named := config_map(values):
+        yield named
     volume = values.volume
     if isinstance(volume, Claim) and volume.name is None and volume.size:
         yield claim(values, volume.size, volume.storage_class)

@@ -9,12 +9,10 @@ is there in the values, on switches, and on kinds by their names.
 from __future__ import annotations
 
 import hashlib
-from pathlib import PurePosixPath
 from typing import Annotated
 
 from pydantic import Field
 
-from trtspec.deploy import pod
 from trtspec.recipe.kubernetes import (
     Claim,
     EmptyDir,
@@ -90,8 +88,45 @@ class Group(Section):
     worker: tuple[Text, ...] = Field(description="Arguments of the containers of the others.")
 
 
+class Engines(Section):
+    """Engines of a store, which each pod pulls, and trtspec serves."""
+
+    recipe: str = Field(description="The text of the recipe that was built.")
+    store: Text = Field(description="URL of the store, as the pods reach it.")
+    store_secret: Name | None = Field(
+        description="A Secret whose keys become variables for reading the store: AWS_ACCESS_KEY_ID and so on."
+    )
+    platform: Text = Field(description="What loads the engines, as a folder of the store and of the volume.")
+
+
+class Variable(Section):
+    """A variable of a server's environment."""
+
+    name: Text = Field(description="Its name.")
+    value: Text = Field(description="Its value.")
+
+
+class Server(Section):
+    """A server of others in its vendor's image, which loads the models itself."""
+
+    command: tuple[Text, ...] = Field(description="The program, in place of the image's own entry point.")
+    arguments: tuple[Text, ...] = Field(description="Its arguments; $$( stands for $(.")
+    environment: tuple[Variable, ...] = Field(description="Variables beside those that every server has.")
+    files: dict[str, str] = Field(description="Files that the arguments name, below /etc/trtspec/launch.")
+    hub: bool = Field(
+        description="Whether it loads models of the Hub, which the volume keeps; else it only reads there."
+    )
+    hub_secret: Name | None = Field(
+        description="A Secret whose keys become variables for the Hub, whose models may be gated: HF_TOKEN."
+    )
+    key_variable: Text | None = Field(
+        description="The variable that has the key of OpenAI's API, of apiKeysSecret; null if none has."
+    )
+    metrics_path: Text = Field(description="Where it tells its metrics, for a PodMonitor.")
+
+
 class Values(Section):
-    """One deployment: a build of a store, served by pods."""
+    """One deployment: what is served, and the pods that serve it."""
 
     name: LabelName = Field(description="Name of the objects.")
     namespace: LabelName | None = Field(description="Their namespace; that of the client if left out.")
@@ -99,16 +134,16 @@ class Values(Section):
     managed_by: LabelValue = Field(default="trtspec", description="What applies the objects.")
     labels: dict[LabelKey, LabelValue] = Field(description="Labels of every object.")
     annotations: dict[LabelKey, Text] = Field(description="Annotations of the pods.")
-    image: Image = Field(description="NVIDIA's image of the release with trtspec in it.")
-    image_pull_secrets: tuple[Name, ...] = Field(description="Secrets with which images are pulled.")
-    recipe: str = Field(description="The text of the recipe that was built.")
-    model_name: Text = Field(description="The name of the model in Triton.")
-    store: Text = Field(description="URL of the store, as the pods reach it.")
-    store_secret: Name | None = Field(
-        description="A Secret whose keys become variables for reading the store: AWS_ACCESS_KEY_ID and so on."
+    image: Image = Field(
+        description="NVIDIA's image of the release with trtspec in it, or the image of a server of others."
     )
-    digest: Text = Field(description="The build's entry in the store.")
-    platform: Text = Field(description="What loads the engines, as a folder of the store and of the volume.")
+    image_pull_secrets: tuple[Name, ...] = Field(description="Secrets with which images are pulled.")
+    model_name: Text = Field(description="The name of the model.")
+    digest: Text = Field(
+        description="The build: its entry in the store, or what a server of others is started with."
+    )
+    engines: Engines | None = Field(description="Engines of a store; null where a server of others serves.")
+    server: Server | None = Field(description="A server of others; null where trtspec serves engines.")
     group: Group | None = Field(description="The hosts that one server spans; null where it is on one.")
     kserve: bool = Field(description="Whether KServe makes the workload.")
     replicas: Positive = Field(description="Servers; with scaling the fewest.")
@@ -119,10 +154,10 @@ class Values(Section):
     )
     volume: EmptyDir | HostPath | Claim = Field(
         discriminator="kind",
-        description="Where engines are kept: empty_dir, of each pod; host_path, a path of each node;"
-        " claim, a PersistentVolumeClaim by its name.",
+        description="Where engines or models are kept: empty_dir, of each pod; host_path, a path of each"
+        " node; claim, a PersistentVolumeClaim by its name.",
     )
-    gpu: GpuChoice | None = Field(description="The GPUs that the engines load on; null for the CPU.")
+    gpu: GpuChoice | None = Field(description="The GPUs of a server; null for the CPU.")
     resources: HostResources = Field(description="What a server takes of its host.")
     times: Times = Field(description="Times of a server.")
     node_selector: dict[LabelKey, LabelValue] = Field(
@@ -137,7 +172,7 @@ class Values(Section):
         description="A ServiceAccount that is there already; one is made if left out."
     )
     api_keys_secret: Name | None = Field(
-        description="A Secret with the key `keys`: keys of OpenAI's API, one a line."
+        description="A Secret with the key `keys`: keys of OpenAI's API, one a line; of other servers one."
     )
     network_policy: bool = Field(
         description="Whether a NetworkPolicy leaves pods their ports alone, and DNS and egressPorts."
@@ -147,11 +182,15 @@ class Values(Section):
     gateway: Gateway | None = Field(description="A route of the Gateway API.")
 
     @property
-    def recipe_map(self) -> str:
-        """The ConfigMap with the recipe: another for another recipe, so that older pods keep theirs."""
-        return f"{self.name}-recipe-{hashlib.sha256(self.recipe.encode()).hexdigest()[:8]}"
+    def config_map(self) -> str:
+        """The ConfigMap that pods mount, another for another content, so that older pods keep theirs.
 
-    @property
-    def folder(self) -> PurePosixPath:
-        """The build's folder in a container."""
-        return pod.folder(self.platform, self.digest)
+        It has the recipe, or the files of a server of others.
+        """
+        if self.engines:
+            return f"{self.name}-recipe-{_fingerprint(self.engines.recipe)}"
+        return f"{self.name}-launch-{_fingerprint(self.digest)}"
+
+
+def _fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -60,6 +60,11 @@ class Source(Sizes):
         return sum(tensor.elements for tensor in self.tensors.values())
 
     @property
+    def size(self) -> int:
+        """How many bytes the weights have, as they are stored."""
+        return sum(tensor.end - tensor.start for tensor in self.tensors.values())
+
+    @property
     def active_parameters(self) -> int:
         """How many of them compute one token: all, but for experts that the router does not choose."""
         if self.experts is None:

@@ -73,4 +73,4 @@ def _bytes(engine: EnginePlan) -> int:
     source = engine.model.source
     if engine.backend in ENGINES:
         return checkpoint_size(source, engine.checkpoint)
-    return sum(tensor.end - tensor.start for tensor in source.tensors.values())
+    return source.size

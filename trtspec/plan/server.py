@@ -5,6 +5,7 @@ What is chosen here is all that the server is told, so that a launch says the sa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -56,24 +57,28 @@ def resolve_server(choose: Chooser, facts: Facts, output: Path, backend: str) ->
     if facts.head:
         _check_pinned(choose, backend, facts.head)
         places[Role.DRAFT] = ServedModel(_place(choose, Role.DRAFT), facts.head.revision)
-    launch = LAUNCHES[backend](
-        Wanted(
-            release=server_releases.release_of(backend, version),
-            name=name,
-            target=places[Role.TARGET],
-            draft=places.get(Role.DRAFT),
-            method=method,
-            num_draft_tokens=options.max_draft_len,
-            dtype=target.checkpoint.dtype,
-            fp8_kv_cache=target.checkpoint.fp8_kv_cache,
-            tensor=target.checkpoint.mapping.tp_size,
-            pipeline=target.checkpoint.mapping.pp_size,
-            max_batch_size=options.max_batch_size,
-            max_seq_len=options.max_seq_len,
-            max_num_tokens=options.max_num_tokens,
-            enable_chunked_context=target.enable_chunked_context,
-            kv_bytes=_kv_bytes(engines) if recipe.hardware.gpu == gpus.NONE else None,
-        )
+    wanted = Wanted(
+        release=server_releases.release_of(backend, version),
+        name=name,
+        target=places[Role.TARGET],
+        draft=places.get(Role.DRAFT),
+        method=method,
+        num_draft_tokens=options.max_draft_len,
+        dtype=target.checkpoint.dtype,
+        fp8_kv_cache=target.checkpoint.fp8_kv_cache,
+        tensor=target.checkpoint.mapping.tp_size,
+        pipeline=target.checkpoint.mapping.pp_size,
+        max_batch_size=options.max_batch_size,
+        max_seq_len=options.max_seq_len,
+        max_num_tokens=options.max_num_tokens,
+        enable_chunked_context=target.enable_chunked_context,
+        kv_bytes=_kv_bytes(engines) if recipe.hardware.gpu == gpus.NONE else None,
+    )
+    launch = replace(
+        LAUNCHES[backend](wanted),
+        weights=sum(model.source.size for model in facts.all_models.values()),
+        kv_bytes=wanted.kv_bytes or 0,
+        metrics_path=wanted.release.metrics_path,
     )
     return Resolved(
         loaded,

@@ -170,7 +170,14 @@ class Secrets(Section):
         description="A Secret whose keys are variables for reading the store: AWS_ACCESS_KEY_ID and so on.",
     )
     api_keys: Name | None = Field(
-        default=None, description="A Secret with the key `keys`: keys of OpenAI's API, one a line."
+        default=None,
+        description="A Secret with the key `keys`: keys of OpenAI's API, one a line; of vLLM one, and no line"
+        " break behind it.",
+    )
+    hub: Name | None = Field(
+        default=None,
+        description="A Secret whose keys are variables for the Hub, from which a server of others loads gated"
+        " models: HF_TOKEN.",
     )
     image_pull: list[Name] = Field(default=[], description="Secrets with which images are pulled.")
 
@@ -206,7 +213,7 @@ class Gateway(Section):
     endpoint_picker: Name | None = Field(
         default=None,
         description="The Service of an endpoint picker of the Gateway API Inference Extension: the route then"
-        " leads to an InferencePool. It must read the metrics on port 8002.",
+        " leads to an InferencePool. It must read the metrics on port 8002, of a server of others on 9000.",
     )
 
 
@@ -241,7 +248,8 @@ class Kubernetes(Section):
     )
     image: Image | None = Field(
         default=None,
-        description="NVIDIA's image of the release with trtspec in it, in your registry.",
+        description="NVIDIA's image of the release with trtspec in it, in your registry; for a server of"
+        " others its vendor's if left out.",
     )
     store: Text | None = Field(default=None, description="URL of the store, as the pods reach it.")
     replicas: Positive = Field(default=1, description="Servers; with autoscaling the fewest.")
@@ -253,7 +261,8 @@ class Kubernetes(Section):
     autoscaling: Autoscaling | None = Field(default=None, description="Replicas that follow the load.")
     cache: Volume = Field(
         default=EmptyDir(),
-        description="Where engines are kept: a kind of volume by its name, or its section.",
+        description="Where engines are kept, or the models that a server of others loads: a kind of volume"
+        " by its name, or its section.",
     )
     grace_seconds: Seconds = Field(
         default=60, description="How long requests may take to end when a pod is told to stop."

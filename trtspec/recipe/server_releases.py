@@ -2,7 +2,8 @@
 
 The releases are those of PyPI whose own configuration classes were read or asked. The images are as vLLM
 (docs/deployment/docker.md), SGLang (docs/get_started/install.md) and NVIDIA (NGC, tensorrt-llm/release) name
-them.
+them. What Prometheus reads is at vLLM's and SGLang's `/metrics`, and at `/prometheus/metrics` of trtllm-serve
+from 1.1 on, whose `/metrics` are JSON (NVIDIA/TensorRT-LLM#5785, `serve/openai_server.py`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerRelease:
-    """One release of a server. `cpu_image` runs without a GPU; None where there is no such image."""
+    """One release of a server. `cpu_image` runs without a GPU; None where there is no such image.
+
+    `metrics_path` is where it tells what Prometheus reads; None where it tells nothing so.
+    """
 
     version: str
     image: str
     cpu_image: str | None = None
+    metrics_path: str | None = "/metrics"
 
 
 def _vllm(version: str) -> ServerRelease:
@@ -26,7 +31,8 @@ def _vllm(version: str) -> ServerRelease:
 
 
 def _tensorrt_llm(version: str) -> ServerRelease:
-    return ServerRelease(version, f"nvcr.io/nvidia/tensorrt-llm/release:{version}")
+    metrics = "/prometheus/metrics" if version != "1.0.0" else None
+    return ServerRelease(version, f"nvcr.io/nvidia/tensorrt-llm/release:{version}", metrics_path=metrics)
 
 
 _RELEASES = {

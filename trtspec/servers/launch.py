@@ -20,7 +20,9 @@ class Launch:
     `module` is what Python runs (`python -m`), `arguments` are its own without host and port, which
     `deploy` adds by `host_option` and `port_option`. `files` are written beside this one, by their names, and
     named in `arguments` as `{build}/NAME`. `environment` is what the process needs beside the caller's own.
-    `image` is the vendor's with the release, in which `program` stands for `python -m module`.
+    `image` is the vendor's with the release, in which `program` stands for `python -m module`. The weights of
+    the models are `weights` bytes, and their KV caches in the memory of the host `kv_bytes`, 0 on a GPU.
+    `metrics_path` is where the server tells what Prometheus reads, None where it tells nothing so.
     """
 
     backend: str
@@ -35,6 +37,9 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     models: tuple[str, ...] = ()
+    weights: int = 0
+    kv_bytes: int = 0
+    metrics_path: str | None = None
 
     def write(self, folder: Path) -> None:
         """Writes it and its files into a build's folder, the others first."""

@@ -52,6 +52,8 @@ def configuration(wanted: Wanted) -> dict[str, Any]:
         "dtype": wanted.dtype,
         "enable_chunked_prefill": wanted.enable_chunked_context,
         "kv_cache_config": {"dtype": "fp8"} if wanted.fp8_kv_cache else None,
+        # Without this it has no metrics for Prometheus.
+        "return_perf_metrics": bool(wanted.release.metrics_path) or None,
         # Of these only EAGLE-3, which is part of the target's model, is run beside the scheduler's next step.
         "disable_overlap_scheduler": wanted.method.kind != "eagle3" or None,
         "speculative_config": speculation(wanted),

@@ -127,9 +127,11 @@ def _tell_ready(cluster: Cluster, values: Values) -> None:
         return
     host, where = f"{values.name}.{cluster.namespace}.svc", f"-n {cluster.namespace} service/{values.name}"
     out.status(f"{values.model_name} is ready; {_stops(cluster, values.name)} stops it")
-    out.result(f"HTTP     http://{host}:{PORTS.http}/v2/models/{values.model_name}/generate")
+    if values.engines:
+        out.result(f"HTTP     http://{host}:{PORTS.http}/v2/models/{values.model_name}/generate")
     out.result(f"OpenAI   http://{host}:{PORTS.openai}/v1")
-    out.result(f"gRPC     {host}:{PORTS.grpc}")
+    if values.engines:
+        out.result(f"gRPC     {host}:{PORTS.grpc}")
     out.result(f"kubectl port-forward {where} {PORTS.openai}:{PORTS.openai}")
 
 

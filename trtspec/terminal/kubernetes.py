@@ -2,23 +2,62 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
 
-from trtspec.errors import RecipeError, StoreError
-from trtspec.kubernetes.deriving import Asked, derive
+from trtspec.deploy.build import Build
+from trtspec.deploy.vendor.build import find_launch
+from trtspec.errors import RecipeError, StoreError, UnavailableError
+from trtspec.kubernetes.deriving import Served, derive
+from trtspec.kubernetes.of_engines import of_engines
+from trtspec.kubernetes.of_server import of_server
 from trtspec.kubernetes.stored import find_build
 from trtspec.kubernetes.values import Values
+from trtspec.plan.choices import build_folder
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.support import SERVERS
+from trtspec.servers.plain import without_drafts
 from trtspec.store.address import Address
 from trtspec.store.store import Store
 from trtspec.terminal.output import out
 
 
-def find_values(loaded: LoadedRecipe, store: str | None, namespace: str | None) -> Values:
-    """Returns the values of a recipe's deployment; raises RecipeError, and StoreError for what a store lacks.
+def find_values(
+    loaded: LoadedRecipe,
+    store: str | None,
+    namespace: str | None,
+    *,
+    output: str | None = None,
+    plain: bool = False,
+) -> Values:
+    """Returns the values of a recipe's deployment: of engines in a store, or of a server of others.
 
-    `store` and `namespace` stand in place of the recipe's.
+    `store`, `namespace` and the build's folder `output` stand in place of the recipe's. A server of others is
+    `plain` without drafts, beside the one with them and on no route of a Gateway. Raises RecipeError,
+    StoreError for what a store lacks, and UnavailableError for a build that is not there.
     """
+    if loaded.recipe.backend not in SERVERS:
+        return derive(loaded, _of_engines(loaded, store), namespace, version("trtspec"))
+    served = _of_server(loaded, store, output, plain=plain)
+    values = derive(loaded, served, namespace, version("trtspec"))
+    return values.model_copy(update={"name": f"{values.name}-plain", "gateway": None}) if plain else values
+
+
+def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool) -> Served:
+    build = Build(build_folder(loaded, {"output": output}, os.environ), loaded.recipe)
+    repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
+    if store is not None:
+        problem = "--store has no use: the server loads the models itself, and no engine is in a store"
+        raise UnavailableError(build.folder, problem, "leave it out")
+    launch = find_launch(build.folder)
+    if launch is None:
+        raise UnavailableError(build.folder, "there is no build here", repair)
+    if not build.is_current:
+        raise UnavailableError(build.folder, f"was built before {loaded.path} has changed", repair)
+    return of_server(loaded, without_drafts(launch) if plain else launch)
+
+
+def _of_engines(loaded: LoadedRecipe, store: str | None) -> Served:
     url = store or loaded.recipe.kubernetes.store
     if url is None:
         problem = loaded.problem("kubernetes.store", "is missing: the URL of the store that has the build")
@@ -30,7 +69,7 @@ def find_values(loaded: LoadedRecipe, store: str | None, namespace: str | None) 
         out.warning(f"{url} is a folder of this machine, which pods do not have")
     build = find_build(Store(url), loaded.recipe)
     text = loaded.path.read_text(encoding="utf-8")
-    values = derive(loaded, text, build, Asked(url, namespace), version("trtspec"))
+    served = of_engines(loaded.recipe, text, build, url, version("trtspec"))
     if loaded.recipe.kubernetes.image is None:
-        out.warning(f"kubernetes.image is not written: every node must have {values.image} already")
-    return values
+        out.warning(f"kubernetes.image is not written: every node must have {served.image} already")
+    return served

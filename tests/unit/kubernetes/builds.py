@@ -6,7 +6,8 @@ import json
 from hashlib import sha256
 from pathlib import Path
 
-from trtspec.kubernetes.deriving import Asked, derive
+from trtspec.kubernetes.deriving import derive
+from trtspec.kubernetes.of_engines import of_engines
 from trtspec.kubernetes.stored import StoredBuild, StoredEngine
 from trtspec.kubernetes.values import Values
 from trtspec.recipe.loader import load
@@ -57,4 +58,5 @@ def values(recipe: Path, section: str = "", namespace: str | None = None) -> Val
     file = Path(recipe.name)
     file.write_text(text)
     loaded = load(file)
-    return derive(loaded, text, stored(loaded.recipe), Asked(STORE, namespace), "0.1.0")
+    served = of_engines(loaded.recipe, text, stored(loaded.recipe), STORE, "0.1.0")
+    return derive(loaded, served, namespace, "0.1.0")

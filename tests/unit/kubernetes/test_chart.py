@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from charts.writer.chart import BUILTINS, CHART, write, written
+from charts.writer.chart import CHART, samples_of_values, write, written
 from charts.writer.example import EXAMPLE
-from charts.writer.marks import text
-from charts.writer.samples import sample
 from tests import helm
 from tests.policies import complaints
 from tests.unit.kubernetes.builds import EVERY, RECIPES, values
@@ -28,7 +26,7 @@ from trtspec.kubernetes.manifests import dump, manifests
 from trtspec.kubernetes.values import Values
 from trtspec.recipe.kubernetes import Claim
 
-BY_HAND = {"Chart.yaml", "README.md", ".helmignore", "templates/NOTES.txt", "templates/checks.yaml"}
+BY_HAND = {"Chart.yaml", "README.md", ".helmignore", "templates/NOTES.txt", "templates/validation.yaml"}
 NAMESPACE = "serving"
 
 
@@ -100,7 +98,7 @@ def test_value_sets(section: str) -> None:
 @pytest.mark.sweep
 def test_every_sample() -> None:
     """Everything that can be chosen in values, on and off with everything else."""
-    samples = sample(Values, {path: text(path) for path in BUILTINS})
+    samples = samples_of_values()
     for number, marked in enumerate(samples.values):
         found = realized(marked)
         if isinstance(found.volume, Claim) and not found.volume.name and not found.volume.size:
@@ -134,9 +132,11 @@ def test_the_commands(pair_recipe: Path) -> None:
         ("replicas=many", "at '/replicas'"),
         ("times.graceSeconds=-1", "at '/times/graceSeconds': minimum: got -1, want 0"),
         ("volume.kind=nfs", "at '/volume"),
-        ("storeSecret=a secret", "at '/storeSecret'"),
+        ("engines.storeSecret=a secret", "at '/engines/storeSecret'"),
         ("scaling.maxReplicas=3", "at '/scaling': missing properties 'places', 'kvCache'"),
         ("volume.kind=claim", "a claim that is there has a name, and one that is made a size"),
+        ("engines=null", "either engines or a server is served"),
+        ("server.metricsPath=/metrics", "at '/server': missing properties"),
         ("maxSurge=0", "an update needs maxSurge or maxUnavailable"),
         (
             "replicas=3,scaling.maxReplicas=2,scaling.places=0.8,scaling.kvCache=0.85",
@@ -171,7 +171,7 @@ def test_values_that_are_changed_by_hand() -> None:
         "replicas": "3",
         "nodeSelector.pool": "gpu",
         "image": "registry.example.com/trtspec@sha256:" + "0" * 64,
-        "storeSecret": "s3-reader",
+        "engines.storeSecret": "s3-reader",
         "times.graceSeconds": "120",
         "gpu": "null",
         "gateway.name": "public",

@@ -289,7 +289,8 @@ def test_which_one_is_to_be_stopped(cli: Cli) -> None:
 @pytest.mark.parametrize("words", [("--namespace", "a"), ("--context", "a"), ("--force",), ("--store", "a")])
 def test_what_only_a_cluster_needs(cli: Cli, words: tuple[str, ...]) -> None:
     assert "only a cluster needs it" in cli("deploy", "recipe.yaml", *words, status=2).stderr
-    assert "a cluster serves what a store has" in cli.deploy("--container", status=2)
+    assert "a cluster has containers of its own" in cli.deploy("--container", status=2)
+    assert "a cluster serves what a store has" in cli.deploy("--plain", status=2)
 
 
 def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tmp_path: Path) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.errors import UnavailableError
 from trtspec.servers.launch import Launch
+from trtspec.servers.manners import MANNERS
 
 _BUILD = "{build}"
 
 
-def options(launch: Launch, deployment: VendorDeployment, host: str) -> tuple[str, ...]:
-    """Returns the server's options, listening on `host`."""
-    drain = deployment.manners.drain_option
-    own = (argument.replace(_BUILD, str(deployment.build)) for argument in launch.arguments)
-    waits = (drain, f"{max(deployment.grace_s, 1):.0f}") if drain else ()
-    return (*own, *waits, launch.host_option, host, launch.port_option, str(deployment.port))
+def options(launch: Launch, build: PurePath, host: str, port: int, grace_s: float) -> tuple[str, ...]:
+    """Returns the server's options, of which those of the build name the folder of its files."""
+    drain = MANNERS[launch.backend].drain_option
+    own = (argument.replace(_BUILD, str(build)) for argument in launch.arguments)
+    waits = (drain, f"{max(grace_s, 1):.0f}") if drain else ()
+    return (*own, *waits, launch.host_option, host, launch.port_option, str(port))
 
 
 def program(launch: Launch, name: str, python: Path | None) -> tuple[str, ...]:

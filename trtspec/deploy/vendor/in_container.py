@@ -45,7 +45,7 @@ def container(
         image=launch.image,
         name=name_for(deployment.container_name, build),
         entrypoint=first,
-        command=(*rest, *options(launch, deployment, ANY)),
+        command=(*rest, *options(launch, build, ANY, deployment.port, deployment.grace_s)),
         folder=build,
         mounts=(Mount(build, read_only=True),),
         gpus=gpus,

@@ -31,7 +31,8 @@ class VendorHere:
         self._deployment, self._models, launch = deployment, models, models.launch
         self._variables = launch.environment
         started = program(launch, deployment.manners.name, python)
-        self._command = (*started, *options(launch, deployment, deployment.host))
+        own = options(launch, deployment.build, deployment.host, deployment.port, deployment.grace_s)
+        self._command = (*started, *own)
 
     def command_line(self) -> str:
         variables = [f"{name}={shlex.quote(value)}" for name, value in self._variables.items()]

@@ -120,7 +120,7 @@ class Pair:
         if found is None:
             if replicas:
                 for manifest in self.manifests:
-                    if manifest["metadata"]["name"] == self.values.recipe_map:
+                    if manifest["metadata"]["name"] == self.values.config_map:
                         self.cluster.apply(manifest, force=True)
                 self.cluster.apply(self._canary(replicas), force=True)
                 self.wait(track)

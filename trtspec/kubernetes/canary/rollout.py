@@ -65,6 +65,10 @@ class Canary:
     def __init__(self, pair: Pair, metrics: Metrics, told: Callable[[str, str], None]) -> None:
         self._pair, self._metrics, self._told = pair, metrics, told
         self._cluster, self._name = pair.cluster, pair.values.name
+        if pair.values.server:
+            problem = "is a server of others, whose metrics are none of those that a canary is held against"
+            repair = "a second recipe with another kubernetes.name serves the new build beside it"
+            raise ClusterError(self._name, problem, repair)
         if pair.values.kserve:
             problem = "is served by KServe, which has canaries of its own"
             raise ClusterError(self._name, problem, "canaryTrafficPercent of its InferenceService")
@@ -121,7 +125,7 @@ class Canary:
     def _begin(self, before: Standing | None) -> tuple[float, float]:
         served = self._pair.served()
         stable = parse(served)
-        recipe = Ref(CONFIG_MAP, self._pair.values.recipe_map)
+        recipe = Ref(CONFIG_MAP, self._pair.values.config_map)
         if stable.build == self._pair.values.digest and recipe in mounted(served):
             problem = f"serves this build already, {stable.build[:12]}"
             raise RefusedError(self._name, problem, "trtspec build RECIPE --store URL makes another to try")
@@ -191,7 +195,7 @@ class Canary:
             self._cluster.apply(manifest, force=True)
         pair.remove_canary()
         pair.wait(STABLE)
-        if (recipe := Ref(CONFIG_MAP, pair.values.recipe_map)) not in map(ref_of, standing.previous):
+        if (recipe := Ref(CONFIG_MAP, pair.values.config_map)) not in map(ref_of, standing.previous):
             self._cluster.delete(recipe)
         self._cluster.delete(standings.ref_of(self._name))
         return 0.0

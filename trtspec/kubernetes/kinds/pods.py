@@ -23,11 +23,27 @@ class FieldRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
-    """A variable of a container's environment."""
+class KeyRef:
+    """One key of a Secret."""
 
     name: str
-    value: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSource:
+    """Where a variable's value comes from."""
+
+    secret_key_ref: KeyRef
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable of a container's environment, with its value or where that comes from."""
+
+    name: str
+    value: str | None = None
+    value_from: VariableSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +152,14 @@ class Mount:
     read_only: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A container of a pod."""
+    """A container of a pod; a `command` is in place of the image's entry point."""
 
     name: str
     image: str
     image_pull_policy: str
+    command: Sequence[str] | None = None
     args: Sequence[str]
     env: Sequence[Variable] | None = None
     env_from: Sequence[VariablesFrom] | None = None

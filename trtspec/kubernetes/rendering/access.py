@@ -15,7 +15,7 @@ from trtspec.kubernetes.kinds.policies import (
     PolicyPort,
 )
 from trtspec.kubernetes.rendering.labels import meta, of_instance, selector
-from trtspec.kubernetes.rendering.pod import ENGINES, METRICS, PORTS
+from trtspec.kubernetes.rendering.parts import METRICS, kept_name, ports
 from trtspec.kubernetes.values import Values
 
 _DNS = [PolicyPort(53, "UDP"), PolicyPort(53)]
@@ -27,9 +27,9 @@ def service_account(values: Values) -> ServiceAccount:
 
 
 def claim(values: Values, size: str, storage_class: str | None) -> PersistentVolumeClaim:
-    """Returns the claim of the engines' volume, which pods of every node read and one at a time writes."""
+    """Returns the claim of the volume that pods of every node read and one at a time writes."""
     spec = ClaimSpec(["ReadWriteMany"], ClaimedResources({"storage": size}), storage_class)
-    return PersistentVolumeClaim(meta(values, ENGINES), spec)
+    return PersistentVolumeClaim(meta(values, f"-{kept_name(values)}"), spec)
 
 
 def disruption_budget(values: Values) -> PodDisruptionBudget:
@@ -40,10 +40,14 @@ def disruption_budget(values: Values) -> PodDisruptionBudget:
 def network_policy(values: Values) -> NetworkPolicy:
     """Returns a policy by which pods of the cluster reach the ports of the servers, and no others.
 
-    Metrics, which have no word of a prompt, are for whoever reaches the pods' network: the API server, by way
-    of which a canary is watched, is no pod. The servers reach names and the store.
+    Metrics at a port of their own, which have no word of a prompt, are for whoever reaches the pods' network:
+    the API server, by way of which a canary is watched, is no pod. The servers reach names, and the store or
+    the Hub.
     """
-    ports = [PolicyPort(name) for name in PORTS if name != METRICS]
+    named = ports(values)
+    ingress = [Ingress([AnyNamespace({})], [PolicyPort(name) for name in named if name != METRICS])]
+    if METRICS in named:
+        ingress.append(Ingress(None, [PolicyPort(METRICS)]))
     egress = [Egress(_DNS)]
     if values.egress_ports:
         egress.append(Egress([PolicyPort(port) for port in values.egress_ports]))
@@ -52,7 +56,7 @@ def network_policy(values: Values) -> NetworkPolicy:
         NetworkPolicySpec(
             pod_selector=selector(values),
             policy_types=["Ingress", "Egress"],
-            ingress=[Ingress([AnyNamespace({})], ports), Ingress(None, [PolicyPort(METRICS)])],
+            ingress=ingress,
             egress=egress,
         ),
     )

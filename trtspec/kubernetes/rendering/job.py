@@ -32,7 +32,8 @@ from trtspec.kubernetes.kinds.pods import (
 )
 from trtspec.kubernetes.kinds.policies import Egress, NetworkPolicy, NetworkPolicySpec, PolicyPort
 from trtspec.kubernetes.rendering.labels import INSTANCE
-from trtspec.kubernetes.rendering.pod import GPU, NOBODY, NOTHING, gpu_nodes
+from trtspec.kubernetes.rendering.parts import GPU, NOBODY, NOTHING
+from trtspec.kubernetes.rendering.pod import gpu_nodes
 from trtspec.recipe.kubernetes import EmptyDir, HostPath, OwnClaim
 from trtspec.recipe.schema import Recipe
 from trtspec.units import GIB

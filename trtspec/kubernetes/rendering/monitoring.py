@@ -18,7 +18,7 @@ from trtspec.kubernetes.kinds.monitoring import (
     RulesSpec,
 )
 from trtspec.kubernetes.rendering.labels import job, meta, selector
-from trtspec.kubernetes.rendering.pod import METRICS
+from trtspec.kubernetes.rendering.parts import METRICS, OPENAI
 from trtspec.kubernetes.values import Values
 from trtspec.monitoring import files
 
@@ -28,7 +28,8 @@ _SIDECAR = {"grafana_dashboard": "1"}
 
 def pod_monitor(values: Values) -> PodMonitor:
     """Returns what has Prometheus ask each server; the alert on one that is down knows it by its job."""
-    endpoint = Endpoint(METRICS, "/metrics", "15s", [Relabeling("job", job(values))])
+    port, path = (OPENAI, values.server.metrics_path) if values.server else (METRICS, "/metrics")
+    endpoint = Endpoint(port, path, "15s", [Relabeling("job", job(values))])
     return PodMonitor(
         meta(values, labels=values.monitoring.labels), PodMonitorSpec(selector(values), [endpoint])
     )

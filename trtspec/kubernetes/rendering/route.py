@@ -17,7 +17,7 @@ from trtspec.kubernetes.kinds.gateway import (
     Timeouts,
 )
 from trtspec.kubernetes.rendering.labels import meta, selector
-from trtspec.kubernetes.rendering.pod import PORTS
+from trtspec.kubernetes.rendering.parts import OPENAI, ports
 from trtspec.kubernetes.values import Values
 from trtspec.recipe.kubernetes import Gateway
 
@@ -34,7 +34,7 @@ def http_route(values: Values, gateway: Gateway, service: str) -> HttpRoute:
     if gateway.endpoint_picker:
         backend = BackendRef("inference.networking.k8s.io", "InferencePool", values.name)
     else:
-        backend = BackendRef("", "Service", service, PORTS["openai"])
+        backend = BackendRef("", "Service", service, ports(values)[OPENAI])
     rule = RouteRule([_ALL], [backend], Timeouts("0s"))
     return HttpRoute(meta(values), RouteSpec([parent], [rule], gateway.hostnames or None))
 
@@ -42,7 +42,9 @@ def http_route(values: Values, gateway: Gateway, service: str) -> HttpRoute:
 def inference_pool(values: Values, picker: str) -> InferencePool:
     """Returns the servers, of which the endpoint picker of this name chooses one for each request.
 
-    The picker reads the gauges of the engine type `triton-tensorrt-llm` at the metrics port.
+    The picker reads the gauges of the engine type `triton-tensorrt-llm` at the metrics port, or those of a
+    server of others at its one port.
     """
-    spec = PoolSpec(selector(values), [PortNumber(PORTS["openai"])], PickerRef(picker, PortNumber(_PICKER)))
+    port = PortNumber(ports(values)[OPENAI])
+    spec = PoolSpec(selector(values), [port], PickerRef(picker, PortNumber(_PICKER)))
     return InferencePool(meta(values), spec)

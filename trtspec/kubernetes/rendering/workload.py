@@ -1,4 +1,4 @@
-"""The workload of a deployment, its Service, and the ConfigMap with its recipe."""
+"""The workload of a deployment, its Service, and the ConfigMap that its pods mount."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from trtspec.kubernetes.kinds.base import Selector
 from trtspec.kubernetes.kinds.core import ConfigMap, Service, ServicePort, ServiceSpec
 from trtspec.kubernetes.kinds.workloads import Deployment, DeploymentSpec, RollingUpdate, Strategy
 from trtspec.kubernetes.rendering.labels import STABLE, chosen_by, meta, on_track
-from trtspec.kubernetes.rendering.pod import PORTS, pod
+from trtspec.kubernetes.rendering.parts import ports
+from trtspec.kubernetes.rendering.pod import pod
 from trtspec.kubernetes.values import Values
 
 
@@ -30,11 +31,14 @@ def deployment(values: Values, track: str = STABLE) -> Deployment:
 def service(values: Values) -> Service:
     """Returns the name under which clients find the servers."""
     protocols = {"grpc": "kubernetes.io/h2c"}
-    ports = [ServicePort(name, port, name, protocols.get(name, "http")) for name, port in PORTS.items()]
-    return Service(meta(values), ServiceSpec("ClusterIP", chosen_by(values), ports))
+    found = [
+        ServicePort(name, port, name, protocols.get(name, "http")) for name, port in ports(values).items()
+    ]
+    return Service(meta(values), ServiceSpec("ClusterIP", chosen_by(values), found))
 
 
-def recipe_map(values: Values) -> ConfigMap:
-    """Returns the recipe. Its name is another for another recipe: pods of before an update keep theirs."""
-    named = replace(meta(values), name=values.recipe_map)
-    return ConfigMap(named, {RECIPE.name: values.recipe}, immutable=True)
+def config_map(values: Values) -> ConfigMap | None:
+    """Returns the recipe of engines, or the files of a server of others; None for one that has none."""
+    named = replace(meta(values), name=values.config_map)
+    data = {RECIPE.name: values.engines.recipe} if values.engines else values.server and values.server.files
+    return ConfigMap(named, data, immutable=True) if data else None

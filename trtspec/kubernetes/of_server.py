@@ -1,0 +1,136 @@
+"""What of a deployment follows from how a server of others is started; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from trtspec.deploy.pod import STARTUP_S
+from trtspec.deploy.vendor import pod
+from trtspec.digest import digest_of
+from trtspec.errors import RecipeError
+from trtspec.findings import Finding
+from trtspec.kubernetes.deriving import IMAGE_S, SLOW_B_S, Served, gib, volume_of
+from trtspec.kubernetes.values import HostResources, Server, Times, Variable
+from trtspec.recipe import gpus
+from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import Recipe
+from trtspec.servers.launch import Launch
+from trtspec.servers.manners import MANNERS
+from trtspec.units import GIB
+
+# Estimates that err on the large side: the API and the engine; the CUDA context, NCCL and pinned memory of
+# each rank. PyTorch's ranks share memory.
+_BASE, _OF_A_RANK, _SHARED = 6 * GIB, 4 * GIB, GIB
+_CPUS, _CPUS_OF_A_RANK = 4, 2
+_TEMPORARY = 4 * GIB  # of the disk: kernels that are compiled, and what is logged
+
+_REMOVE = "remove this line"
+_LACKING = {
+    "kubernetes.store": "it loads the models itself, and no engine is in a store",
+    "kubernetes.secrets.store": "it loads the models itself, and no engine is in a store",
+    "kubernetes.hosts": "its ranks are on one host",
+    "kubernetes.autoscaling": "replicas follow the gauges of trtspec's own coordinator",
+}
+_OF_COORDINATOR = ("kubernetes.monitoring.rules", "kubernetes.monitoring.dashboard")
+
+
+def of_server(loaded: LoadedRecipe, launch: Launch) -> Served:
+    """Returns what serves a launch configuration.
+
+    Raises RecipeError for what the recipe asks of the cluster and such a server has not, and for models that
+    its pods would not see.
+    """
+    if findings := list(_findings(loaded, launch)):
+        raise RecipeError(loaded.path, findings)
+    recipe, options = loaded.recipe, loaded.recipe.kubernetes
+    watched = options.monitoring.pod_monitor and launch.metrics_path is not None
+    return Served(
+        image=options.image or launch.image,
+        model_name=launch.served_model_name,
+        digest=digest_of(launch.to_json()),
+        volume=volume_of(options, launch.weights),
+        resources=_resources(recipe, launch),
+        times=_times(options, launch),
+        # Alerts and the dashboard are of the metrics of trtspec's own coordinator.
+        monitoring=options.monitoring.model_copy(
+            update={"pod_monitor": watched, "rules": False, "dashboard": False}
+        ),
+        server=Server(
+            command=launch.program,
+            arguments=pod.arguments(launch, options.grace_seconds),
+            environment=tuple(Variable(name=name, value=text) for name, text in launch.environment.items()),
+            files=dict(launch.files),
+            hub=len(launch.models) < len(recipe.models),
+            hub_secret=options.secrets.hub,
+            key_variable=MANNERS[launch.backend].key_variable,
+            metrics_path=launch.metrics_path or "/metrics",
+        ),
+    )
+
+
+def _resources(recipe: Recipe, launch: Launch) -> HostResources:
+    """Returns what a server takes of its host, through whose memory weights pass to a GPU."""
+    asked, ranks = recipe.kubernetes.resources, recipe.target.parallel.ranks
+    on_cpu = recipe.hardware.gpu == gpus.NONE
+    shared = _SHARED * (1 + ranks)
+    memory = _BASE + launch.weights + launch.kv_bytes + (0 if on_cpu else _OF_A_RANK * ranks) + shared
+    cpu = asked.cpu or str(_CPUS + _CPUS_OF_A_RANK * ranks)
+    is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)
+    return HostResources(
+        cpu=cpu,
+        # A thread for each processor that it may use.
+        cpu_limit=cpu if on_cpu else None,
+        memory=asked.memory or gib(memory),
+        shared_memory=asked.shared_memory or gib(shared),
+        disk=asked.disk or gib(_TEMPORARY + launch.weights * is_with_pod),
+    )
+
+
+def _times(options: Kubernetes, launch: Launch) -> Times:
+    failures = pod.startup_failures(launch.weights / SLOW_B_S)
+    return Times(
+        grace_s=options.grace_seconds,
+        startup_failures=failures,
+        progress_s=IMAGE_S + failures * STARTUP_S,
+    )
+
+
+def _findings(loaded: LoadedRecipe, launch: Launch) -> Iterator[Finding]:
+    recipe, options, name = loaded.recipe, loaded.recipe.kubernetes, MANNERS[launch.backend].name
+    for key, reason in _LACKING.items():
+        if recipe.written(key):
+            yield loaded.problem(key, f"{name} has no such thing: {reason}", _REMOVE)
+    for key in _OF_COORDINATOR:
+        if recipe.written(key):
+            yield loaded.problem(key, f"it is made of trtspec's own metrics, and {name} has others", _REMOVE)
+    if options.form != "deployment":
+        problem = f"KServe would be told of trtspec's own server, and {name} is another"
+        yield loaded.problem("kubernetes.form", problem, "write form: deployment")
+    if recipe.serving.layout:
+        problem = "in Triton, vLLM is not deployed on a cluster: its own server is"
+        yield loaded.problem("serving.layout", problem, _REMOVE)
+    if options.secrets.api_keys and MANNERS[launch.backend].key_variable is None:
+        problem = f"{name} takes no key but on its command line, which every user of a node can read"
+        repair = "remove this line, and put a proxy that asks for keys in front of it"
+        yield loaded.problem("kubernetes.secrets.api_keys", problem, repair)
+    yield from _unseen(loaded)
+
+
+def _unseen(loaded: LoadedRecipe) -> Iterator[Finding]:
+    """Finds folders of this machine that are on no volume of the pods, at the same path."""
+    volume = loaded.recipe.kubernetes.cache
+    for role, model in loaded.recipe.models.items():
+        location = loaded.model_location(model)
+        if isinstance(location, Path) and not _is_on(volume, PurePosixPath(location.absolute())):
+            problem = f"{location} is of this machine, and pods do not see it"
+            places = f"below {pod.MODELS} on a claim of kubernetes.cache, or below the path of a host_path"
+            yield loaded.problem(f"{role}.model", problem, f"name a model of the Hub, or a folder {places}")
+
+
+def _is_on(volume: EmptyDir | HostPath | Claim, folder: PurePosixPath) -> bool:
+    if isinstance(volume, HostPath):
+        return PurePosixPath(volume.path) in folder.parents
+    # What is made has nothing on it yet.
+    return isinstance(volume, Claim) and volume.name is not None and pod.MODELS in folder.parents
