@@ -193,7 +193,7 @@ class Pod:
         self._is_gone.wait()
 
     def _manage(self) -> None:
-        for spec in self.spec["initContainers"]:
+        for spec in self.spec.get("initContainers") or ():
             while self.run_to_its_end(spec) and not self._is_over.wait(_BACK_OFF_S):
                 self.restarts += 1
                 if self.restarts > 2:
@@ -247,7 +247,8 @@ class Pod:
         mounts = [word for mount in ordered for word in self._mount(mount)]
         # What stands for the image may be below a folder of the pod's.
         ours = [word for path in _image() for word in ("--ro-bind", path, path)]
-        line = [str(Path(sys.prefix, "bin", spec["args"][0])), *spec["args"][1:]]
+        program, *words = (*spec.get("command", ()), *spec["args"])
+        line = [str(Path(sys.prefix, "bin", program)), *words]
         # The pod has its own address in place of all addresses of this machine.
         line = [self.address if word == "0.0.0.0" else word for word in line]
         box = [*_box(self._bwrap), *user, *mounts, *ours, "--remount-ro", "/"]
@@ -263,7 +264,10 @@ class Pod:
         found["OMP_NUM_THREADS"] = "1"
         for source in spec.get("envFrom") or ():
             found |= self._secrets[source["secretRef"]["name"]]
-        return found | {each["name"]: each["value"] for each in spec.get("env") or ()}
+        for each in spec.get("env") or ():
+            key = each.get("valueFrom", {}).get("secretKeyRef")
+            found[each["name"]] = self._secrets[key["name"]][key["key"]] if key else each["value"]
+        return found
 
     def _volume(self, volume: Mapping[str, Any]) -> Path:
         name = volume["name"]

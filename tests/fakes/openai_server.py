@@ -54,7 +54,8 @@ class Api(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             self.answer(200, {"data": [{"id": self.asked.served_model_name, "owned_by": OWNER}]})
         elif self.path == "/told":
-            self.answer(200, {"argv": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()})
+            told = {"argv": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
+            self.answer(200, {**told, "at_work": Api.at_work})
         else:
             self.answer(404, {})
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.kubernetes import launches
 from tests.unit.kubernetes.builds import RECIPES, values
 from trtspec.kubernetes.kinds.monitoring import PrometheusRule
 from trtspec.kubernetes.manifests import manifests, to_yaml
+from trtspec.kubernetes.values import Values
+from trtspec.recipe.support import SERVERS
 
 LARGE = """\
   namespace: llm
@@ -39,9 +42,19 @@ def test_manifests(
     recipe: str, section: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    check(values(RECIPES / recipe, section), name)
+
+
+@pytest.mark.parametrize("backend", SERVERS)
+def test_servers_of_others(backend: str) -> None:
+    section = launches.KEYS if backend == "vllm" else launches.SECTIONS["a folder of the node"]
+    check(launches.values(backend, section), backend)
+
+
+def check(found: Values, name: str) -> None:
     made = [
         thing
-        for thing in manifests(values(RECIPES / recipe, section))
+        for thing in manifests(found)
         if not isinstance(thing, PrometheusRule) and not str(thing.metadata.name).endswith("-dashboard")
     ]
     output = to_yaml(made)

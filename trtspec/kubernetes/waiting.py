@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from trtspec.causes import find_cause
+from trtspec.deploy.vendor.server import CAUSES
 from trtspec.errors import ClusterError
 from trtspec.kubernetes import pods, workloads
 from trtspec.kubernetes.cluster import Cluster, UnreachableError
@@ -18,6 +20,7 @@ from trtspec.kubernetes.workloads import Workload
 
 LOOK_S = 2.0
 LOG_LINES = 12
+_READ_LINES = 400  # a cause is told before all that it has led to
 _ABSENCE_S = 60.0
 _ASKED = 3
 """Of so many pods events are asked for; what is wrong with a hundred is wrong with the first."""
@@ -36,11 +39,14 @@ class Listener(Protocol):
 
 
 class _NotUpError(ClusterError):
-    """Pods that do not come up."""
+    """Pods that do not come up; `log` may have a known cause, and its end is shown."""
 
-    def __init__(self, trouble: Trouble, lines: Sequence[str]) -> None:
-        super().__init__(trouble.subject, trouble.problem, trouble.repair)
-        self.lines = tuple(lines)
+    def __init__(self, trouble: Trouble, log: Sequence[str]) -> None:
+        problem, repair = trouble.problem, trouble.repair
+        if cause := find_cause(CAUSES, "\n".join(log)):
+            problem, repair = f"{problem}: {cause[0]}", cause[1]
+        super().__init__(trouble.subject, problem, repair)
+        self.lines = tuple(log[-LOG_LINES:])
 
 
 def wait(
@@ -160,12 +166,12 @@ class _Wait:
         return [Event(each.get("reason") or "", each.get("message") or "") for each in found]
 
     def _log(self, trouble: Trouble) -> tuple[str, ...]:
-        """Returns the last lines of the log that tells more, or why it cannot be had."""
+        """Returns the end of the log that tells more, or why it cannot be had."""
         if trouble.log is None:
             return ()
         pod, (container, previous) = trouble.subject.partition("/")[2], trouble.log
         try:
-            return self._cluster.log(pod, container, LOG_LINES, previous=previous)
+            return self._cluster.log(pod, container, _READ_LINES, previous=previous)
         except (UnreachableError, RefusedByCluster) as error:
             return (f"(the log of {container} cannot be read: {error.problem})",)
 

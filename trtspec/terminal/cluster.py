@@ -115,7 +115,9 @@ class PodTalk:
 def tell_left(cluster: Cluster, left: tuple[object, ...]) -> None:
     """Says what was not deleted since it holds data."""
     for ref in left:
-        out.status(f"{ref} is left with its engines; kubectl delete {ref} -n {cluster.namespace} deletes it")
+        out.status(
+            f"{ref} is left with what it holds; kubectl delete {ref} -n {cluster.namespace} deletes it"
+        )
 
 
 def _tell_ready(cluster: Cluster, values: Values) -> None:

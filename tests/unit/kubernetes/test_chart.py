@@ -15,6 +15,7 @@ from charts.writer.chart import CHART, samples_of_values, write, written
 from charts.writer.example import EXAMPLE
 from tests import helm
 from tests.policies import complaints
+from tests.unit.kubernetes import launches
 from tests.unit.kubernetes.builds import EVERY, RECIPES, values
 from tests.unit.kubernetes.realized import realized
 from tests.unit.kubernetes.schemas import check
@@ -95,6 +96,17 @@ def test_value_sets(section: str) -> None:
         check(thing)
 
 
+@pytest.mark.parametrize("section", [*launches.SECTIONS.values(), launches.KEYS])
+def test_a_server_of_others(section: str) -> None:
+    """Of files too, where the arguments name some."""
+    found = launches.values(
+        "vllm" if section == launches.KEYS else "tensorrt_llm_pytorch", section, NAMESPACE
+    )
+    made = by_helm(found.name, "--values", file_of(found))
+    assert "0 chart(s) failed" in helm.run("helm", "lint", CHART, "--strict", "--values", file_of(found))
+    assert of(made) == rendered(found)
+
+
 @pytest.mark.sweep
 def test_every_sample() -> None:
     """Everything that can be chosen in values, on and off with everything else."""
@@ -150,6 +162,15 @@ def test_values_that_are_refused(change: str, complaint: str) -> None:
 
 def test_a_name_that_is_too_long() -> None:
     assert "40 letters" in helm.run("helm", "template", "l" * 41, CHART, fails=True)
+
+
+def test_notes_of_a_server_of_others() -> None:
+    file = file_of(launches.values("sglang"))
+    notes = helm.run("helm", "install", "pair", CHART, "--dry-run=client", "--values", file).partition(
+        "NOTES:"
+    )[2]
+    assert "each pod loads the models" in notes
+    assert "8000" not in notes
 
 
 @pytest.mark.parametrize(

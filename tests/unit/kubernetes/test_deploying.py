@@ -143,7 +143,7 @@ def test_an_autoscaler_that_is_gone_sets_no_replicas(cli: Cli, emulator: Emulato
     assert gone == [False] * (len(gone) // 2) + [True] * (len(gone) // 2)
 
 
-def test_volume_claims_are_left_with_their_engines(cli: Cli, emulator: Emulator) -> None:
+def test_volume_claims_are_left_with_what_they_hold(cli: Cli, emulator: Emulator) -> None:
     cli.deploy()
     labels = emulator.manifest("deployments", "llama")["metadata"]["labels"]
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -152,7 +152,7 @@ def test_volume_claims_are_left_with_their_engines(cli: Cli, emulator: Emulator)
     key = (NAMESPACE, "persistentvolumeclaims", "llama-engines")
     emulator.apply(key, claim, {"fieldManager": "trtspec"})
     said = cli("deploy", "stop", "llama", "--kubernetes").stderr
-    assert "persistentvolumeclaim/llama-engines is left with its engines; kubectl delete" in said
+    assert "persistentvolumeclaim/llama-engines is left with what it holds; kubectl delete" in said
     assert set(emulator.stored) == {key}
 
 

@@ -10,6 +10,7 @@ import yaml
 from jsonschema import ValidationError
 from typer.testing import CliRunner, Result
 
+from tests.unit.kubernetes import launches
 from tests.unit.kubernetes.builds import EVERY, RECIPES, values
 from tests.unit.kubernetes.schemas import check
 from trtspec.cli.app import app
@@ -82,6 +83,14 @@ SECTIONS = {
 @every_recipe
 def test_an_api_server_takes_every_object_of(recipe: Path) -> None:
     made = manifests(values(recipe))
+    for thing in made:
+        check(document(thing))
+    assert list(yaml.safe_load_all(to_yaml(made))) == [document(thing) for thing in made]
+
+
+@pytest.mark.parametrize("section", [*launches.SECTIONS.values(), launches.KEYS])
+def test_an_api_server_takes_every_object_of_a_server_of_others(section: str) -> None:
+    made = manifests(launches.values("vllm", section))
     for thing in made:
         check(document(thing))
     assert list(yaml.safe_load_all(to_yaml(made))) == [document(thing) for thing in made]

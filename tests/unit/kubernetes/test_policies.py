@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from tests.policies import POLICIES, complaints
+from tests.unit.kubernetes import launches
 from tests.unit.kubernetes.builds import EVERY, RECIPES, values
 from tests.unit.kubernetes.value_sets import VALUE_SETS
 from trtspec.kubernetes.kinds.base import document
 from trtspec.kubernetes.manifests import manifests
+from trtspec.recipe.support import SERVERS
 
 Objects = list[dict[str, Any]]
 
@@ -37,6 +39,16 @@ def test_value_sets(name: str) -> None:
     found = complaints(rendered(RECIPES / "llama-3.3-70b-2xh100.yaml", VALUE_SETS[name]))
     expected = [each for each in found if each.startswith("walled")] if name == "nothing beside it" else []
     assert found == expected
+
+
+@pytest.mark.parametrize("name", launches.SECTIONS)
+@pytest.mark.parametrize("backend", SERVERS)
+def test_servers_of_others(backend: str, name: str) -> None:
+    """All of them, though no vendor's image asks for that."""
+    made = launches.values(backend, launches.SECTIONS[name], "serving")
+    found = complaints([document(thing) for thing in manifests(made)])
+    assert [each for each in found if not each.startswith("walled")] == []
+    assert bool(found) == (name == "nothing beside it")
 
 
 def pod(objects: Objects) -> dict[str, Any]:

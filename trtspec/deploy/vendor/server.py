@@ -15,7 +15,7 @@ from trtspec.tail import last_bytes
 # The time beyond the grace in which a server and its engine's processes end.
 _STOP_S = 15.0
 
-_CAUSES = (
+CAUSES = (
     gpu_memory("end what else uses it (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len"),
     DRIVER,
     EXCLUSIVE,
@@ -31,6 +31,7 @@ _CAUSES = (
         "name the Python of its own environment: --python",
     ),
 )
+"""What such a server, or PyTorch in it, says of why it ends."""
 
 
 class Process(Protocol):
@@ -69,7 +70,7 @@ class VendorServer:
         status = self._process.poll()
         if status is None:
             return
-        cause = find_cause(_CAUSES, last_bytes(self._deployment.log, KEPT, self._log_begin))
+        cause = find_cause(CAUSES, last_bytes(self._deployment.log, KEPT, self._log_begin))
         how = how_ended(status)
         if cause:
             raise ServerError(self._name, f"{how}: {cause[0]}", cause[1])

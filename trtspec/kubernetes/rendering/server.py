@@ -71,7 +71,6 @@ def _server(values: Values, server: Server) -> Container:
             *([Mount(_FILES, str(facts.FILES), read_only=True)] if server.files else []),
             *SCRATCH,
         ],
-        termination_message_policy="FallbackToLogsOnError",
     )
 
 
