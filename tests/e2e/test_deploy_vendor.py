@@ -312,7 +312,7 @@ def test_vllm_under_triton(tmp_path: Path, docker: Docker) -> None:
     for options, said in (
         (of_build, "is for NVIDIA's image of Triton with vLLM"),
         ((*of_build, "--api-keys", "keys"), "Triton has no API of OpenAI's in front of vLLM"),
-        (("--kubernetes",), "vllm is not deployed on a cluster"),
+        ((*of_build, "--kubernetes"), "in Triton, vLLM is not deployed on a cluster: its own server is"),
     ):
         refused = docker.trtspec("deploy", recipe, *options)
         assert refused.returncode in (1, 2)

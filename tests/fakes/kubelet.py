@@ -247,8 +247,8 @@ class Pod:
         mounts = [word for mount in ordered for word in self._mount(mount)]
         # What stands for the image may be below a folder of the pod's.
         ours = [word for path in _image() for word in ("--ro-bind", path, path)]
-        program, *words = (*spec.get("command", ()), *spec["args"])
-        line = [str(Path(sys.prefix, "bin", program)), *words]
+        line: list[str] = [*spec.get("command", ()), *spec["args"]]
+        line[0] = str(Path(sys.prefix, "bin", line[0]))
         # The pod has its own address in place of all addresses of this machine.
         line = [self.address if word == "0.0.0.0" else word for word in line]
         box = [*_box(self._bwrap), *user, *mounts, *ours, "--remount-ro", "/"]

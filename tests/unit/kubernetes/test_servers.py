@@ -44,8 +44,8 @@ def test_a_pod_is_told_what_a_container_of_docker_is_told(backend: str) -> None:
     made, there = launch(backend), Path("/builds/pair")
     deployment = VendorDeployment("pair", there, backend, made.served_model_name, grace_s=60)
     docker, found = container(made, deployment, Models(made, None), ()), server(values(backend))
-    line = [word.replace(str(there), "/etc/trtspec/launch") for word in (docker.entrypoint, *docker.command)]
-    assert [*found["command"], *found["args"]] == line
+    words = [word.replace(str(there), "/etc/trtspec/launch") for word in docker.command]
+    assert [*found["command"], *found["args"]] == [docker.entrypoint, *words]
     assert found["image"] == docker.image
     assert "initContainers" not in pod(values(backend))
 
