@@ -50,7 +50,10 @@ def deploy(
         bool, typer.Option("--detach", help="With --container: leave it running when it is ready.")
     ] = False,
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Serve on a cluster what a store has of the recipe's build.")
+        bool,
+        typer.Option(
+            "--kubernetes", help="Serve on a cluster: what a store has of the build, or another's server."
+        ),
     ] = False,
     store: Annotated[
         str | None,

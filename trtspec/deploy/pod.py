@@ -33,7 +33,8 @@ API_KEYS = PurePosixPath("/etc/trtspec/api-keys/keys")
 ENVIRONMENT = {"HOME": str(TEMPORARY), "TRTSPEC_ROLLOUT": str(ROLLOUT)}
 """The variables of the server. JIT compilers of CUDA and Triton keep what they make in the home folder."""
 
-PORTS = Ports(openai=9000)
+OPENAI_PORT = 9000
+PORTS = Ports(openai=OPENAI_PORT)
 HEALTH, ALIVE, OPENAI_HEALTH = "/v2/health/ready", "/v2/health/live", "/health"
 PRE_STOP_S = 10
 """The seconds from the pod's end, as it is announced, to SIGTERM: until then nobody may have heard of it."""

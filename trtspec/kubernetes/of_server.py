@@ -16,6 +16,7 @@ from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Recipe
+from trtspec.recipe.server_limits import lacking_on_clusters
 from trtspec.servers.launch import Launch
 from trtspec.servers.manners import MANNERS
 from trtspec.units import GIB
@@ -25,15 +26,6 @@ from trtspec.units import GIB
 _BASE, _OF_A_RANK, _SHARED = 6 * GIB, 4 * GIB, GIB
 _CPUS, _CPUS_OF_A_RANK = 4, 2
 _TEMPORARY = 4 * GIB  # of the disk: kernels that are compiled, and what is logged
-
-_REMOVE = "remove this line"
-_LACKING = {
-    "kubernetes.store": "it loads the models itself, and no engine is in a store",
-    "kubernetes.secrets.store": "it loads the models itself, and no engine is in a store",
-    "kubernetes.hosts": "its ranks are on one host",
-    "kubernetes.autoscaling": "replicas follow the gauges of trtspec's own coordinator",
-}
-_OF_COORDINATOR = ("kubernetes.monitoring.rules", "kubernetes.monitoring.dashboard")
 
 
 def of_server(loaded: LoadedRecipe, launch: Launch) -> Served:
@@ -98,21 +90,15 @@ def _times(options: Kubernetes, launch: Launch) -> Times:
 
 
 def _findings(loaded: LoadedRecipe, launch: Launch) -> Iterator[Finding]:
-    recipe, options, name = loaded.recipe, loaded.recipe.kubernetes, MANNERS[launch.backend].name
-    for key, reason in _LACKING.items():
-        if recipe.written(key):
-            yield loaded.problem(key, f"{name} has no such thing: {reason}", _REMOVE)
-    for key in _OF_COORDINATOR:
-        if recipe.written(key):
-            yield loaded.problem(key, f"it is made of trtspec's own metrics, and {name} has others", _REMOVE)
-    if options.form != "deployment":
-        problem = f"KServe would be told of trtspec's own server, and {name} is another"
-        yield loaded.problem("kubernetes.form", problem, "write form: deployment")
+    recipe, options = loaded.recipe, loaded.recipe.kubernetes
+    for found in lacking_on_clusters(recipe):
+        yield loaded.problem(found.subject, found.problem, found.repair)
     if recipe.serving.layout:
         problem = "in Triton, vLLM is not deployed on a cluster: its own server is"
-        yield loaded.problem("serving.layout", problem, _REMOVE)
-    if options.secrets.api_keys and MANNERS[launch.backend].key_variable is None:
-        problem = f"{name} takes no key but on its command line, which every user of a node can read"
+        yield loaded.problem("serving.layout", problem, "remove this line")
+    manners = MANNERS[launch.backend]
+    if options.secrets.api_keys and manners.key_variable is None:
+        problem = f"{manners.name} takes no key but on its command line, which every user of a node can read"
         repair = "remove this line, and put a proxy that asks for keys in front of it"
         yield loaded.problem("kubernetes.secrets.api_keys", problem, repair)
     yield from _unseen(loaded)

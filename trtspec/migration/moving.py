@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import RecipeError
-from trtspec.migration.settling import settle, value_of
+from trtspec.migration.settling import settle, value_of, without
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import places
@@ -62,6 +62,9 @@ def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> Moved:
     ]
     text = edit(text, {change.key: change.after for change in changes}, path)
     old = read(before.encode()).values
+    if image := recipe.kubernetes.image:
+        text = edit(text, without("kubernetes.image", read(text.encode()).values), path)
+        changes.append(Change("kubernetes.image", image, None, f"{backend} has another image"))
     try:
         text, moved, removed = settle(text, path)
     except RecipeError as error:

@@ -10,6 +10,7 @@ from trtspec.errors import RecipeError
 from trtspec.findings import Finding
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe, loads
+from trtspec.recipe.server_limits import lacking_on_clusters
 from trtspec.recipe.yaml_reader import read
 
 _METHOD = "speculation.method"
@@ -19,19 +20,26 @@ _NEEDED = ("", "name", "target", "target.model", "draft.model", "hardware", "har
 def settle(text: str, path: Path) -> tuple[str, LoadedRecipe, list[Finding]]:
     """Returns a text that loads from `path`, the recipe, and what was removed: a key and why, each a finding.
 
-    A method that the backend does not run gives way to one that it does. Raises RecipeError where a recipe
-    without what is refused would be none.
+    What its server has not on a cluster goes too. A method that the backend does not run gives way to one
+    that it does. Raises RecipeError where a recipe without what is refused would be none.
     """
     removed: list[Finding] = []
     while True:
-        try:
-            return text, loads(text.encode(), path), removed
-        except RecipeError as error:
-            finding = error.findings[0]
-            if not (changes := _without(finding.subject, read(text.encode()).values)):
-                raise
-            text = edit(text, changes, path)
-            removed.append(finding)
+        loaded, findings = _loaded(text, path)
+        if loaded and not findings:
+            return text, loaded, removed
+        if not (changes := without(findings[0].subject, read(text.encode()).values)):
+            raise RecipeError(path, findings)
+        text = edit(text, changes, path)
+        removed.append(findings[0])
+
+
+def _loaded(text: str, path: Path) -> tuple[LoadedRecipe | None, list[Finding]]:
+    try:
+        loaded = loads(text.encode(), path)
+    except RecipeError as error:
+        return None, list(error.findings)
+    return loaded, list(lacking_on_clusters(loaded.recipe))
 
 
 def value_of(key: str, values: Mapping[str, Any]) -> Any:
@@ -42,7 +50,7 @@ def value_of(key: str, values: Mapping[str, Any]) -> Any:
     return found
 
 
-def _without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def without(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what to change so that a key is gone; nothing if the recipe needs it or does not have it.
 
     A section that it would leave empty goes with it.

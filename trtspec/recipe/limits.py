@@ -240,6 +240,11 @@ def _kubernetes(recipe: Recipe) -> Iterator[Finding]:
         if recipe.kubernetes.form == "kserve":
             problem = "KServe makes no groups of pods of a runtime of your own"
             yield Finding("kubernetes.form", problem, "write form: deployment, or remove kubernetes.hosts")
+    if recipe.kubernetes.secrets.hub and recipe.backend in ENGINES:
+        problem = "pods pull engines from the store, and nothing from the Hub"
+        yield Finding(
+            "kubernetes.secrets.hub", problem, "remove this line; jobs have kubernetes.build.secret"
+        )
     yield from _scaling(recipe)
 
 

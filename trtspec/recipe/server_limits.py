@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trtspec.findings import Finding
 from trtspec.recipe.methods import TRANSLATES
 from trtspec.recipe.schema import Recipe
+from trtspec.recipe.support import SERVERS
 
 _REMOVE = "remove this line"
 _COORDINATOR = "it is of trtspec's own coordinator, which serves engines"
@@ -43,6 +44,14 @@ _LACKING_OF = {
 }
 """Keys that one server has not."""
 
+_LACKING_ON_CLUSTERS = {
+    "kubernetes.store": "it loads the models itself, and no engine is in a store",
+    "kubernetes.secrets.store": "it loads the models itself, and no engine is in a store",
+    "kubernetes.hosts": "its ranks are on one host",
+    "kubernetes.autoscaling": "replicas follow the gauges of trtspec's own coordinator",
+}
+_WATCHED = ("kubernetes.monitoring.rules", "kubernetes.monitoring.dashboard")
+
 
 def allows_translation(backend: str) -> bool:
     """Says whether a draft may have another vocabulary than its target there."""
@@ -61,6 +70,22 @@ def server_contradictions(recipe: Recipe) -> Iterator[Finding]:
     yield from _layout(recipe)
     yield from _pipeline(recipe)
     yield from _draft(recipe)
+
+
+def lacking_on_clusters(recipe: Recipe) -> Iterator[Finding]:
+    """Finds keys of `kubernetes` that a server of others does not have; they are no part of a build."""
+    if recipe.backend not in SERVERS:
+        return
+    for key, reason in _LACKING_ON_CLUSTERS.items():
+        if recipe.written(key):
+            yield Finding(key, f"{recipe.backend} has no such thing: {reason}", _REMOVE)
+    for key in _WATCHED:
+        if recipe.written(key):
+            problem = f"it is made of trtspec's own metrics, and {recipe.backend} has others"
+            yield Finding(key, problem, _REMOVE)
+    if recipe.kubernetes.form != "deployment":
+        problem = f"KServe would be told of trtspec's own server, and {recipe.backend} is another"
+        yield Finding("kubernetes.form", problem, "write form: deployment")
 
 
 def _layout(recipe: Recipe) -> Iterator[Finding]:

@@ -2,8 +2,9 @@
 
 The releases are those of PyPI whose own configuration classes were read or asked. The images are as vLLM
 (docs/deployment/docker.md), SGLang (docs/get_started/install.md) and NVIDIA (NGC, tensorrt-llm/release) name
-them. What Prometheus reads is at vLLM's and SGLang's `/metrics`, and at `/prometheus/metrics` of trtllm-serve
-from 1.1 on, whose `/metrics` are JSON (NVIDIA/TensorRT-LLM#5785, `serve/openai_server.py`).
+them; no page that could be read has the tags of vLLM 0.33.0 and SGLang 0.5.23, formed like those before.
+What Prometheus reads is at vLLM's and SGLang's `/metrics`, and at `/prometheus/metrics` of trtllm-serve from
+1.1 on, whose `/metrics` are JSON (NVIDIA/TensorRT-LLM#5785, `serve/openai_server.py`).
 """
 
 from __future__ import annotations

@@ -185,11 +185,11 @@ def test_a_folder_that_pods_do_not_see_is_refused(section: str, target: str) -> 
             "sglang",
             "  hosts: {gpus_per_host: 1, leader: [a], worker: [b]}\n",
             "hosts",
-            "SGLang has no such thing: its ranks are on one host",
+            "sglang has no such thing: its ranks are on one host",
         ),
-        ("sglang", "  form: kserve\n", "form", "trtspec's own server, and SGLang is another"),
+        ("sglang", "  form: kserve\n", "form", "trtspec's own server, and sglang is another"),
         ("sglang", KEYS, "secrets.api_keys", "SGLang takes no key but on its command line"),
-        ("vllm", "  monitoring: {rules: true}\n", "monitoring.rules", "vLLM has others"),
+        ("vllm", "  monitoring: {rules: true}\n", "monitoring.rules", "vllm has others"),
     ],
 )
 def test_what_such_a_server_has_not(backend: str, section: str, key: str, reason: str) -> None:

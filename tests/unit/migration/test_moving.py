@@ -99,6 +99,30 @@ def test_to_a_server_the_coordinators_keys_are_lost(tmp_path: Path) -> None:
     assert "as they are loaded" in reasons["target.quantization.weights"]
 
 
+def test_a_cluster_serves_a_server_of_others_otherwise(tmp_path: Path) -> None:
+    section = """\
+kubernetes:
+  image: reg/trtspec:1
+  store: s3://engines
+  replicas: 2
+  autoscaling: {max_replicas: 4}
+  secrets: {store: s3, api_keys: keys}
+"""
+    models = "target: {model: org/big}\ndraft: {model: org/small}\n"
+    found = moved(f"name: pair\n{models}hardware: {{gpu: h200}}\n{section}", "vllm", tmp_path)
+    assert yaml.safe_load(found.text)["kubernetes"] == {"replicas": 2, "secrets": {"api_keys": "keys"}}
+    told = {change.key: change.reason for change in found.changes if change.key.startswith("kubernetes")}
+    assert told.keys() == {
+        "kubernetes.image",
+        "kubernetes.store",
+        "kubernetes.secrets.store",
+        "kubernetes.autoscaling",
+    }
+    assert told["kubernetes.image"] == "vllm has another image"
+    back = moved(found.text.replace("api_keys: keys", "hub: hf"), "torch", tmp_path)
+    assert yaml.safe_load(back.text)["kubernetes"] == {"replicas": 2}
+
+
 def test_back_from_a_server_nothing_is_lost(tmp_path: Path) -> None:
     text = "name: pair-vllm\ntarget: {model: a/b}\nspeculation: {method: ngram, max_draft_len: 4}\n"
     text += "engine: {backend: vllm, release: 0.33.0}\nhardware: {gpu: h100}\n"

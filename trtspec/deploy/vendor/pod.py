@@ -13,7 +13,7 @@ import math
 from pathlib import PurePosixPath
 
 from trtspec.deploy.one_container import ANY
-from trtspec.deploy.pod import PORTS, STARTUP_S, TEMPORARY, Probe
+from trtspec.deploy.pod import OPENAI_PORT, STARTUP_S, TEMPORARY, Probe
 from trtspec.deploy.vendor.command import options
 from trtspec.deploy.vendor.deployment import START_S
 from trtspec.servers.launch import Launch
@@ -33,18 +33,17 @@ ENVIRONMENT = {"HOME": str(TEMPORARY), "USER": "trtspec"}
 KEYS = "keys"
 """What a Secret with API keys calls them."""
 
-PORT = PORTS.openai or 0
-OPENAI, _HEALTH = "openai", "/health"
-READINESS = Probe(_HEALTH, OPENAI, period_s=5, failures=3)
+_OPENAI, _HEALTH = "openai", "/health"
+READINESS = Probe(_HEALTH, _OPENAI, period_s=5, failures=3)
 """Several failures count, since a busy SGLang answers by what its model has said in the last seconds."""
 
-LIVENESS = Probe(_HEALTH, OPENAI, period_s=10, failures=6, timeout_s=25)
+LIVENESS = Probe(_HEALTH, _OPENAI, period_s=10, failures=6, timeout_s=25)
 """vLLM and trtllm-serve say that their engine has died; SGLang waits 20 seconds for a token."""
 
 
 def arguments(launch: Launch, grace_s: int) -> tuple[str, ...]:
     """Returns the server's arguments, in which Kubernetes is to replace no variables."""
-    found = options(launch, FILES, ANY, PORT, grace_s)
+    found = options(launch, FILES, ANY, OPENAI_PORT, grace_s)
     return tuple(word.replace("$(", "$$(") for word in found)
 
 
@@ -55,4 +54,4 @@ def startup_failures(loading_s: float) -> int:
 
 def startup_probe(failures: int) -> Probe:
     """Returns the probe that waits for the models: no server listens, or says that it is well, before."""
-    return Probe(_HEALTH, OPENAI, period_s=STARTUP_S, failures=failures)
+    return Probe(_HEALTH, _OPENAI, period_s=STARTUP_S, failures=failures)

@@ -25,13 +25,14 @@ CAUSES = (
         "its Python lacks {0}, which suffix decoding needs",
         "install it there, or write another speculation.method",
     ),
-    Cause(
-        r"No module named '?([\w.]+)",
-        "its Python has no module {0}",
-        "name the Python of its own environment: --python",
-    ),
 )
 """What such a server, or PyTorch in it, says of why it ends."""
+
+_NO_MODULE = Cause(
+    r"No module named '?([\w.]+)",
+    "its Python has no module {0}",
+    "name the Python of its own environment: --python",
+)
 
 
 class Process(Protocol):
@@ -70,7 +71,7 @@ class VendorServer:
         status = self._process.poll()
         if status is None:
             return
-        cause = find_cause(CAUSES, last_bytes(self._deployment.log, KEPT, self._log_begin))
+        cause = find_cause((*CAUSES, _NO_MODULE), last_bytes(self._deployment.log, KEPT, self._log_begin))
         how = how_ended(status)
         if cause:
             raise ServerError(self._name, f"{how}: {cause[0]}", cause[1])
