@@ -191,23 +191,32 @@ def _engine(
     own = {name: extra.pop(name) for name in SIZES if name in extra}
     sizes = _own_sizes(choose, role, options, own, extra)
     if backend == "tensorrt_llm":
-        _check_window(choose, role, facts.source, sizes)
+        _check_length(choose, role, facts.source, sizes)
     return EnginePlan(facts, calibration, checkpoint, sizes, backend=backend, device=device)
 
 
-def _check_window(choose: Chooser, role: Role, source: Source, sizes: BuildOptions) -> None:
-    """Raises RecipeError for texts that leave the window which only some layers of a model have.
+def _check_length(choose: Chooser, role: Role, source: Source, sizes: BuildOptions) -> None:
+    """Raises RecipeError for texts of which TensorRT-LLM's runtime cannot go on with the KV cache.
 
-    TensorRT-LLM's runtime takes windows that differ by layer, but 1.0 reuses no KV cache of theirs, of which
-    each round depends (NVIDIA Dynamo's guide to Gemma 3 with variable sliding window attention).
+    It takes windows that differ by layer, but 1.0 reuses no KV cache of theirs, on which each round depends
+    (NVIDIA Dynamo's guide to Gemma 3 with variable sliding window attention). And of a long text it caches
+    keys that the next round, whose new part is short, asks with other factors (`families/longrope.py`).
     """
-    family = family_of(source)
-    window, drafts = family.window(source), sizes.max_draft_len
-    if family.alternates and window is not None and sizes.max_seq_len + drafts > window:
-        problem = (
-            f"some layers of the {role} see {window} tokens, and TensorRT-LLM reuses no KV cache of these"
-        )
-        raise choose.error("engine.max_seq_len", problem, f"at most {window - drafts}, drafts included")
+    family, drafts = family_of(source), sizes.max_draft_len
+    window, original = family.window(source) if family.alternates else None, family.original(source)
+    for longest, reason in (
+        (
+            window,
+            f"some layers of the {role} see {window} tokens, and TensorRT-LLM reuses no KV cache of these",
+        ),
+        (
+            original,
+            f"behind {original} tokens positions of the {role} turn otherwise, which TensorRT-LLM chooses by"
+            " the part of a text that is new, not by the KV cache",
+        ),
+    ):
+        if longest is not None and sizes.max_seq_len + drafts > longest:
+            raise choose.error("engine.max_seq_len", reason, f"at most {longest - drafts}, drafts included")
 
 
 def _own_sizes(

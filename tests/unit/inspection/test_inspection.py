@@ -93,7 +93,7 @@ def test_what_other_conversions_write_beside_is_harmless(checkpoint: Callable[..
 @pytest.mark.parametrize(
     ("family", "ranks", "key"),
     [
-        ("phi3", 2, "rotary_pct"),
+        ("phi3", 2, "hidden_act"),
         ("mixtral", 2, "hidden_act"),
         ("qwen2_moe", 2, "qwen_type"),
         ("gemma3_text", 1, "hidden_act"),

@@ -47,6 +47,14 @@ MORE: Mapping[str, Mapping[str, Any]] = {
         "rms_norm_eps": 1e-5, "rope_theta": 250000, "rope_scaling": None, "sliding_window": None,
         "original_max_position_embeddings": 16384,
     },
+    "microsoft/Phi-4-mini-instruct": {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_size": 3072,
+        "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 24,
+        "num_key_value_heads": 8, "max_position_embeddings": 131072, "vocab_size": 200064,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "partial_rotary_factor": 0.75, "sliding_window": 262144,
+        "original_max_position_embeddings": 4096, "tie_word_embeddings": True,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [32.0] * 48},
+    },
     "mistralai/Mixtral-8x7B-Instruct-v0.1": {
         "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 4096,
         "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -149,6 +157,13 @@ PUBLISHED = (
         29319014400,
         "tests of a public reader of indices",
         2 * 40 * 10 * 128 * 2,
+    ),
+    Published(
+        "microsoft/Phi-4-mini-instruct",
+        7672043520,
+        "reports of public experiments: 3836021760 parameters in bfloat16",
+        2 * 32 * 8 * 128 * 2,
+        more=2 * 200064 * 3072,
     ),
     Published(
         "mistralai/Mixtral-8x7B-Instruct-v0.1",

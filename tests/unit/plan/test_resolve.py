@@ -127,6 +127,21 @@ def test_texts_of_a_gemma_stay_within_its_window_on_engines(resolved: Resolve) -
     assert make("engine: {backend: torch, max_seq_len: 8192}").target.options.max_seq_len == 8192
 
 
+def test_texts_of_a_long_phi_stay_within_its_first_factors_on_engines(resolved: Resolve) -> None:
+    """Of the server's backends no engine is asked; the first factors are for 100 tokens."""
+    phi = {
+        "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 100,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 2, "long_factor": [9.0] * 2},
+    }  # fmt: skip
+    make = partial(resolved, architecture="Phi3ForCausalLM", config=phi)
+    assert make("engine: {max_seq_len: 92}").target.options.max_seq_len == 92
+    with pytest.raises(RecipeError, match=r"behind 100 tokens positions of the target turn other") as caught:
+        make("engine: {max_seq_len: 93}")
+    assert caught.value.repair == "at most 92, drafts included"
+    for backend in ("torch", "vllm", "sglang"):
+        assert make(f"engine: {{backend: {backend}, max_seq_len: 8192}}").backend == backend
+
+
 def test_flag_before_environment_before_recipe_before_default(resolved: Resolve) -> None:
     recipe, environment = "engine: {backend: tensorrt_llm}", {"TRTSPEC_BACKEND": "torch"}
     assert choice(resolved(), "engine.backend").origin == "default"

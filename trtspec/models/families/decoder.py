@@ -27,8 +27,13 @@ OF_YARN = {"type", "rope_type", "beta_fast", "beta_slow", *ROPE_TYPES["yarn"]}
 IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 
-def check(source: Source, *, has_experts: bool = False, activation: str = "silu") -> None:
-    """Raises ModelError for a model that no Llama-like family converts correctly."""
+def check(
+    source: Source, *, has_experts: bool = False, activation: str = "silu", own_positions: bool = False
+) -> None:
+    """Raises ModelError for a model that no Llama-like family converts correctly.
+
+    With `own_positions` the family itself says how its rotary positions may turn.
+    """
     config = source.folder / "config.json"
     if (source.experts is not None) != has_experts:
         problem = "has no experts" if has_experts else "has experts"
@@ -41,6 +46,8 @@ def check(source: Source, *, has_experts: bool = False, activation: str = "silu"
     heads, shared = source.num_attention_heads, source.num_key_value_heads
     if heads % shared:
         raise ModelError(config, f"{heads} attention heads over {shared} key-value heads do not divide")
+    if own_positions:
+        return
     if source.partial_rotary_factor != 1.0:
         problem = f"partial_rotary_factor is {source.partial_rotary_factor:g}, not 1"
         raise ModelError(config, problem)

@@ -115,7 +115,8 @@ class Family:
     raises ModelError for a model that would be converted wrongly. `weights` are its tensors in layer order,
     `config` and `keys` what only its `config.json` has. `ignored` matches Hugging Face tensors that carry no
     weight of the model and may be left out. `window` is how many tokens a token attends to, itself counted;
-    None for all. `alternates` is true if only some layers have that window.
+    None for all. `alternates` is true if only some layers have that window. `original` is how many tokens a
+    text may have before its positions turn otherwise; None if they never do.
 
     The other fields describe TensorRT-LLM's class: `swiglu` is true if its MLP has a gated SiLU, `fused_gate`
     if the two matrices before the activation are one there, `norms_heads` if it normalizes q and k,
@@ -131,6 +132,7 @@ class Family:
     keys: tuple[Key, ...] = ()
     window: Callable[[Source], int | None] = lambda _: None
     alternates: bool = False
+    original: Callable[[Source], int | None] = lambda _: None
     swiglu: bool = True
     fused_gate: bool = False
     norms_heads: bool = False

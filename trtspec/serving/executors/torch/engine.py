@@ -29,8 +29,7 @@ ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("qwen_type", "qwen2", ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")),
     ("attn_bias", False, (False, True)),
     ("hidden_act", "gelu", ("silu", "swiglu", "gelu_pytorch_tanh")),
-    ("position_embedding_type", "learned_absolute", ("rope_gpt_neox",)),
-    ("rotary_pct", 1.0, (1.0,)),
+    ("position_embedding_type", "learned_absolute", ("rope_gpt_neox", "long_rope")),
     ("mlp_bias", False, (False,)),
     ("qk_layernorm", False, (False,)),
     ("residual_mlp", False, (False,)),
@@ -84,11 +83,11 @@ class Local:
 class TorchEngineConfig:
     """A decoder and the limits that its engine was built with; sizes are counts of elements or tokens.
 
-    `qkv_bias`: q, k and v have biases. `qk_norm`: q and k are normalized, head by head. `fused_gate`:
-    `mlp.fc` is two matrices, of which the second goes through the activation. `sliding_window`: how many
-    tokens, itself counted, a token sees in every layer; None for all. `local` are layers of their own with a
-    window, None if there are none. `experts` stand in place of the MLP; None if there is one. `fp8`: the
-    products of every layer are W8A8.
+    `rotary_share`: how much of each head positions turn, from its beginning. `qkv_bias`: q, k and v have
+    biases. `qk_norm`: q and k are normalized, head by head. `fused_gate`: `mlp.fc` is two matrices, of which
+    the second goes through the activation. `sliding_window`: how many tokens, itself counted, a token sees in
+    every layer; None for all. `local` are layers of their own with a window, None if there are none.
+    `experts` stand in place of the MLP; None if there is one. `fp8`: the products of every layer are W8A8.
 
     `sandwich`: there are norms behind attention and MLP too, and the embedding is multiplied by the square
     root of its size, as in Gemma. `gelu`: the MLP has a GELU in place of a SiLU. `query_scale` multiplies the
@@ -108,6 +107,7 @@ class TorchEngineConfig:
     norm_epsilon: float
     rotary_base: float
     rotary_scaling: dict[str, Any] | None
+    rotary_share: float
     qkv_bias: bool
     qk_norm: bool
     fused_gate: bool
@@ -161,7 +161,8 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         head_size=head_size,
         norm_epsilon=float(model.get("norm_epsilon", 1e-5)),
         rotary_base=float(model.get("rotary_base", 10000.0)),
-        rotary_scaling=model.get("rotary_scaling"),
+        rotary_scaling=_scaling(model),
+        rotary_share=float(model.get("rotary_pct", 1.0)),
         qkv_bias=model.get("attn_bias", False),
         qk_norm=_norms_heads(model),
         fused_gate=model.get("hidden_act") == "swiglu",
@@ -189,6 +190,20 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         ),
         draft=model.get("draft"),
     )
+
+
+def _scaling(model: _Section) -> dict[str, Any] | None:
+    """Returns the scaling of positions in Hugging Face's keys; TensorRT-LLM has `longrope` in others."""
+    if model.get("position_embedding_type") != "long_rope":
+        return model.get("rotary_scaling")  # type: ignore[no-any-return]
+    original = model.integer("original_max_position_embeddings")
+    return {
+        "rope_type": "longrope",
+        "original_max_position_embeddings": original,
+        "factor": model.integer("max_position_embeddings") / original,
+        "short_factor": model.get("longrope_scaling_short_factors"),
+        "long_factor": model.get("longrope_scaling_long_factors"),
+    }
 
 
 def _norms_heads(model: _Section) -> bool:

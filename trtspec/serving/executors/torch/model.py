@@ -77,7 +77,9 @@ class Decoder:
         self.listener: Listens | None = None
         self._device, self._cache = device, cache
         size, length, local = config.head_size, config.limits.max_seq_len, config.local
-        self._rotations = rotations(size, config.rotary_base, config.rotary_scaling, length, device)
+        self._rotations = rotations(
+            size, config.rotary_base, config.rotary_scaling, length, device, config.rotary_share
+        )
         self._local_rotations = self._rotations
         if local is not None and local.rotary_base is not None:
             self._local_rotations = rotations(size, local.rotary_base, None, length, device)
@@ -160,7 +162,7 @@ class Layer:
         border = self._turned * config.head_size
 
         def paired(rows: Tensor) -> Tensor:
-            return torch.cat([pair_up(rows[:border], self._turned), rows[border:]])
+            return torch.cat([pair_up(rows[:border], self._turned, config.rotary_share), rows[border:]])
 
         qkv = matrix(tensors, f"{layer}.attention.qkv", dtype).reordered(paired)
         norm = tensors.get(f"{layer}.input_layernorm.weight")

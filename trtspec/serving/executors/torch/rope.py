@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,27 +12,40 @@ from torch import Tensor
 
 from trtspec.serving.errors import EngineLoadError
 
+Scale = Callable[[Tensor, float, dict[str, Any]], tuple[Tensor, float]]
+
 
 def rotations(
-    head_size: int, base: float, scaling: dict[str, Any] | None, length: int, device: torch.device
+    head_size: int,
+    base: float,
+    scaling: dict[str, Any] | None,
+    length: int,
+    device: torch.device,
+    share: float = 1.0,
 ) -> Tensor:
     """Returns the rotation of each pair of a head by position: complex64 `[length, 1, head_size / 2]`.
 
-    It lengthens the pairs too where the scaling is `yarn`.
+    It lengthens the pairs too where the scaling is `yarn` or `longrope`. Only the first `share` of each head
+    is turned; the rotation of other pairs is 1.
     """
-    turns = 1 / torch.tensor(base) ** (torch.arange(0, head_size, 2).float() / head_size)
-    turns, size = _scaled(turns, base, scaling)
+    turned = int(head_size * share)
+    turns = 1 / torch.tensor(base) ** (torch.arange(0, turned, 2).float() / turned)
+    turns, size = _scaled(turns, base, scaling, length)
     angles = torch.outer(torch.arange(length).float(), turns)
-    return torch.polar(torch.full_like(angles, size), angles).unsqueeze(1).to(device)
+    rest = torch.ones(length, (head_size - turned) // 2, dtype=torch.complex64)
+    return torch.cat([torch.polar(torch.full_like(angles, size), angles), rest], 1).unsqueeze(1).to(device)
 
 
-def pair_up(rows: Tensor, heads: int) -> Tensor:
-    """Returns the rows of a q or k projection, reordered so that the halves of each head are interleaved.
+def pair_up(rows: Tensor, heads: int, share: float = 1.0) -> Tensor:
+    """Returns the rows of a q or k projection, reordered so that pairs that turn together are neighbours.
 
-    Attention does not depend on the order of a head's elements as long as q and k agree, and neighbours are
-    what a complex product takes.
+    They are the halves of the first `share` of each head. Attention does not depend on the order of a head's
+    elements as long as q and k agree, and neighbours are what a complex product takes.
     """
-    return rows.view(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+    whole = rows.view(heads, -1, *rows.shape[1:])
+    turned = int(whole.shape[1] * share)
+    pairs = whole[:, :turned].reshape(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).flatten(1, 2)
+    return torch.cat([pairs, whole[:, turned:]], 1).reshape(rows.shape)
 
 
 def rotate(heads: Tensor, rotation: Tensor) -> None:
@@ -41,18 +56,19 @@ def rotate(heads: Tensor, rotation: Tensor) -> None:
         heads.copy_(single)
 
 
-def _scaled(turns: Tensor, base: float, scaling: dict[str, Any] | None) -> tuple[Tensor, float]:
+def _scaled(turns: Tensor, base: float, scaling: dict[str, Any] | None, length: int) -> tuple[Tensor, float]:
     """Returns the turns per position for a longer context, and what a pair's length is multiplied with.
 
-    `scaling` is Hugging Face's `rope_scaling`.
+    `scaling` is Hugging Face's `rope_scaling`, and the longest text has `length` tokens.
     """
     scaling = scaling or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    scale = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}.get(kind)
+    kinds: dict[str, Scale] = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}
+    scale = (kinds | {"longrope": partial(_longrope, length=length)}).get(kind)
     if kind == "default":
         return turns, 1.0
     if scale is None:
-        raise EngineLoadError("rotary_scaling", f"rope_type {kind!r} is not linear, llama3 or yarn")
+        raise EngineLoadError("rotary_scaling", f"rope_type {kind!r} is not linear, llama3, yarn or longrope")
     try:
         return scale(turns, base, scaling)
     except KeyError as missing:
@@ -85,3 +101,16 @@ def _yarn(turns: Tensor, base: float, scaling: dict[str, Any]) -> tuple[Tensor, 
     kept = 1 - ((torch.arange(pairs).float() - first) / max(last - first, 0.001)).clamp(0, 1)
     size = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
     return turns * (kept + (1 - kept) / factor), size
+
+
+def _longrope(turns: Tensor, base: float, scaling: dict[str, Any], length: int) -> tuple[Tensor, float]:
+    """LongRoPE (Ding et al. 2024, arXiv 2402.13753): a factor for each pair, and one size for all.
+
+    transformers takes the factors for long texts once a text is long, and computes it anew. Here, where the
+    cached keys of a text are those of others and of later rounds, an engine for long texts turns all of them
+    with these, as vLLM does (`phi3_long_rope_scaled_rope.py`).
+    """
+    context, factor = float(scaling["original_max_position_embeddings"]), float(scaling["factor"])
+    factors = torch.tensor(scaling["long_factor" if length > context else "short_factor"])
+    size = math.sqrt(1 + math.log(factor) / math.log(context)) if factor > 1 else 1.0
+    return turns / factors, size

@@ -68,7 +68,6 @@ def test_defaults_are_those_of_tensorrt_llm(engine: Path) -> None:
         ("hidden_act", "gelu", "hidden_act"),
         ("attn_bias", True, r"attention\.qkv\.bias is missing"),
         ("attn_bias", "yes", "attn_bias is 'yes'"),
-        ("rotary_pct", 0.5, "rotary_pct is 0.5"),
         ("hidden_act", "swiglu", r"mlp\.fc\.weight is .*\[80, 48\], not .*\[160, 48\]"),
         ("moe", {"num_experts": 8, "top_k": 2, "normalization_mode": 2}, "moe.normalization_mode is 2"),
         ("hidden_size", None, "hidden_size is None"),

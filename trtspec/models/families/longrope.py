@@ -1,0 +1,78 @@
+"""`longrope` (Ding et al. 2024, arXiv 2402.13753): each pair's turns divided by a factor of its own.
+
+A model has two lists of factors: for texts that are not longer than those that it was first trained on, and
+for longer ones. TensorRT-LLM's attention (`useLongRoPECache` of its gptAttentionPlugin.cpp) takes the second
+one for all requests of a step if the longest chunk of a prompt among them is longer. That chunk is short in a
+round of drafts, whatever lies in the KV cache, so that its engines are built for texts with the first list
+alone.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from trtspec.errors import ModelError
+from trtspec.models.source import Source
+
+KIND = "longrope"
+_LISTS = ("short_factor", "long_factor")
+_KEYS = {"type", "rope_type", "original_max_position_embeddings", *_LISTS}
+_REPAIR = "take one without it, as microsoft/phi-4 and microsoft/Phi-3-mini-4k-instruct are"
+
+
+def check(source: Source) -> None:
+    """Raises ModelError for a scaling of positions that is another one, or not whole."""
+    scaling = source.rotary_scaling
+    if scaling is None:
+        return
+    file, kind = source.config.file, scaling.get("rope_type", scaling.get("type"))
+    if {scaling.get("type", kind), kind} != {KIND}:
+        problem = f"rope type {kind!r} is not supported for {source.architecture}, only {KIND!r}"
+        raise ModelError(file, problem, _REPAIR)
+    if others := sorted(scaling.keys() - _KEYS):
+        raise ModelError(
+            file, f"{', '.join(others)} of rope type {KIND!r}: TensorRT-LLM computes the usual one"
+        )
+    pairs = turned(source) // 2
+    for name in _LISTS:
+        factors = scaling.get(name)
+        if not isinstance(factors, list) or len(factors) != pairs or not all(map(_is_factor, factors)):
+            raise ModelError(file, f"{name} of rope type {KIND!r} must be {pairs} positive numbers")
+    original(source)
+
+
+def config(source: Source) -> dict[str, Any]:
+    """The keys of TensorRT-LLM's `models/phi3/config.py`, which other models do not have."""
+    scaling = source.rotary_scaling
+    if scaling is None:
+        return {}
+    return {
+        "position_embedding_type": "long_rope",
+        "original_max_position_embeddings": original(source),
+        "longrope_scaling_short_factors": list(scaling["short_factor"]),
+        "longrope_scaling_long_factors": list(scaling["long_factor"]),
+    }
+
+
+def original(source: Source) -> int | None:
+    """How many tokens the texts have at most that the first factors are for; None without `longrope`.
+
+    Raises ModelError if the config does not say, or says two things.
+    """
+    if source.rotary_scaling is None:
+        return None
+    key, inner = "original_max_position_embeddings", source.rotary_scaling
+    found = source.config.size(key, **({"default": inner[key]} if key in inner else {}))
+    if inner.get(key, found) != found:
+        raise ModelError(source.config.file, f"{key} must be one number, not {sorted({found, inner[key]})}")
+    return found
+
+
+def turned(source: Source) -> int:
+    """How many elements of each head rotary positions turn."""
+    return int(source.head_size * source.partial_rotary_factor)
+
+
+def _is_factor(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
