@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-from tests.fakes.engine_dir import tiny_llama
+from tests.fakes.engine_dir import tiny_model
 from tests.fakes.heads import write_head, written
 
 LAYERS = {"llama": LlamaDecoderLayer, "qwen3": Qwen3DecoderLayer}
@@ -123,7 +123,8 @@ class Eagle(EagleHead):
         return layer(self.fc(torch.cat([embedded, states], -1)), **rest)  # type: ignore[no-any-return]
 
     def tell(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.target.lm_head(x), x
+        logits, bound = self.target.lm_head(x), getattr(self.target.config, "final_logit_softcapping", None)
+        return logits if bound is None else torch.tanh(logits / bound) * bound, x
 
 
 class Eagle3(EagleHead):
@@ -227,16 +228,16 @@ def made(name: str, config: Mapping[str, Any], target: PreTrainedModel) -> Eagle
     return Eagle3(target, layer, depths or default, config["draft_vocab_size"], options)
 
 
-def tiny_target(**changes: Any) -> LlamaForCausalLM:
+def tiny_target(family: str = "llama", **changes: Any) -> PreTrainedModel:
     """A target as the heads of `tests/data/heads` want it, with layers enough for EAGLE-3's default."""
     sizes: dict[str, Any] = {
         "vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4,
         "head_dim": 4, "num_hidden_layers": 7,
     }  # fmt: skip
-    return tiny_llama(**(sizes | changes))
+    return tiny_model(family, **(sizes | changes))
 
 
-def said(target: LlamaForCausalLM, prompt: Sequence[int], count: int) -> list[int]:
+def said(target: Any, prompt: Sequence[int], count: int) -> list[int]:
     """What transformers says after a prompt."""
     asked = torch.tensor([list(prompt)])
     mask = torch.ones_like(asked)

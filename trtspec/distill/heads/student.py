@@ -20,6 +20,7 @@ from trtspec.distill.heads.settings import HeadSettings
 from trtspec.distill.heads.teacher import Taught, Teacher
 from trtspec.distill.pair import Pair
 from trtspec.errors import ModelError
+from trtspec.models.families import longrope
 from trtspec.models.heads.head import default_aux_layers
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.source import Source
@@ -161,8 +162,13 @@ def aux_layers(target: Source) -> tuple[int, ...]:
 
 
 def layer_of(target: Source) -> LlamaConfig:
-    """Returns the configuration of a head's layer: one of the target's size."""
+    """Returns the configuration of a head's layer: a Llama's of the target's size.
+
+    Its positions turn as the target's, but for factors that were found for the target's own pairs.
+    """
     make: Any = LlamaConfig
+    scaling = target.rotary_scaling or {}
+    is_searched = scaling.get("rope_type", scaling.get("type")) == longrope.KIND
     config: LlamaConfig = make(
         vocab_size=target.vocab_size,
         hidden_size=target.hidden_size,
@@ -171,10 +177,10 @@ def layer_of(target: Source) -> LlamaConfig:
         num_attention_heads=target.num_attention_heads,
         num_key_value_heads=target.num_key_value_heads,
         head_dim=target.head_size,
-        hidden_act=target.hidden_act,
+        hidden_act="silu",
         rms_norm_eps=target.norm_epsilon,
         max_position_embeddings=target.max_position_embeddings,
         rope_theta=target.rotary_base,
-        rope_scaling=dict(target.rotary_scaling) if target.rotary_scaling else None,
+        rope_scaling=dict(scaling) if scaling and not is_searched else None,
     )
     return config

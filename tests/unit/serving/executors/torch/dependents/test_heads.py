@@ -12,7 +12,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from tests.fakes.drafting import random_head, reference, said, tiny_target, trained_head
-from tests.fakes.engine_dir import write_engine
+from tests.fakes.engine_dir import GEMMAS, case, write_engine
 from trtspec.engine.dependent_builder import build_head
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.serving.async_executor import AsyncExecutor
@@ -23,6 +23,7 @@ from trtspec.serving.text import Text
 K = 5
 ROUNDS = 8
 FORMATS = ("speculators", "speculators_qwen3", "specforge", "eagle3", "eagle", "medusa")
+OFTEN = (("gemma2", "eagle"), ("gemma3_text", "eagle3"))
 PROMPTS = ([5, 3, 17, 9, 20, 2, 11], [7, 1], [4, 4, 19, 8, 3, 22, 6, 10, 13, 1, 2])
 
 
@@ -53,10 +54,18 @@ async def rounds(
     return seen
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_it_proposes_what_transformers_does(tmp_path: Path, name: str) -> None:
-    """For three texts at once, from round to round; nothing before the target has read the prompt."""
-    target = tiny_target()
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("llama", name) for name in FORMATS]
+    + [case(family, name, often=(family, name) in OFTEN) for family in GEMMAS for name in FORMATS],
+)
+def test_it_proposes_what_transformers_does(tmp_path: Path, family: str, name: str) -> None:
+    """For three texts at once, from round to round; nothing before the target has read the prompt.
+
+    A Gemma scales its embedding, which the head reads as it is stored, and bounds its logits, here so that
+    those of a random head are still apart.
+    """
+    target = tiny_target(family, **({"final_logit_softcapping": 60.0} if family in GEMMAS else {}))
     head = random_head(tmp_path / "head", name)
     theirs = reference(name, head, target)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ def test_a_head_in_another_dtype_takes_the_targets(tmp_path: Path) -> None:
         ({"num_hidden_layers": 2}, "has 2 layers, and the head reads the states behind 1, 2, 3"),
     ],
 )
-def test_a_head_of_another_target(tmp_path: Path, sizes: dict[str, int], flaw: str) -> None:
+def test_a_head_of_another_target(tmp_path: Path, sizes: dict[str, Any], flaw: str) -> None:
     head = random_head(tmp_path / "head", "speculators")
     with pytest.raises(EngineError, match=flaw):
         engines(tmp_path, tiny_target(**sizes), head)
