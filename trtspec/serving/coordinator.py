@@ -15,6 +15,7 @@ from trtspec.serving.bounds import Bounds
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
 from trtspec.serving.drafters.sources import Surroundings, make_source
+from trtspec.serving.drafters.translated import draw_alike
 from trtspec.serving.drafters.translation import Dictionary
 from trtspec.serving.errors import (
     Cancelled,
@@ -87,11 +88,12 @@ class Coordinator:
         self._source: DraftSource | None = None
         if draft is not None or drafting is not None:
             vocab_size, timeout_s = target.limits.vocab_size, self._bounds.draft_timeout_s
-            dictionary = None
+            dictionary, draws_alike = None, False
             if draft is not None and draft_tokenizer is not None:
                 own_size = draft.limits.vocab_size
                 dictionary = Dictionary(tokenizer, draft_tokenizer, vocab_size, own_size)
-            around = Surroundings(draft, vocab_size, timeout_s, self.stats, dictionary)
+                draws_alike = draw_alike(target, draft, dictionary)
+            around = Surroundings(draft, vocab_size, timeout_s, self.stats, dictionary, draws_alike)
             self._source = make_source(drafting or DRAFT_MODEL, around)
             beside = replace(around, stats=Stats(fallbacks=self.stats.rollout.shadow_fallbacks))
             self._shadow_source = make_source(drafting or DRAFT_MODEL, beside)

@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class FinishReason(str, Enum):
@@ -265,4 +265,16 @@ class Executor(Protocol):
 
     def shutdown(self) -> None:
         """Cancels what is in flight and frees the engine's memory."""
+        ...
+
+
+@runtime_checkable
+class DrawsByToken(Protocol):
+    """An engine of which chance is a function of the number of a draw and the id of a token alone.
+
+    Two of these, of which one takes the other's ids for its tokens, are likely to draw the same tokens.
+    """
+
+    def draw_as(self, token_ids: list[int]) -> None:
+        """Draws from now on as if the id of each token were that of its place in `token_ids`."""
         ...

@@ -23,7 +23,7 @@ class Surroundings:
     """What a source is made with beside its own options.
 
     `draft` is the engine of a method that has one; a proposal of it is waited for `timeout_s` at most. With a
-    `dictionary` its vocabulary is another than the target's.
+    `dictionary` its vocabulary is another than the target's, and it may draw as the target does all the same.
     """
 
     draft: Executor | None
@@ -31,6 +31,7 @@ class Surroundings:
     timeout_s: float
     stats: Stats
     dictionary: Dictionary | None = None
+    draws_alike: bool = False
 
     def engine(self) -> DraftSource:
         """Returns the source that asks the draft engine; raises `EngineLoadError` where there is none."""
@@ -39,7 +40,7 @@ class Surroundings:
         if self.dictionary is None:
             return EngineSource(self.draft, self.target_vocab_size, self.timeout_s, self.stats)
         engine = EngineSource(self.draft, self.draft.limits.vocab_size, self.timeout_s, self.stats)
-        return TranslatedSource(engine, self.dictionary, self.stats)
+        return TranslatedSource(engine, self.dictionary, self.stats, draws_alike=self.draws_alike)
 
 
 def _draft_model(around: Surroundings) -> DraftSource:

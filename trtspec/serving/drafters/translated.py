@@ -8,7 +8,7 @@ from dataclasses import replace
 from trtspec.serving.drafters.engine import EngineSource, room
 from trtspec.serving.drafters.source import ENGINE, Offer
 from trtspec.serving.drafters.translation import Dictionary, Translation
-from trtspec.serving.executor import Request, SamplingConfig
+from trtspec.serving.executor import DrawsByToken, Executor, Request, SamplingConfig
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 
@@ -17,10 +17,15 @@ LONG = 1024
 
 
 class TranslatedSource:
-    """Asks the draft engine, whose vocabulary is that of the dictionary's draft, in its own tokens."""
+    """Asks the draft engine, whose vocabulary is that of the dictionary's draft, in its own tokens.
 
-    def __init__(self, engine: EngineSource, dictionary: Dictionary, stats: Stats) -> None:
-        self.engine, self.dictionary, self.stats = engine, dictionary, stats
+    `draws_alike`: it draws as the target does, so that a sampled text has sampled drafts.
+    """
+
+    def __init__(
+        self, engine: EngineSource, dictionary: Dictionary, stats: Stats, *, draws_alike: bool
+    ) -> None:
+        self.engine, self.dictionary, self.stats, self.draws_alike = engine, dictionary, stats, draws_alike
 
     def drafter(self, text: Text, tenant: str = "") -> TranslatedDrafter:
         return TranslatedDrafter(self, text)
@@ -64,17 +69,18 @@ class TranslatedDrafter:
         return found if found or not said else self._nothing()
 
     def _asked(self, request: Request, wanted: int) -> Request:
-        """Returns the request in the draft's tokens, of which the most likely ones are wanted.
+        """Returns the request in the draft's tokens.
 
-        Engines draw by token id: with other ids two models draw different tokens where they would agree.
-        What names tokens of the target has no meaning to the draft, and its guides are of the target too.
+        Most engines draw by token id: with other ids two models draw different tokens where they would agree,
+        and the most likely ones are wanted. What names tokens of the target has no meaning to the draft, and
+        its guides are of the target too.
         """
         ends = self._source.dictionary.draft.end_ids
         return replace(
             request,
             input_token_ids=self._translation.text,
             max_tokens=wanted,
-            sampling=SamplingConfig(),
+            sampling=request.sampling if self._source.draws_alike else SamplingConfig(),
             end_id=ends[0] if ends and request.end_id is not None else None,
             bad_words=(),
             embedding_bias={},
@@ -90,3 +96,11 @@ class TranslatedDrafter:
 
     def end(self) -> None:
         """Keeps nothing: the engine has a cache of its own."""
+
+
+def draw_alike(target: Executor, draft: Executor, dictionary: Dictionary) -> bool:
+    """Says whether the draft draws as the target does from now on: both must be engines that can."""
+    if not isinstance(target, DrawsByToken) or not isinstance(draft, DrawsByToken):
+        return False
+    draft.draw_as(dictionary.counterparts())
+    return True

@@ -54,6 +54,11 @@ class Dictionary:
         """Returns the target's token of these bytes."""
         return self._same.get(own)
 
+    def counterparts(self) -> list[int]:
+        """Returns for each token of the draft the target's of the same bytes, or else an id that it lacks."""
+        own = enumerate(self.draft.vocabulary(self._draft_size))
+        return [self._same.get(token, self._target_size + token_id) for token_id, token in own]
+
     def special(self, token_id: int) -> int | None:
         """Returns the draft's token that is called as this one of the target is."""
         if token_id not in self._specials:

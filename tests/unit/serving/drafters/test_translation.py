@@ -45,6 +45,20 @@ def in_pieces(words: Dictionary, ids: Sequence[int], cuts: Sequence[int]) -> Tra
 
 
 @settings(max_examples=30, deadline=None)
+@given(vocabularies.vocabularies, vocabularies.vocabularies)
+def test_a_counterpart_has_the_same_bytes_or_is_nothing_of_the_targets(
+    target: tokenizers.Tokenizer, draft: tokenizers.Tokenizer
+) -> None:
+    words = dictionary(target, draft)
+    for token_id, found in enumerate(words.counterparts()):
+        own = words.draft.bytes_of(token_id)
+        if found < words.target.size:
+            assert words.target.bytes_of(found) == own
+        else:
+            assert not own or own not in words.target.vocabulary(words.target.size)
+
+
+@settings(max_examples=30, deadline=None)
 @given(vocabularies.vocabularies, vocabularies.vocabularies, vocabularies.texts, st.data())
 def test_the_draft_reads_the_same_text(
     target: tokenizers.Tokenizer, draft: tokenizers.Tokenizer, text: str, data: st.DataObject

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
+from torch import Tensor
 
 from trtspec.serving.executor import FinishReason, Limits, LogProb, Response
 from trtspec.serving.executors.step_result import decode, verify
@@ -73,6 +74,7 @@ class Runner:
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
         self._strikes = 0
+        self._names: Tensor | None = None
 
     @property
     def has_work(self) -> bool:
@@ -92,6 +94,10 @@ class Runner:
             self._release(self._running[request_id])
         else:
             self._waiting = deque(other for other in self._waiting if other.request_id != request_id)
+
+    def draw_as(self, names: Tensor) -> None:
+        """Draws as if the ids of all tokens were these, int64 `[vocab_size]`."""
+        self._names = names
 
     def step(self) -> None:
         """Takes in waiting requests, runs the model once over what is scheduled, and sends the responses."""
@@ -156,7 +162,7 @@ class Runner:
                 self._followers.mask(sequence.guided, [], self._vocab_size, sequence.num_endless)
             if work.choices and sequence.sampling.penalties:
                 self._count(sequence, logits.device)
-        tokens = choose(logits, [_choice(work.sequence) for work in works if work.choices])
+        tokens = choose(logits, [_choice(work.sequence) for work in works if work.choices], self._names)
         owners = [work.sequence for work in works for _ in range(work.choices)]
         rows = [row for row, owner in enumerate(owners) if owner.log_probs is not None]
         if not rows:

@@ -89,10 +89,11 @@ class TokenChoice:
             logits[row, [word[-1] for word in self.bad_words if _ends_with(text, word[:-1])]] = float("-inf")
 
 
-def choose(logits: Tensor, choices: list[TokenChoice]) -> list[int]:
+def choose(logits: Tensor, choices: list[TokenChoice], names: Tensor | None = None) -> list[int]:
     """Returns a token for each row of `logits` `[rows, vocab_size]`, the rows of all choices in order.
 
-    A row of which a guide and the bans leave no token chooses `NOTHING`.
+    A row of which a guide and the bans leave no token chooses `NOTHING`. `names` int64 `[vocab_size]` are the
+    ids by which tokens get their noise; their own if there are none.
     """
     if all(choice.is_plain for choice in choices):
         return _greedy(logits)
@@ -120,7 +121,7 @@ def choose(logits: Tensor, choices: list[TokenChoice]) -> list[int]:
     tokens = _greedy(logits)
     if sampled:
         configs = [choice.sampling for choice in choices for _ in range(choice.rows)]
-        drawn = _sample(logits[sampled], [configs[row] for row in sampled], numbers)
+        drawn = _sample(logits[sampled], [configs[row] for row in sampled], numbers, names)
         for row, token in zip(sampled, drawn, strict=True):
             tokens[row] = token
     return tokens if all(choice.masks is None for choice in choices) else _without_nothing(logits, tokens)
@@ -180,7 +181,9 @@ def _temperature(sampling: SamplingConfig) -> float:
     return 1.0 if sampling.is_greedy or sampling.temperature is None else sampling.temperature
 
 
-def _sample(logits: Tensor, configs: list[SamplingConfig], numbers: list[int]) -> list[int]:
+def _sample(
+    logits: Tensor, configs: list[SamplingConfig], numbers: list[int], names: Tensor | None
+) -> list[int]:
     """Returns the tokens of largest logit + noise that the filters leave (the Gumbel-max trick)."""
     vocab_size, device = logits.shape[1], logits.device
     if any(config.min_p for config in configs):
@@ -191,7 +194,8 @@ def _sample(logits: Tensor, configs: list[SamplingConfig], numbers: list[int]) -
     for width in {*widths}:
         rows = [row for row, other in enumerate(widths) if other == width]
         part, own = logits[rows], [numbers[row] for row in rows]
-        drawn |= zip(rows, _draw(part, [configs[row] for row in rows], own, width), strict=True)
+        picked = _draw(part, [configs[row] for row in rows], own, width, names)
+        drawn |= zip(rows, picked, strict=True)
     return [drawn[row] for row in range(len(configs))]
 
 
@@ -202,16 +206,20 @@ def _width(config: SamplingConfig, vocab_size: int) -> int:
     return vocab_size if (config.top_p or 1.0) < 1 else 0
 
 
-def _draw(logits: Tensor, configs: list[SamplingConfig], numbers: list[int], width: int) -> list[int]:
+def _draw(
+    logits: Tensor, configs: list[SamplingConfig], numbers: list[int], width: int, names: Tensor | None
+) -> list[int]:
     """Returns the tokens drawn from the `width` likeliest of each row; 0 stands for all, unsorted."""
     if not width:
-        return _greedy(logits + noise(numbers, torch.arange(logits.shape[1], device=logits.device)[None]))
+        every = torch.arange(logits.shape[1], device=logits.device) if names is None else names
+        return _greedy(logits + noise(numbers, every[None]))
     values, token_ids = logits.topk(width)
     before = values.softmax(-1).cumsum(-1).roll(1, -1)
     before[:, 0] = 0
     top_p = torch.tensor([config.top_p or 1.0 for config in configs], device=logits.device)
     values = values.masked_fill(before >= top_p[:, None], float("-inf"))
-    winners = (values + noise(numbers, token_ids)).argmax(-1, keepdim=True)
+    own = token_ids if names is None else names[token_ids]
+    winners = (values + noise(numbers, own)).argmax(-1, keepdim=True)
     return list(token_ids.gather(1, winners).flatten().tolist())
 
 

@@ -149,6 +149,12 @@ class TorchExecutor:
             cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
             asyncio.get_running_loop().call_soon(listener, cancelled)
 
+    def draw_as(self, token_ids: list[int]) -> None:
+        """Does what `DrawsByToken` says."""
+        if self._runner is not None and self._home is not None:
+            names = torch.tensor(token_ids, device=self._home.model.embedding.device)
+            self._device_thread.post(self._runner.draw_as, names)
+
     def shutdown(self) -> None:
         """Cancels all requests, waits for the step that runs, and frees the engine's memory."""
         for request_id in list(self._listeners):

@@ -51,6 +51,14 @@ def test_rows_of_a_verification_use_consecutive_numbers() -> None:
     assert together == [choose(logits[j : j + 1], [choice(warm, 10 + j)])[0] for j in range(4)]
 
 
+@pytest.mark.parametrize("sampling", [{"temperature": 1.0}, {"temperature": 1.5, "top_k": 20, "top_p": 0.9}])
+def test_the_same_tokens_under_other_ids_are_drawn(sampling: dict[str, Any]) -> None:
+    logits, other = torch.randn(200, 50), torch.randperm(50)
+    rows = [choice(SamplingConfig(**sampling), 7 * row) for row in range(200)]
+    drawn = choose(logits[:, other], rows, other)
+    assert [int(other[token]) for token in drawn] == choose(logits, rows) != choose(logits[:, other], rows)
+
+
 def test_filters_of_each_row_are_its_own() -> None:
     logits = torch.randn(3, 50).repeat(200, 1)
     configs = [
