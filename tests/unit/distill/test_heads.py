@@ -15,9 +15,11 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
+from tests.fakes.engine_dir import tiny_model
 from tests.unit.distill.conftest import Run
 from trtspec.distill.distillation import Distilled
 from trtspec.distill.heads.settings import HeadMethod, HeadSettings
+from trtspec.distill.heads.student import layer_of
 from trtspec.distill.settings import Settings
 from trtspec.distill.wanted import Wanted
 from trtspec.errors import ModelError
@@ -201,3 +203,21 @@ def test_a_target_of_too_few_layers(taught: Wanted, run: Run, llama_folder: Call
     llama_folder("target", num_hidden_layers=2)
     with pytest.raises(ModelError, match="has 2 layers, and an EAGLE-3 head reads the states behind three"):
         run(taught, head=HeadSettings("eagle3"))
+
+
+@pytest.mark.parametrize(
+    ("family", "scaling", "kept"),
+    [
+        ("gemma2", None, None),
+        ("llama", {"rope_type": "linear", "factor": 2.0}, {"rope_type": "linear", "factor": 2.0}),
+        ("phi3", {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}, None),
+    ],
+)
+def test_the_layer_of_a_head_is_a_llamas(
+    tmp_path: Path, family: str, scaling: dict[str, Any] | None, kept: dict[str, Any] | None
+) -> None:
+    """Whatever its target is, so that servers can run it: with a SiLU, and factors of pairs that it has."""
+    tiny_model(family, rope_scaling=scaling).save_pretrained(tmp_path)
+    layer = layer_of(read_source(tmp_path))
+    assert (layer.model_type, layer.hidden_act, layer.rope_scaling) == ("llama", "silu", kept)
+    assert (layer.hidden_size, layer.head_dim) == (48, 8)
