@@ -45,6 +45,7 @@ def translated(target: Member, draft: Member) -> Iterator[Finding]:
         yield note("end tokens", "the draft names none", effect=effect)
     yield note(
         "sampling",
-        "engines draw by token id, and the same id is another token in each",
-        effect="the draft proposes its likeliest tokens; fewer are accepted, the hotter a text is sampled",
+        "engines draw by token id, and the same id is another token in each; only two of the torch backend in"
+        " one process draw alike",
+        effect="others' drafts are their likeliest tokens; fewer are accepted, the hotter a text is sampled",
     )
