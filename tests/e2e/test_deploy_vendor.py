@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -180,6 +181,27 @@ def test_one_that_dies_is_started_again(tmp_path: Path, vendor: Callable[..., Ve
     assert first in deploy.servers()
     assert len(deploy.servers()) == 2, "the engine of the first one is gone"
     assert deploy.process.poll() is None
+
+
+@pytest.mark.usefixtures("of_another_release")
+def test_another_release_is_told_and_a_python_is_found_from_where_one_stands(
+    build: Path, tmp_path: Path, vendor: Callable[..., Vendor], until: Until
+) -> None:
+    """The server runs in the build's folder."""
+    (tmp_path / "python").symlink_to(sys.executable)
+    deploy = vendor(build, "--python", os.path.relpath(tmp_path / "python"))
+    until(lambda: deploy.is_ready, "the server ready")
+    said = "vLLM 0.33.0 is installed, and the build is for 0.32.0: write release: 0.33.0, and build again"
+    assert said in " ".join(deploy.said.read_text().split())
+
+
+@pytest.fixture
+def of_another_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has Pythons say that vLLM is installed."""
+    metadata = tmp_path / "installed/vllm-0.33.0.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.33.0\n")
+    monkeypatch.setenv("PYTHONPATH", f"{metadata.parents[1]}:{os.environ.get('PYTHONPATH', '')}")
 
 
 def test_a_killed_deploy_leaves_no_server(build: Path, vendor: Callable[..., Vendor], until: Until) -> None:

