@@ -33,6 +33,7 @@ from tests.perf.pair import Run, machine, measure, rate, ratio
 from trtspec.checkpoint.calibrate.model import load_model, quiet_transformers
 from trtspec.checkpoint.calibrate.tokens import Encoder
 from trtspec.checkpoint.layers.agreement import Said, Skipping
+from trtspec.checkpoint.layers.folder import write_model
 from trtspec.checkpoint.layers.search import search
 from trtspec.checkpoint.layers.verdict import best_round
 from trtspec.models.layers import of_layers, spread
@@ -42,7 +43,6 @@ from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.pace import Policy
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.tune.layers import write_model
 from trtspec.workloads.own import OWN
 
 SEED, LONGEST_PROMPT = 1, 160

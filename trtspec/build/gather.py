@@ -18,7 +18,8 @@ from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.hub import fetch
 from trtspec.models.layers import draft_of
 from trtspec.models.source import Source, read_source
-from trtspec.plan.facts import TOKENIZER_FILES, DatasetFacts, Facts, HeadFacts, ModelFacts, SearchFacts
+from trtspec.models.tokenizer import TOKENIZER_FILES
+from trtspec.plan.facts import DatasetFacts, Facts, HeadFacts, ModelFacts, SearchFacts
 from trtspec.progress import Progress
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe

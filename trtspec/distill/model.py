@@ -11,7 +11,7 @@ from trtspec.checkpoint.calibrate.model import config_of
 from trtspec.errors import ModelError
 from trtspec.models.source import DTYPES, Source
 from trtspec.models.tensors import INDEX
-from trtspec.plan.facts import TOKENIZER_FILES
+from trtspec.models.tokenizer import TOKENIZER_FILES
 
 if TYPE_CHECKING:
     import torch

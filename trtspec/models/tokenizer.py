@@ -12,6 +12,15 @@ from trtspec.errors import ModelError
 from trtspec.models.hf_config import read_json
 from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
+"""What a tokenizer of the Hub consists of."""
+
 _STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _NAMED = ("bos_token", "eos_token", "pad_token")
 

@@ -25,9 +25,12 @@ def head_engine(target: EnginePlan, facts: HeadFacts) -> EnginePlan:
     )
 
 
-def depending(choose: Chooser, engines: Mapping[Role, EnginePlan], layout: Layout) -> dict[Role, EnginePlan]:
+def depending(
+    choose: Chooser, engines: Mapping[Role, EnginePlan], layout: Layout | None
+) -> dict[Role, EnginePlan]:
     """Returns the engines; those of layers of the target live in its engine where they can.
 
+    A server of others has no `layout`, and loads them as a model of its own.
     Raises RecipeError for a head that would not be in its target's process.
     """
     draft = choose.loaded.recipe.draft

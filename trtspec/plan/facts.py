@@ -11,14 +11,6 @@ from trtspec.models.heads.head import Head
 from trtspec.models.source import Source
 from trtspec.roles import Role
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:

@@ -13,7 +13,8 @@ from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.source import Source
 from trtspec.plan.choices import Choice, Chooser, Origin
-from trtspec.plan.facts import Facts, HeadFacts, ModelFacts
+from trtspec.plan.depending import depending
+from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.memory import kv_of_layer
 from trtspec.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
 from trtspec.plan.resolved import EnginePlan, Resolved
@@ -26,6 +27,8 @@ from trtspec.servers.wanted import ServedModel, Wanted
 
 NUM_DRAFT_TOKENS = 4
 MAX_NUM_TOKENS, MAX_NUM_TOKENS_CPU = 8192, 2048
+LAYERS = "draft/model"
+"""Where a build has the model of the layers of the target that are its draft."""
 _CPU_BLOCK = 128  # tokens of a block of vLLM's KV cache on a CPU (`CpuPlatform`)
 
 
@@ -46,6 +49,7 @@ def resolve_server(choose: Chooser, facts: Facts, output: Path, backend: str) ->
     engines = {Role.TARGET: target}
     if draft := facts.models.get(Role.DRAFT):
         engines[Role.DRAFT] = _draft(choose, backend, draft, target)
+        engines = depending(choose, engines, None)
     method = recipe.speculation.method
     is_written = recipe.written("speculation.method") is not None
     origin: tuple[Origin, str] = ("recipe", "as written") if is_written else ("default", "text of any kind")
@@ -53,10 +57,10 @@ def resolve_server(choose: Chooser, facts: Facts, output: Path, backend: str) ->
     for name, value in method.options.items():
         choose(f"speculation.method.{name}", value, "what is usual")
     name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
-    places = {role: _served(choose, role, engine) for role, engine in engines.items()}
+    places = {role: _served(choose, role, engine, output) for role, engine in engines.items()}
     if facts.head:
-        _check_pinned(choose, backend, facts.head)
         places[Role.DRAFT] = ServedModel(_place(choose, Role.DRAFT), facts.head.revision)
+    _check_pinned(choose, backend, places.get(Role.DRAFT))
     wanted = Wanted(
         release=server_releases.release_of(backend, version),
         name=name,
@@ -131,7 +135,6 @@ def _target(choose: Chooser, backend: str, facts: ModelFacts, options: BuildOpti
 
 def _draft(choose: Chooser, backend: str, facts: ModelFacts, target: EnginePlan) -> EnginePlan:
     """Returns the plan of the draft, which a server loads like the target but for the weights' precision."""
-    _check_pinned(choose, backend, facts)
     fp8, like = choose_fp8_weights(choose, Role.DRAFT, facts.source), target.checkpoint
     _check_quantization(choose, backend, Role.DRAFT, facts.source, fp8=fp8)
     mapping = RankMapping(like.mapping.tp_size, 1)
@@ -140,11 +143,11 @@ def _draft(choose: Chooser, backend: str, facts: ModelFacts, target: EnginePlan)
     return EnginePlan(facts, None, checkpoint, target.options, target.enable_chunked_context, backend)
 
 
-def _check_pinned(choose: Chooser, backend: str, draft: ModelFacts | HeadFacts) -> None:
-    if draft.revision and backend not in PINNING:
+def _check_pinned(choose: Chooser, backend: str, draft: ServedModel | None) -> None:
+    if draft and draft.revision and backend not in PINNING:
         problem = f"{backend} takes a draft of the Hub at its latest commit, and at no other"
-        repair = f"hf download {draft.name} --revision {draft.revision} --local-dir draft, and model: ./draft"
-        raise choose.error("draft.model", problem, repair)
+        download = f"hf download {draft.place} --revision {draft.revision} --local-dir draft"
+        raise choose.error("draft.model", problem, f"{download}, and model: ./draft")
 
 
 def _check_quantization(choose: Chooser, backend: str, role: Role, source: Source, *, fp8: bool) -> None:
@@ -162,9 +165,14 @@ def _check_heads(choose: Chooser, role: Role, source: Source, tensor: int) -> No
         raise choose.error("target.parallel.tensor", problem)
 
 
-def _served(choose: Chooser, role: Role, engine: EnginePlan) -> ServedModel:
-    """Returns where the server finds a model: on the Hub at its commit, or in its folder."""
+def _served(choose: Chooser, role: Role, engine: EnginePlan, output: Path) -> ServedModel:
+    """Returns where the server finds a model: on the Hub at its commit, in its folder, or in the build.
+
+    There it is where the draft is layers of the target, of which only the build makes a model.
+    """
     quantize = engine.checkpoint.fp8 and engine.model.source.scheme is None
+    if engine.layers:
+        return ServedModel(str((output / LAYERS).absolute()), quantize=quantize)
     return ServedModel(_place(choose, role), engine.model.revision, quantize)
 
 

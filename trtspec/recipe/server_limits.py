@@ -26,7 +26,6 @@ _LACKING = {
     "draft.build": _NO_BUILD,
     "target.quantization.calibration": "it takes scales from the weights as it loads them, or from the model",
     "draft.quantization.calibration": "it takes scales from the weights as it loads them, or from the model",
-    "draft.layers_of_target": "it loads whole models: trtspec tune --layers writes one of some layers",
     "draft.device": "it runs the draft on the target's GPUs",
 }
 """Keys that no server has, by what it does instead."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from trtspec.models.hf_config import read_json
 from trtspec.models.source import Source
-from trtspec.plan.facts import TOKENIZER_FILES, ModelFacts
+from trtspec.models.tokenizer import TOKENIZER_FILES
+from trtspec.plan.facts import ModelFacts
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import Advance
 from trtspec.roles import Role

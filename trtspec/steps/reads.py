@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trtspec.digest import digest_of
-from trtspec.plan.facts import TOKENIZER_FILES, ModelFacts
+from trtspec.models.tokenizer import TOKENIZER_FILES
+from trtspec.plan.facts import ModelFacts
 
 
 def digest_of_files(reads: Callable[[str], bool], *models: ModelFacts, **values: Any) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trtspec.machine.devices import apart
 from trtspec.plan.facts import Facts
-from trtspec.plan.resolved import Resolved
+from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.recipe.devices import CPU
 from trtspec.roles import Role
 from trtspec.run.step import Step
@@ -22,6 +22,7 @@ from trtspec.steps import (
     pull,
     verify,
     write_launch,
+    write_layers,
     write_manifest,
     write_repository,
     write_vllm_repository,
@@ -29,7 +30,7 @@ from trtspec.steps import (
 from trtspec.steps.pull import StoredEngine
 
 _NOTHING: Mapping[Role, StoredEngine] = {}
-_READERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, verify.KIND)
+_READERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, verify.KIND, write_layers.KIND)
 
 
 def make_steps(
@@ -54,9 +55,7 @@ def make_steps(
         steps.append(copy_tokenizer.step(facts.target))
         if resolved.translates:
             steps.append(copy_tokenizer.step(facts.models[Role.DRAFT], Role.DRAFT))
-    for role, engine in engines.items():
-        if engine.layers and (chooses := choose_layers.step(facts, role, engine.layers)):
-            steps.append(chooses)
+    steps += _choices(engines, facts)
     copied = {role: engine for role, engine in engines.items() if not engine.is_dependent}
     for role, engine in copied.items():
         if engine.calibration:
@@ -78,6 +77,8 @@ def make_steps(
 def _server_steps(resolved: Resolved, launch: Launch, facts: Facts) -> list[Step]:
     steps = _checks(resolved, facts)
     steps.append(copy_tokenizer.step(facts.target))
+    steps += _choices(resolved.engines, facts)
+    steps += [write_layers.step(resolved, role) for role, engine in resolved.engines.items() if engine.layers]
     steps += write_launch.steps(launch)
     if resolved.loaded.recipe.serving.layout == "triton":
         steps.append(write_vllm_repository.step(launch))
@@ -91,6 +92,13 @@ def _checks(resolved: Resolved, facts: Facts) -> list[Step]:
         return [check_head.step(resolved, facts, facts.head)]
     draft = resolved.engines.get(Role.DRAFT)
     return [check_pair.step(resolved, facts)] if draft and draft.layers is None else []
+
+
+def _choices(engines: Mapping[Role, EnginePlan], facts: Facts) -> list[Step]:
+    """Returns the steps that choose layers of the target, where the recipe does not name them."""
+    layers = {role: engine.layers for role, engine in engines.items() if engine.layers}
+    found = (choose_layers.step(facts, role, plan) for role, plan in layers.items())
+    return [step for step in found if step]
 
 
 def weights_read(steps: Sequence[Step]) -> set[Role]:

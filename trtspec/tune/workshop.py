@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trtspec.atomic import write_atomically
 from trtspec.build.plan import Plan, make_plan
+from trtspec.checkpoint.layers.folder import write_model
 from trtspec.digest import digest_of
 from trtspec.models.layers import of_layers
 from trtspec.models.source import Source
@@ -19,7 +20,6 @@ from trtspec.run.runner import run
 from trtspec.steps import build, check_pair, choose_layers, convert, copy_tokenizer
 from trtspec.steps.calibrate import KIND as CALIBRATE
 from trtspec.tune.candidate import Candidate, DraftModel
-from trtspec.tune.layers import write_model
 
 _ENGINE = (choose_layers.KIND, CALIBRATE, convert.KIND, build.KIND)
 

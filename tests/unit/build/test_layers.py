@@ -16,9 +16,11 @@ from safetensors.torch import load_file
 
 from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
+from trtspec.servers.launch import read
 
 TORCH = "engine: {backend: torch, max_batch_size: 4, max_seq_len: 128}\nhardware: {gpu: none}\n"
 TRTLLM = "engine: {release: 1.2.1, max_batch_size: 4, max_seq_len: 128}\nhardware: {gpu: h200}\n"
+SERVER = "engine: {{backend: {}, max_seq_len: 128}}\nhardware: {{gpu: h100}}\n"
 SEARCH = "auto, layer_search: {dataset: texts.jsonl, samples: 3, max_tokens: 8, tries: 12}"
 
 
@@ -51,20 +53,23 @@ class Bench:
 
     def kept(self) -> list[int]:
         """Returns the layers of the target whose weights the draft's checkpoint has, in its order."""
-        weights = {
-            role: load_file(self.folder / f"out/{role}/checkpoint/rank0.safetensors")
-            for role in ("target", "draft")
-        }
-        name = "transformer.layers.{}.mlp.proj.weight"
-        count = json.loads((self.folder / "out/draft/checkpoint/config.json").read_text())[
-            "num_hidden_layers"
-        ]
-        return [
-            of
-            for layer in range(count)
-            for of in range(5)
-            if torch.equal(weights["draft"][name.format(layer)], weights["target"][name.format(of)])
-        ]
+        target, draft = (self.folder / f"out/{role}/checkpoint" for role in ("target", "draft"))
+        return same_layers(target, draft, "rank0.safetensors", "transformer.layers.{}.mlp.proj.weight")
+
+    def served(self) -> list[int]:
+        """Returns the same of the model that a server of others loads as its draft."""
+        draft = self.folder / "out/draft/model"
+        return same_layers(self.target, draft, "model.safetensors", "model.layers.{}.mlp.down_proj.weight")
+
+
+def same_layers(target: Path, draft: Path, file: str, name: str) -> list[int]:
+    ours, theirs = (load_file(folder / file) for folder in (draft, target))
+    return [
+        of
+        for layer in range(json.loads((draft / "config.json").read_text())["num_hidden_layers"])
+        for of in range(5)
+        if torch.equal(ours[name.format(layer)], theirs[name.format(of)])
+    ]
 
 
 @pytest.fixture
@@ -119,6 +124,42 @@ def test_layers_are_chosen_once_by_the_texts_of_the_recipe(bench: Bench) -> None
     assert bench.built()[0]["ran"] == []
     (bench.folder / "texts.jsonl").write_text('{"text": "another"}\n')
     assert {"choose layers draft", "convert draft"} <= set(bench.built()[0]["ran"])
+
+
+def test_a_server_of_others_loads_them_as_a_model(bench: Bench) -> None:
+    bench.write("[0, 3, 4]", SERVER.format("vllm"))
+    assert bench.built()[0]["ran"] == [
+        "copy tokenizer",
+        "write layers draft",
+        "write launch",
+        "write manifest",
+    ]
+    assert bench.built()[0]["ran"] == []
+    assert bench.served() == [0, 3, 4]
+    launch, draft = read(bench.folder / "out"), str(bench.folder / "out/draft/model")
+    assert launch.models == (str(bench.target), draft)
+    assert json.loads(launch.arguments[-1])["model"] == draft
+    assert "draft/model/model.safetensors" in bench.manifest()["outputs"]
+    bench.write("[0, 4]", SERVER.format("vllm"))
+    assert bench.built()[0]["ran"] == ["write layers draft", "write manifest"]
+    assert bench.served() == [0, 4]
+
+
+def test_a_server_of_others_has_layers_that_were_chosen_for_a_cache_of_their_own(bench: Bench) -> None:
+    bench.write(SEARCH, SERVER.format("sglang"))
+    assert bench.built()[0]["ran"][1:3] == ["choose layers draft", "write layers draft"]
+    chosen = json.loads((bench.folder / "out/draft/layers.json").read_text())
+    assert not chosen["provenance"]["shares_cache"]
+    assert bench.served() == chosen["layers"] == bench.manifest()["layers"]["draft"]["layers"]
+
+
+@pytest.mark.parametrize("backend", ["sglang", "tensorrt_llm_pytorch"])
+def test_every_server_is_told_where_they_are(bench: Bench, backend: str) -> None:
+    bench.write("[0, 4]", SERVER.format(backend))
+    bench.built()
+    launch = read(bench.folder / "out")
+    told = "\n".join([*launch.arguments, *launch.files.values()])
+    assert str(bench.folder / "out/draft/model") in told
 
 
 @pytest.mark.parametrize(

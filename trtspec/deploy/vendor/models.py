@@ -40,9 +40,13 @@ class Models:
                 raise UnavailableError(model, "the folder of a model is not there", "trtspec build RECIPE")
 
     def mounted(self, made: Container) -> Container:
-        """Returns a container that sees them; the Hub's token is that of whoever runs its line. Pure."""
+        """Returns a container that sees them; the Hub's token is that of whoever runs its line. Pure.
+
+        What is in the build it sees already.
+        """
         # In the Hub's cache the files of a snapshot are links to what is beside it.
-        found = (Path(model) for model in self.launch.models)
+        models = map(Path, self.launch.models)
+        found = [path for path in models if not path.is_relative_to(made.folder)]
         folders = {path.parents[1] if path.parent.name == "snapshots" else path: None for path in found}
         mounts = (*made.mounts, *(Mount(folder, read_only=True) for folder in folders))
         if self.hub is None:

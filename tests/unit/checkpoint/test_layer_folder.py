@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from trtspec.checkpoint.layers.folder import write_model
 from trtspec.errors import ModelError
 from trtspec.models.layers import of_layers, spread
 from trtspec.models.source import read_source
-from trtspec.tune.layers import write_model
 
 
 @pytest.mark.parametrize("tied", [False, True])

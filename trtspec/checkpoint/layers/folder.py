@@ -1,4 +1,4 @@
-"""A draft of some of a target's own layers, as a Hugging Face folder that is tried like any other draft."""
+"""A draft of some of a target's own layers, as a Hugging Face folder that is loaded like any other draft."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtspec.errors import TensorError
 from trtspec.models.hf_config import DOWNLOAD_AGAIN
 from trtspec.models.source import Source
 from trtspec.models.tensors import SINGLE, Tensor
-from trtspec.plan.facts import TOKENIZER_FILES
+from trtspec.models.tokenizer import TOKENIZER_FILES
 
 _CHUNK = 16 << 20
 _COPIED = (*TOKENIZER_FILES, "generation_config.json", "hf_quant_config.json")
