@@ -41,8 +41,31 @@ target: {model: ./target}
 draft: {model: ./draft}
 hardware: {gpu: h100}
 """
-
-
+SUFFIX = """
+name: suffix
+target: {model: ./target}
+speculation:
+  num_draft_tokens: 8
+  method: {kind: suffix, suffix_decoding_max_tree_depth: 32, suffix_decoding_max_cached_requests: 0}
+hardware: {gpu: h100}
+"""
+TRANSLATED = """
+name: translated
+target: {model: ./target}
+draft: {model: ./draft}
+speculation: {method: {kind: draft_model, use_heterogeneous_vocab: true}}
+hardware: {gpu: h100}
+"""
+LAYERS = """
+name: layers
+target: {model: ./target}
+draft: {layers_of_target: [1]}
+hardware: {gpu: h100}
+"""
+OF_FOLDERS = {
+    "pair": PAIR, "lookup": LOOKUP, "usual": USUAL,
+    "suffix": SUFFIX, "translated": TRANSLATED, "layers": LAYERS,
+}  # fmt: skip
 HEAD = """
 name: head
 target: {model: ./target, dtype: bfloat16}
@@ -62,8 +85,9 @@ def golden(name: str, output: str) -> None:
 
 def shown(recipe: Path, backend: str) -> str:
     """The command line and its files, or why there is none."""
+    flags = {"engine.backend": backend, "output": str(recipe.parent / "build")}
     try:
-        launch = make_plan(recipe, {"engine.backend": backend}, no_progress, to_run=False).resolved.launch
+        launch = make_plan(recipe, flags, no_progress, to_run=False).resolved.launch
     except RecipeError as error:
         return "\n".join(
             f"{backend} refuses {found.subject}: {found.problem}\n    {found.repair}"
@@ -82,7 +106,7 @@ def test_models_of_the_hub(name: str) -> None:
     golden(name, "\n\n".join(shown(recipe, backend).strip() for backend in SERVERS) + "\n")
 
 
-@pytest.mark.parametrize(("name", "recipe"), [("pair", PAIR), ("lookup", LOOKUP), ("usual", USUAL)])
+@pytest.mark.parametrize(("name", "recipe"), OF_FOLDERS.items())
 def test_models_in_folders(llama_folder: Callable[..., Path], tmp_path: Path, name: str, recipe: str) -> None:
     llama_folder("target", hidden_size=64)
     llama_folder("draft", num_hidden_layers=1)
