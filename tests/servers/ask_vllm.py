@@ -35,6 +35,11 @@ def asked(arguments: list[str], whole: bool) -> dict[str, Any]:
         "num_speculative_tokens": speculation.num_speculative_tokens,
         "model": speculation.model,
         "prompt_lookup": [speculation.prompt_lookup_min, speculation.prompt_lookup_max],
+        "suffix_decoding": {
+            name: getattr(speculation, f"suffix_decoding_{name}")
+            for name in ("max_tree_depth", "max_cached_requests", "max_spec_factor", "min_token_prob")
+        },
+        "use_heterogeneous_vocab": speculation.use_heterogeneous_vocab,
     }
 
 

@@ -1,23 +1,17 @@
-"""Launches of recipes, and the Python of vLLM and SGLang, which judge them."""
+"""Launches of recipes, and vLLM deployed."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.servers.judges import ROOT
+from tests.servers.serving import Deployer, deploying
 from trtspec.build.plan import make_plan
 from trtspec.progress import no_progress
 from trtspec.servers.launch import Launch
-
-ROOT = Path(__file__).parents[2]
-PYTHON = Path(os.environ.get("TRTSPEC_VLLM_PYTHON", ROOT / ".venv-vllm/bin/python"))
-"""Set up by `make test-vllm`."""
 
 
 @pytest.fixture
@@ -42,15 +36,8 @@ def launched(tmp_path: Path) -> Callable[..., Launch]:
     return plan
 
 
-def ask(script: str, launches: list[Any]) -> list[dict[str, Any]]:
-    """What a script of this folder says of them."""
-    result = subprocess.run(
-        [PYTHON, Path(__file__).with_name(script)],
-        input=json.dumps(launches),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd="/",
-    )
-    found: list[dict[str, Any]] = json.loads(result.stdout.splitlines()[-1])
-    return found
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployer]:
+    """Builds a recipe and deploys it with these options; what it is ended with is a test's."""
+    with deploying(tmp_path_factory.mktemp("deployed")) as deploy:
+        yield deploy

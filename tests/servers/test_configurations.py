@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from tests.fakes.heads import write_head
-from tests.servers.conftest import ROOT, ask
+from tests.servers.judges import ROOT, ask
 from tests.unit.inspection.test_heads import TARGET
 from trtspec.endpoints.http import Streams
 from trtspec.servers.launch import Launch
@@ -84,6 +84,13 @@ def test_vllm(launched: Callable[..., Launch]) -> None:
         "num_speculative_tokens": 3,
         "model": str(TINY / "draft"),
         "prompt_lookup": [0, 0],
+        "suffix_decoding": {
+            "max_tree_depth": 24,
+            "max_cached_requests": 10000,
+            "max_spec_factor": 1.0,
+            "min_token_prob": 0.1,
+        },
+        "use_heterogeneous_vocab": False,
     }
     assert (looked_up["method"], looked_up["num_speculative_tokens"]) == ("ngram", 5)
     assert looked_up["prompt_lookup"] == [3, 7]
@@ -94,6 +101,33 @@ def test_vllm(launched: Callable[..., Launch]) -> None:
         "enable_chunked_prefill": None,
     }
     assert "max_draft_len" in refused["error"]
+
+
+def test_suffix_decoding_and_another_vocabulary(
+    launched: Callable[..., Launch], llama_folder: Callable[..., Path]
+) -> None:
+    """What the golden launches have of them is what vLLM's `SpeculativeConfig` makes of the options."""
+    options = {"max_tree_depth": 32, "max_cached_requests": 0, "max_spec_factor": 2.5, "min_token_prob": 0.2}
+    method = ", ".join(f"suffix_decoding_{name}: {value}" for name, value in options.items())
+    suffix = launched(
+        "vllm", draft=None, speculation=f"{{method: {{kind: suffix, {method}}}, num_draft_tokens: 8}}"
+    )
+    target, draft = llama_folder("target"), llama_folder("draft", vocab_size=300)
+    models = {"target": f"{{model: {target}}}", "draft": f"{{model: {draft}}}"}
+    sections = {**models, "engine": "{backend: vllm}"}
+    translated = launched(
+        "vllm", **sections, speculation="{method: {kind: draft_model, use_heterogeneous_vocab: true}}"
+    )
+    unequal = launched("vllm", **sections)
+    looked_up, in_text, refused = ask(
+        "ask_vllm.py",
+        [{"arguments": list(each.arguments), "whole": True} for each in (suffix, translated, unequal)],
+    )
+    assert (looked_up["method"], looked_up["num_speculative_tokens"]) == ("suffix", 8)
+    assert looked_up["suffix_decoding"] == options
+    assert (in_text["method"], in_text["use_heterogeneous_vocab"]) == ("draft_model", True)
+    assert in_text["model"] == str(draft)
+    assert "vocab" in refused["error"]
 
 
 def test_sglang(launched: Callable[..., Launch]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.conftest import PYTHON
+from tests.servers.judges import PYTHON
 from trtspec.migration import sglang, vllm
 from trtspec.migration.command import Syntax
 from trtspec.migration.importing import recipe_of

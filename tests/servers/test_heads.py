@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.servers.conftest import ROOT, ask
+from tests.servers.judges import ROOT, ask
 from trtspec.distill.heads.eagle3 import Eagle3
 from trtspec.distill.heads.folder import write_eagle3
 from trtspec.distill.heads.student import aux_layers, layer_of

@@ -1,0 +1,27 @@
+"""The Python that has vLLM, Speculators and SGLang, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PYTHON = Path(os.environ.get("TRTSPEC_VLLM_PYTHON", ROOT / ".venv-vllm/bin/python"))
+"""Set up by `make test-vllm`."""
+
+
+def ask(script: str, launches: list[Any]) -> list[dict[str, Any]]:
+    """What a script of this folder says of them."""
+    result = subprocess.run(
+        [PYTHON, Path(__file__).with_name(script)],
+        input=json.dumps(launches),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd="/",
+    )
+    found: list[dict[str, Any]] = json.loads(result.stdout.splitlines()[-1])
+    return found
