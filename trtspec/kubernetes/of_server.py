@@ -12,10 +12,11 @@ from trtspec.errors import RecipeError
 from trtspec.findings import Finding
 from trtspec.kubernetes.deriving import IMAGE_S, SLOW_B_S, Served, gib, volume_of
 from trtspec.kubernetes.values import HostResources, Server, Times, Variable
+from trtspec.plan.server import LAYERS
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import Claim, EmptyDir, HostPath, Kubernetes
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import Recipe
+from trtspec.recipe.schema import Draft, Recipe
 from trtspec.recipe.server_limits import lacking_on_clusters
 from trtspec.servers.launch import Launch
 from trtspec.servers.manners import MANNERS
@@ -107,11 +108,15 @@ def _findings(loaded: LoadedRecipe, launch: Launch) -> Iterator[Finding]:
 def _unseen(loaded: LoadedRecipe) -> Iterator[Finding]:
     """Finds folders of this machine that are on no volume of the pods, at the same path."""
     volume = loaded.recipe.kubernetes.cache
+    places = f"below {pod.MODELS} on a claim of kubernetes.cache, or below the path of a host_path"
     for role, model in loaded.recipe.models.items():
         location = loaded.model_location(model)
-        if isinstance(location, Path) and not _is_on(volume, PurePosixPath(location.absolute())):
+        if isinstance(model, Draft) and model.layers_of_target:
+            problem = "the build makes a model of these layers on this machine, and pods do not see it"
+            repair = f"copy the build's {LAYERS} to a folder {places}, and name that as draft.model"
+            yield loaded.problem("draft.layers_of_target", problem, repair)
+        elif isinstance(location, Path) and not _is_on(volume, PurePosixPath(location.absolute())):
             problem = f"{location} is of this machine, and pods do not see it"
-            places = f"below {pod.MODELS} on a claim of kubernetes.cache, or below the path of a host_path"
             yield loaded.problem(f"{role}.model", problem, f"name a model of the Hub, or a folder {places}")
 
 

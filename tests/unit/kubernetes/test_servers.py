@@ -18,6 +18,7 @@ from trtspec.kubernetes.kinds.base import document
 from trtspec.kubernetes.manifests import manifests
 from trtspec.kubernetes.of_server import of_server
 from trtspec.kubernetes.values import Values
+from trtspec.recipe.loader import loads
 from trtspec.recipe.support import SERVERS
 from trtspec.units import GIB
 
@@ -173,6 +174,23 @@ def test_a_folder_that_pods_do_not_see_is_refused(section: str, target: str) -> 
     assert finding.problem == f"{target} is of this machine, and pods do not see it"
     assert finding.repair
     assert "below /models on a claim of kubernetes.cache" in finding.repair
+
+
+def test_a_draft_that_the_build_makes_of_layers_is_refused() -> None:
+    text = b"""\
+name: pair
+target: {model: Qwen/Qwen3-32B}
+draft: {layers_of_target: [0, 1, 2, 63]}
+engine: {backend: vllm}
+hardware: {gpu: h100}
+"""
+    with pytest.raises(RecipeError) as raised:
+        of_server(loads(text, Path("recipe.yaml")), launch("vllm"))
+    (finding,) = raised.value.findings
+    assert (finding.subject, finding.line) == ("draft.layers_of_target", 3)
+    assert "pods do not see it" in finding.problem
+    assert finding.repair
+    assert finding.repair.startswith("copy the build's draft/model to a folder below /models on a claim")
 
 
 @pytest.mark.parametrize(
