@@ -294,15 +294,16 @@ def test_generate_asks_it(build: Path, tmp_path: Path, vendor: Callable[..., Ven
 
 
 def test_generate_finds_it(
-    build: Path, vendor: Callable[..., Vendor], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, vendor: Callable[..., Vendor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the words that ask a Triton: `trtspec generate PROMPT`."""
-    deploy, (free, *_) = vendor(build), free_ports()
+    """With the words that ask a Triton: `trtspec generate PROMPT`; SGLang's API counts drafts if asked."""
+    deploy, (free, *_) = vendor(written(tmp_path / "build", FAKE_OWNER="sglang")), free_ports()
     monkeypatch.setattr(generate, "_GRPC", free)
     monkeypatch.setattr(generate, "_OPENAI", deploy.port)
     monkeypatch.setattr(generate, "_API", f"http://127.0.0.1:{deploy.port}/v1")
-    said = trtspec("generate", "--wait", 60, "--max-tokens", 3, "a")
-    assert (said.returncode, said.stdout) == (0, " 0 1 2\n"), said.stderr
+    said = trtspec("generate", "--wait", 60, "--max-tokens", 4, "a")
+    assert (said.returncode, said.stdout) == (0, " 0 1 2 3\n"), said.stderr
+    assert said.stderr.endswith("tokens/s, 2 of 8 draft tokens accepted (25%)\n")
 
 
 def test_bench_serves_it_meanwhile(build: Path, tmp_path: Path) -> None:

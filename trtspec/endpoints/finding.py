@@ -14,8 +14,6 @@ from trtspec.endpoints.triton import TritonEndpoint
 from trtspec.endpoints.triton_vllm import INPUT, TritonVllmEndpoint
 from trtspec.errors import UnavailableError
 
-TRTSPEC = "trtspec"
-"""Whom models of trtspec's own API belong to."""
 _DEFAULT_MODEL = "speculative_llm"
 
 
@@ -100,8 +98,7 @@ async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) ->
     version = await streams.get(base.parent / "version")
     owner = models[model].get("owned_by")
     software = " ".join(filter(None, (owner, version.get("version") if isinstance(version, dict) else None)))
-    endpoint = OpenAiEndpoint(url, model, streams, chat=chat, is_ours=owner == TRTSPEC)
-    return Found(endpoint, software or None, owner)
+    return Found(OpenAiEndpoint(url, model, streams, chat=chat, owner=owner), software or None, owner)
 
 
 def shown(url: str) -> str:

@@ -9,21 +9,30 @@ from yarl import URL
 from trtspec.endpoints.endpoint import Answer, Api, AskError, Counts, Hear, Question, unheard
 from trtspec.endpoints.http import Streams, problem_of
 
+TRTSPEC, SGLANG = "trtspec", "sglang"
+"""Whom models belong to, by what `/v1/models` says; the APIs differ."""
+
+COUNTING = {SGLANG: {"return_spec_tokens_details": True}}
+"""What makes a server say of each answer what became of its drafts; others say it unasked, or not at all.
+
+SGLang 0.5.23, `entrypoints/openai/protocol.py`: `SpecTokensDetails`.
+"""
+
 
 class OpenAiEndpoint:
     """One model behind a base URL that ends in /v1.
 
     Without `chat` the conversation is one text, with an empty line between what one side and the other says.
-    `plain_per_request` is true of trtspec's own API alone: another may take no notice of a field that it
-    does not know.
+    `owner` is whom the model belongs to. `plain_per_request` is true of trtspec's own API alone: another may
+    take no notice of a field that it does not know.
     """
 
     api: Api = "openai"
 
-    def __init__(self, url: str, model: str, streams: Streams, *, chat: bool, is_ours: bool) -> None:
+    def __init__(self, url: str, model: str, streams: Streams, *, chat: bool, owner: str | None) -> None:
         self.url, self.model, self._streams, self._chat = url, model, streams, chat
         self._address = URL(url) / ("chat/completions" if chat else "completions")
-        self.plain_per_request = is_ours
+        self.plain_per_request, self._counting = owner == TRTSPEC, COUNTING.get(owner or "", {})
 
     async def ask(self, question: Question, hear: Hear = unheard) -> Answer:
         answer = await self._streams.ask(self._address, self._body(question), _add, hear)
@@ -41,6 +50,7 @@ class OpenAiEndpoint:
             "temperature": question.temperature,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **self._counting,
         }
         if self._chat:
             values["messages"] = [
@@ -74,12 +84,24 @@ def _add(answer: Answer, said: dict[str, Any], now: float) -> None:
         answer.ended = now
     if usage := said.get("usage"):
         answer.input_tokens, answer.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
-    if told := (said.get("metrics") or {}).get("speculative_decoding"):
-        answer.counts = _counts(told)
+    answer.counts = counts_of(said) or answer.counts
 
 
-def _counts(told: dict[str, Any]) -> Counts:
-    """Reads vLLM's `metrics.speculative_decoding`; what it leaves out follows from the histogram."""
+def counts_of(said: dict[str, Any]) -> Counts | None:
+    """Returns what an event says of drafts, None if nothing.
+
+    That is vLLM's `metrics.speculative_decoding`, of which what is left out follows from the histogram, or
+    SGLang's `sglext.spec_tokens_details`.
+    """
+    if told := (said.get("sglext") or {}).get("spec_tokens_details"):
+        return Counts(
+            told["spec_verify_ct"],
+            told["spec_num_proposed_drafts"],
+            told["spec_num_correct_drafts"],
+            tuple(told["spec_correct_drafts_histogram"]),
+        )
+    if not (told := (said.get("metrics") or {}).get("speculative_decoding")):
+        return None
     histogram = tuple(told["acceptance_histogram"])
     steps = told.get("num_spec_steps", sum(histogram))
     accepted = sum(number * times for number, times in enumerate(histogram))

@@ -9,8 +9,10 @@ from typing import Any
 
 from yarl import URL
 
-from trtspec.endpoints.finding import TRTSPEC, shown
+from trtspec.endpoints.endpoint import Counts
+from trtspec.endpoints.finding import shown
 from trtspec.endpoints.http import Streams, problem_of
+from trtspec.endpoints.openai import COUNTING, SGLANG, TRTSPEC, counts_of
 from trtspec.errors import ServerError, UnavailableError
 from trtspec.verify.asking import PROBED, told
 from trtspec.verify.subject import END, Answer, Question, Row
@@ -19,7 +21,7 @@ _MOST_TOP = 5
 """The most likely tokens that OpenAI's completions tell."""
 _NAME = "token_id:"
 _TELLING: Mapping[str | None, Mapping[str, Any]] = {
-    "sglang": {"return_token_ids": True},
+    SGLANG: {"return_token_ids": True, **COUNTING[SGLANG]},
     "tensorrt_llm": {"detokenize": False},
 }
 """By whom a model belongs to: what has a server tell token ids, where log-probabilities have none.
@@ -61,7 +63,8 @@ class OpenAiSubject:
             raise ServerError(self.name, problem, "leave --num-draft-tokens out")
         tokens: list[int] = []
         rows: list[Row] = []
-        text, reason, usage, counts = "", "", dict[str, Any](), dict[str, Any]()
+        text, reason, usage = "", "", dict[str, Any]()
+        counts = Counts(0, 0, 0, ()) if self._is_ours else None
         async with (
             told(self.name),
             aclosing(self._streams.post(self._address, self._body(question), perf_counter())) as events,
@@ -77,7 +80,7 @@ class OpenAiSubject:
                         tokens += map(_token_id, said_of["tokens"])
                         rows += [_named(row) for row in said_of.get("top_logprobs") or ()]
                 usage = said.get("usage") or usage
-                counts = (said.get("metrics") or {}).get("speculative_decoding") or counts
+                counts = counts_of(said) or counts
         if not reason:
             raise ServerError(self.name, "the stream ended without a finish_reason")
         if not tokens and text:
@@ -90,8 +93,8 @@ class OpenAiSubject:
             text,
             tuple(rows) if question.top_log_probs else (),
             usage.get("prompt_tokens"),
-            counts.get("num_draft_tokens", 0 if self._is_ours else None),
-            counts.get("num_accepted_draft_tokens", 0 if self._is_ours else None),
+            counts.drafted if counts else None,
+            counts.accepted if counts else None,
         )
 
     async def close(self) -> None:
