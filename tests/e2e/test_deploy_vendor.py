@@ -124,6 +124,7 @@ def test_it_serves_until_it_is_told_to_stop(
     until(lambda: deploy.is_ready, "the server ready")
     said = deploy.said.read_text()
     assert f"OpenAI   http://127.0.0.1:{deploy.port}/v1\n" in said
+    assert "does not have the request's temperature" in said
     told = deploy.get("/told")
     assert told["argv"] == [
         *("--model", str(TINY / "target"), "--served-model-name", "tiny"),

@@ -130,6 +130,7 @@ def deploy(
     from trtspec.kubernetes.manifests import dump, manifests, to_yaml
     from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
+    from trtspec.recipe.server_limits import doubt
     from trtspec.servers.plain import without_drafts
     from trtspec.serving.rollout.file import ROLLOUT
     from trtspec.terminal.cluster import deploy_to
@@ -222,7 +223,8 @@ def deploy(
         out.result(site.command_line())
         return
     site.prepare(out.watch)
-    for warning in filter(None, (site.warning, deployment.exposure)):
+    wrong = doubt(launch.backend, build.recipe.hardware.gpu) if launch and not plain else None
+    for warning in filter(None, (site.warning, deployment.exposure, wrong)):
         out.warning(warning)
     talk = LogTalk(deployment, None) if logs else Talk(deployment, site.left)
     following = Follower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()

@@ -117,6 +117,7 @@ def verify(
     nothing was proved. Without --url engines run in this process; of another engine.backend two servers are
     started here, one after the other: without drafts, and with them.
     """
+    from trtspec.recipe.server_limits import doubt
     from trtspec.terminal.verified import print_result
     from trtspec.verify.in_turns import in_turns
     from trtspec.verify.opening import Address, in_this_process, on_servers
@@ -164,6 +165,8 @@ def verify(
         plain = Address(baseline, model_name, read_key(baseline_api_key_file)) if baseline else None
         sides = on_servers(server, plain, vocabulary)
     elif built and built.launch:
+        if wrong := doubt(built.launch.backend, built.build.recipe.hardware.gpu) if draws else None:
+            out.warning(f"{wrong}; --draws 0 leaves sampling out")
         sides = in_turns(built.build, built.launch, python, vocabulary.end_ids, out.status)
     else:
         assert built is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtspec.findings import Finding
+from trtspec.recipe import gpus
 from trtspec.recipe.methods import TRANSLATES
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.support import SERVERS
@@ -50,6 +51,17 @@ _LACKING_ON_CLUSTERS = {
     "kubernetes.autoscaling": "replicas follow the gauges of trtspec's own coordinator",
 }
 _WATCHED = ("kubernetes.monitoring.rules", "kubernetes.monitoring.dashboard")
+
+
+def doubt(backend: str, gpu: str) -> str | None:
+    """Returns what a server is known to do wrong with drafts and does all the same; None if nothing.
+
+    vLLM on a CPU: vllm-project/vllm#55005, open, and seen in 0.32.0 by `trtspec verify`.
+    """
+    if (backend, gpu) != ("vllm", gpus.NONE):
+        return None
+    wrong = "sampled text with drafts does not have the request's temperature (vllm-project/vllm#55005)"
+    return f"on a CPU vLLM's {wrong}; greedy text is the target's own"
 
 
 def allows_translation(backend: str) -> bool:
