@@ -88,7 +88,7 @@ def test_a_pod_from_its_start_to_its_end(pod: Pod, until: Until) -> None:
     assert not [word for word in told["argv"] if "secret" in word or "the-key" in word]
 
     answers: list[tuple[int, str]] = []
-    body = {"model": "pair", "prompt": "a", "max_tokens": 50, "stream": True}
+    body = {"model": "pair", "prompt": [1, 2, 3], "max_tokens": 50, "stream": True}
     request = threading.Thread(target=lambda: answers.append(ask(pod, "/v1/completions", body)))
     request.start()
     until(lambda: json.loads(ask(pod, "/told")[1])["at_work"] == 1, "the request at work")
