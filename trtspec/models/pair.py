@@ -65,6 +65,7 @@ def compare(
         *_sizes(target, draft),
         *_lengths(target, draft, max_seq_len),
         *_windows(target, draft, max_seq_len),
+        *_positions(target, draft, max_seq_len),
     ]
     return sorted(findings, key=lambda finding: finding.severity is not Severity.ERROR)
 
@@ -255,6 +256,19 @@ def _windows(target: Member, draft: Member, max_seq_len: int | None) -> Iterator
             difference = f"texts of up to {needed} tokens, of which {seer} made to see the last {window}"
             effect = "beyond them TensorRT-LLM may reuse no KV cache, and a round reads the whole text again"
             yield note("sliding window", difference, effect=effect)
+
+
+def _positions(target: Member, draft: Member, max_seq_len: int | None) -> Iterator[Finding]:
+    """Finds models whose positions turn by other factors once a text is long (`families/longrope.py`)."""
+    needed = max_seq_len or target.max_position
+    for who, side in (("target", target), ("draft", draft)):
+        family = FAMILIES.get(side.source.architecture)
+        original = family.original(side.source) if family else None
+        if original is not None and original < needed:
+            difference = f"texts of up to {needed} tokens, and the {who} has other factors beyond {original}"
+            repair = f"engine.max_seq_len: {original}, less the longest draft, keeps the first ones"
+            effect = "torch and vLLM turn short texts by them too, and TensorRT-LLM's engines refuse them"
+            yield note("positions", difference, repair, effect=effect)
 
 
 def _is_special(tokenizer: TokenizerTraits, token_id: int) -> bool:

@@ -282,6 +282,20 @@ class TestSizes:
         assert all("may reuse no KV cache" in str(effect) for effect in said)
 
 
+@pytest.mark.parametrize(("longest", "told"), [(100, False), (101, True)])
+def test_texts_whose_positions_turn_otherwise(
+    sides: Callable[..., tuple[Member, Member]], longest: int, told: bool
+) -> None:
+    phi = {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "rms_norm_eps": 1e-5,
+        "original_max_position_embeddings": 100,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
+    }  # fmt: skip
+    found = {finding.subject: finding for finding in compare(*sides(target=phi), max_seq_len=longest)}
+    assert ("positions" in found) == told
+    assert not told or found["positions"].severity is Severity.NOTE
+
+
 def test_refuse_counts_what_else_is_wrong(sides: Callable[..., tuple[Member, Member]]) -> None:
     findings = compare(*sides(target={"hidden_size": 8}), max_seq_len=1000)
     assert [finding.severity.value for finding in findings] == ["error", "error", "note"]
