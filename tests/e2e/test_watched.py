@@ -25,6 +25,7 @@ from tests.e2e.openai_requests import ask
 from tests.prometheus import Prometheus
 from tests.promql import names
 from trtspec.client_bounds import MAX_BODY
+from trtspec.errors import ServerError
 from trtspec.monitoring.figures import quantile
 from trtspec.monitoring.files import alerts, dashboard
 from trtspec.monitoring.scrape import parse
@@ -140,7 +141,8 @@ def test_what_never_gets_to_the_model_is_counted_where_it_is_refused(watched: Wa
 
     before, failed = refused(), deploy.metric("request_errors")
     deploy.request("POST", path, b" " * (MAX_BODY + 1))
-    deploy.request("POST", path, b"[" * 2000)
+    for body in (b"[" * 2000, b"no JSON", b'{"text_input": "a", "max_tokens": "two"}'):
+        deploy.request("POST", path, body)
     deploy.request("POST", "/v2/logging", b"{}")
     assert deploy.request("GET", "/v2/logging")[0] == 403
     for route, body in (("/v1/completions", b"no JSON"), ("/v1/chats", b"{}"), ("/v1/chats", b"{}")):
@@ -150,11 +152,27 @@ def test_what_never_gets_to_the_model_is_counted_where_it_is_refused(watched: Wa
     found = {key: number - before.get(key, 0) for key, number in refused().items()}
     assert found == {
         ("triton", "body_too_large"): 1,
-        ("triton", "invalid_request"): 1,
+        ("triton", "invalid_request"): 3,
         ("triton", "unauthorized"): 1,
         ("openai", "invalid_request"): 3,
     }
     assert deploy.metric("request_errors") == failed
+
+
+def test_what_the_model_refuses_is_counted_there_over_each_api(watched: Watched, until: Until) -> None:
+    deploy, client = watched.deploy, watched.deploy.client()
+
+    def refused() -> tuple[float, float]:
+        kind = "invalid_request"
+        return deploy.metric("request_errors", kind=kind), deploy.metric("front_refusals", reason=kind)
+
+    errors, others = refused()
+    assert deploy.post({"text_input": "a", "max_tokens": 0})[0] == 400
+    assert deploy.post({"text_input": "a", "max_tokens": 0, "stream": True}, "generate_stream")[0] == 400
+    with pytest.raises(ServerError, match="max_tokens is 0"):
+        list(client.generate({"text_input": "a", "max_tokens": 0}))
+    client.close()
+    until(lambda: refused() == (errors + 3, others), "three refusals of the model's")
 
 
 def test_the_endpoint_picker_finds_its_three_gauges(watched: Watched, until: Until) -> None:

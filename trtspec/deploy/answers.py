@@ -37,6 +37,11 @@ def without_status(piece: bytes) -> bytes:
     return _STATUS.sub(rb'\1"error":"', piece) if b'"error":"' in piece else piece
 
 
+def is_models(body: bytes) -> bool:
+    """Says whether an error is the model's own, of a request that has a name."""
+    return _STATUS.match(body) is not None
+
+
 def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> web.Response:
     """Returns a whole answer of Triton's with the HTTP status that fits its text."""
     if said := _STATUS.match(body):

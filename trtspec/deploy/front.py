@@ -31,7 +31,7 @@ from yarl import URL
 
 from trtspec.bodies import Bodies, BodyError
 from trtspec.client_bounds import HEAD_S, LEFT_S, MOST_CONNECTIONS, SHORT_BODY
-from trtspec.deploy.answers import corrected, error, error_json, without_status
+from trtspec.deploy.answers import corrected, error, error_json, is_models, without_status
 from trtspec.deploy.bodies import is_deep, with_field
 from trtspec.deploy.metrics_port import PATH as METRICS
 from trtspec.deploy.metrics_port import MetricsPort
@@ -206,7 +206,12 @@ class Front:
                 if _READY.fullmatch(path) and answer.status != 200:
                     return error(503, "not ready")
                 if answer.status != 200 or (generate and not generate[2]):
-                    return corrected(answer.status, _forwarded(answer.headers), await answer.read())
+                    said = await answer.read()
+                    response = corrected(answer.status, _forwarded(answer.headers), said)
+                    if generate and answer.status != 200 and response.status < 500 and not is_models(said):
+                        # Triton refused it before the model saw it, and counts nothing.
+                        self._refusals.add(Refusal.INVALID_REQUEST)
+                    return response
                 return await _streamed(request, answer)
         except asyncio.CancelledError:
             if generate:
