@@ -12,6 +12,7 @@ import trtspec.serving
 from trtspec.checkpoint.calibrate.dataset import find_dataset
 from trtspec.digest import digest_of
 from trtspec.machine.host import Host
+from trtspec.models.common import num_common
 from trtspec.models.headers_only import digests_of_weights, fetch_headers
 from trtspec.models.heads.head import HEADS
 from trtspec.models.heads.reading import head_tensors, read_head
@@ -49,7 +50,9 @@ def gather(
     if draft and has_head:
         head = _head(loaded, draft, models[Role.TARGET].source, digests, watch)
     elif draft:
-        models[Role.DRAFT] = _of_layers(loaded, draft, models[Role.DRAFT], digests)
+        facts = _of_layers(loaded, draft, models[Role.DRAFT], digests)
+        common = num_common(models[Role.TARGET].source, facts.source)
+        models[Role.DRAFT] = replace(facts, num_common=common)
     return Facts(models, host, _serving_code(), head)
 
 

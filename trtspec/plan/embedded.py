@@ -21,14 +21,16 @@ from trtspec.serving.executors.torch.host import ProcessShare
 class Embedded:
     """What the engines of these roles find on the machine, and what they take of that.
 
-    `free` and `weights` are in bytes; `kv_per_token` is the bytes of all KV caches for a token. Each cache
-    holds `tokens` of the `asked` tokens that requests can ask for. A step runs on `threads` threads, which
-    `because` explains.
+    `free` and `weights` are in bytes, and so is `shared`, what two engines have in common of their weights,
+    which they hold, and `weights` counts, once. `kv_per_token` is the bytes of all KV caches for a token.
+    Each cache holds `tokens` of the `asked` tokens that requests can ask for. A step runs on `threads`
+    threads, which `because` explains.
     """
 
     roles: tuple[Role, ...]
     free: int
     weights: int
+    shared: int
     kv_per_token: int
     tokens: int
     asked: int
@@ -60,12 +62,14 @@ def embedded(resolved: Resolved, host: ProcessShare) -> Embedded | None:
     serving = resolved.coordination
     is_beside_gpu = resolved.release is not None and serving is not None and serving.layout == "in_process"
     host, engines = replace(host, busy=int(is_beside_gpu)), by_role.values()
-    needs, weights = [_need(engine) for engine in engines], sum(_weights(engine) for engine in engines)
+    needs, shared = [_need(engine) for engine in engines], _shared(resolved)
+    weights = sum(_weights(engine) for engine in engines) - shared
     threads, because = host.threads
     return Embedded(
         roles=tuple(by_role),
         free=host.memory,
         weights=weights,
+        shared=shared,
         kv_per_token=sum(need.bytes_per_token for need in needs),
         tokens=kv_tokens(host.memory - weights, "cpu", needs),
         asked=max(need.texts * need.max_seq_len for need in needs),
@@ -92,6 +96,17 @@ def _weights(engine: EnginePlan) -> int:
     if engine.layers and engine.is_dependent:
         return 0
     return engine.model.source.parameters * _item(engine)
+
+
+def _shared(resolved: Resolved) -> int:
+    """Returns the bytes of weights that target and draft hold once, in one process and one dtype."""
+    serving, draft = resolved.coordination, resolved.engines.get(Role.DRAFT)
+    if draft is None or draft.is_dependent or serving is None or serving.layout != "in_process":
+        return 0
+    options = [engine.checkpoint for engine in resolved.engines.values()]
+    is_one_dtype = not any(each.fp8 for each in options) and len({each.dtype for each in options}) == 1
+    is_here = all(engine.backend == "torch" for engine in resolved.engines.values())
+    return draft.model.num_common * _item(draft) if is_here and is_one_dtype else 0
 
 
 def _item(engine: EnginePlan) -> int:

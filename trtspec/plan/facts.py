@@ -33,7 +33,8 @@ class ModelFacts:
 
     `digests` has the SHA-256 of each file that a build reads, by its name; None if they were not asked for.
     `dataset` is None for a model that is not calibrated. `search` says what the layers of a draft are chosen
-    by, where those are its target's; `source` then has as many, and the build finds out which.
+    by, where those are its target's; `source` then has as many, and the build finds out which. `num_common`
+    is how many numbers of a draft's weights its target has too, as far as both are on this machine.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ModelFacts:
     digests: Mapping[str, str] | None
     dataset: DatasetFacts | None = None
     search: SearchFacts | None = None
+    num_common: int = 0
 
 
 @dataclass(frozen=True, slots=True)

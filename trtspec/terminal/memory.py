@@ -54,8 +54,11 @@ def print_embedded(embedded: Embedded) -> None:
     """Prints the same for the engines on the CPU of this machine."""
     is_pair = len(embedded.roles) > 1
     found = f"{'all' if embedded.tokens == embedded.asked else 'of'} {embedded.asked:,}"
+    of = "of both models" if is_pair else f"of the {embedded.roles[0]}"
+    if embedded.shared:
+        of += f", {gib(embedded.shared)} in common"
     rows = [
-        ("weights", gib(embedded.weights), "of both models" if is_pair else f"of the {embedded.roles[0]}"),
+        ("weights", gib(embedded.weights), of),
         ("a token", f"{embedded.kv_per_token:,} B", "of KV cache, in both" if is_pair else "of KV cache"),
         (
             "KV cache",

@@ -44,6 +44,17 @@ def test_all_that_requests_can_ask_for(plan: Callable[..., str]) -> None:
     assert "the control group allows 2.5 processors" in " ".join(printed.split())
 
 
+def test_what_both_have_in_common_counts_once(plan: Callable[..., str]) -> None:
+    """Target and draft are one model here, but for its norms."""
+    machine = host.ProcessShare(8, None, 1000 * MIB)
+    alone = json.loads(plan(machine, "--json", method="ngram"))["memory"]
+    found = json.loads(plan(machine, "--json"))["memory"]
+    assert found["weights"] + found["shared"] == 2 * alone["weights"]
+    assert 0.9 * alone["weights"] < found["shared"] < alone["weights"]
+    assert alone["shared"] == 0
+    assert "of both models, 0.0 GiB in common" in " ".join(plan(machine).split())
+
+
 def test_of_a_target_alone(plan: Callable[..., str]) -> None:
     machine = host.ProcessShare(8, None, 1000 * MIB)
     found = json.loads(plan(machine, "--json", method="ngram"))["memory"]

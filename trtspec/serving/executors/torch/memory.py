@@ -17,12 +17,13 @@ from trtspec.serving.executors.torch.weights import forms
 GIB = 1 << 30
 
 
-def kv_tokens_of(configs: Sequence[TorchEngineConfig], device: str) -> int:
+def kv_tokens_of(configs: Sequence[TorchEngineConfig], device: str, shared: int = 0) -> int:
     """Returns the tokens of each cache of engines that are about to be loaded together.
 
-    Raises `EngineLoadError` where not even one text of full length fits.
+    They hold `shared` bytes of their weights once. Raises `EngineLoadError` where not even one text of full
+    length fits.
     """
-    free, weights = _free(device), sum(_weights(config) for config in configs)
+    free, weights = _free(device), sum(_weights(config) for config in configs) - shared
     needs = [_need(config) for config in configs]
     tokens = kv_tokens(free - weights, device.split(":")[0], needs)
     longest = max(need.max_seq_len for need in needs)

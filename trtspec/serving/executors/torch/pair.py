@@ -12,7 +12,7 @@ from trtspec.serving.executors.torch.device import CPU, find_device
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.memory import kv_tokens_of
-from trtspec.serving.executors.torch.shared_weights import SharedWeights
+from trtspec.serving.executors.torch.shared_weights import SharedWeights, shared_bytes
 from trtspec.serving.executors.torch.thread_count import usable_threads
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides
@@ -43,8 +43,8 @@ def load_engines(
             guides,
         )
     device_thread = DeviceThread()
-    kv_tokens = kv_tokens_of(configs, device)
     shared = SharedWeights() if device == CPU and len(folders) > 1 else None
+    kv_tokens = kv_tokens_of(configs, device, shared_bytes(folders, configs) if shared else 0)
     loaded = [
         TorchExecutor(
             folder,

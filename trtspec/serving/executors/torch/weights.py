@@ -49,7 +49,7 @@ def read_tensors(engine_dir: Path, config: TorchEngineConfig, device: torch.devi
     tensors = {}
     with ExitStack() as stack:
         files = [
-            _Rank(engine_dir / f"rank{rank}.safetensors", device, stack)
+            Rank(engine_dir / f"rank{rank}.safetensors", device, stack)
             for rank in range(config.tp_size * config.pp_size)
         ]
         for name, form in forms(config).items():
@@ -73,7 +73,7 @@ def read_rank(engine_dir: Path, wanted: Mapping[str, Form], device: torch.device
     """Returns the tensors `wanted` of an engine of one rank; raises `EngineLoadError` as `read_tensors`."""
     tensors = {}
     with ExitStack() as stack:
-        rank = _Rank(engine_dir / "rank0.safetensors", device, stack)
+        rank = Rank(engine_dir / "rank0.safetensors", device, stack)
         for name, form in wanted.items():
             tensors[name] = rank.read(name)
             _check(rank.path, name, tensors[name], form)
@@ -86,8 +86,8 @@ def _check(path: Path, name: str, tensor: Tensor, form: Form) -> None:
         raise EngineLoadError(path, f"tensor {name} is {found}, not {wanted}")
 
 
-class _Rank:
-    """The file of one rank."""
+class Rank:
+    """The file of one rank, open as long as the `stack`; reading raises `EngineLoadError`."""
 
     def __init__(self, path: Path, device: torch.device, stack: ExitStack) -> None:
         self.path = path

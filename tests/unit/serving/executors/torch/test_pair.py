@@ -23,10 +23,12 @@ from trtspec.serving.executor import Executor, Request
 from trtspec.serving.executors.torch import device, host, pair, shared_weights
 from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.device_thread import DeviceThread
+from trtspec.serving.executors.torch.engine import read_config
+from trtspec.serving.executors.torch.memory import kv_tokens_of
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.packed_weights import PackedWeights, packed
 from trtspec.serving.executors.torch.pair import load_beside, load_engines
-from trtspec.serving.executors.torch.shared_weights import SharedWeights
+from trtspec.serving.executors.torch.shared_weights import SharedWeights, shared_bytes
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides
@@ -200,6 +202,44 @@ def test_a_draft_of_layers_of_its_target_holds_no_weights_of_its_own(
             executor.shutdown()
 
     asyncio.run(main())
+
+
+def test_the_budget_knows_what_is_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What target and draft have in common is a draft of two layers without its norms, here to the byte."""
+    _, draft = some_layers(tmp_path, [0, 2])
+    folders = [tmp_path / "target", tmp_path / "draft"]
+    configs = [read_config(folder) for folder in folders]
+    matrices = sum(weight.numel() for weight in draft.parameters() if weight.dim() > 1)
+    assert shared_bytes(folders, configs) == 4 * matrices
+
+    sizes = [file.stat().st_size for folder in folders for file in folder.glob("*.safetensors")]
+    few = host.ProcessShare(1, None, sum(sizes) - 4 * matrices // 2)
+    monkeypatch.setattr("trtspec.serving.executors.torch.memory.look", lambda: few)
+    with pytest.raises(EngineLoadError, match="less than one text"):
+        kv_tokens_of(configs, "cpu")
+    per_token = sum(2 * config.num_layers * config.num_kv_heads * config.head_size * 4 for config in configs)
+    both = load_engines(folders)
+    for executor in both[::-1]:
+        assert isinstance(executor, TorchExecutor)
+        assert executor.kv_tokens == pytest.approx(4 * matrices // 2 / 2 / (1.5 * per_token), rel=0.1)
+        executor.shutdown()
+
+
+@pytest.mark.parametrize("change", ["one bit", "dtype", "none"])
+def test_what_differs_by_one_bit_is_held_twice(tmp_path: Path, change: str) -> None:
+    same = tiny_llama(1)
+    folders = [write_engine(tmp_path / "target", same), tmp_path / "draft"]
+    if change == "one bit":
+        weight = same.model.layers[0].mlp.down_proj.weight.data
+        weight[3, 3] = torch.nextafter(weight[3, 3], torch.tensor(9.0))
+    if change == "dtype":
+        same = tiny_llama(1, torch.bfloat16)
+    write_engine(folders[1], same, max_draft_len=0, speculative_decoding_mode=1)
+    configs = [read_config(folder) for folder in folders]
+    matrices = sum(weight.numel() for weight in same.parameters() if weight.dim() > 1)
+    changed = same.model.layers[0].mlp.down_proj.weight.numel()
+    expected = {"one bit": matrices - changed, "dtype": 0, "none": matrices}[change]
+    assert shared_bytes(folders, configs) == 4 * expected
 
 
 def test_weights_that_differ_are_not_shared() -> None:
