@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from trtspec.checkpoint.calibrate.dataset import find_dataset
 from trtspec.digest import digest_of
 from trtspec.machine.host import Host
 from trtspec.models.common import num_common
-from trtspec.models.headers_only import digests_of_weights, fetch_headers
+from trtspec.models.headers_only import digests_of_blobs, digests_of_weights, fetch_headers
 from trtspec.models.heads.head import HEADS
 from trtspec.models.heads.reading import head_tensors, read_head
 from trtspec.models.hub import fetch
@@ -25,6 +25,7 @@ from trtspec.progress import Progress
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, Model
+from trtspec.recipe.support import SERVERS
 from trtspec.roles import Role
 from trtspec.run.digests import FileDigests
 
@@ -63,15 +64,19 @@ def _model(
     folder = location if isinstance(location, Path) else bring(location, model.revision, watch)
     source = read_source(folder)
     names = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    found = _digests(folder, (*source.files, *names), digests)
+    # A server of others gets a model of the Hub by its commit: nothing here reads its weights.
+    is_told = folder != location and loaded.recipe.backend in SERVERS
+    told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
+    found = _digests((*source.files, *names), digests, told)
     dataset = None if source.scheme else _dataset(loaded, model, digests)
     return ModelFacts(model.model, None if folder == location else folder.name, source, found, dataset)
 
 
-def _digests(folder: Path, files: Iterable[Path], digests: FileDigests | None) -> dict[str, str] | None:
+def _digests(
+    files: Iterable[Path], digests: FileDigests | None, known: Mapping[str, str]
+) -> dict[str, str] | None:
     if digests is None:
         return None
-    known = digests_of_weights(folder)
     return {file.name: known.get(file.name) or digests.of(file) for file in files}
 
 
@@ -102,7 +107,7 @@ def _head(
         tensors=tensors,
     )
     files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
-    found = _digests(folder, sorted(files), digests)
+    found = _digests(sorted(files), digests, {})
     return HeadFacts(draft.model, None if folder == location else folder.name, head, source, found)
 
 

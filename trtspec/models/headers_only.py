@@ -7,6 +7,7 @@ build that has nothing to do, or one whose engines a store has.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping
 from functools import partial
@@ -24,6 +25,7 @@ from trtspec.progress import Progress
 from trtspec.threads import in_threads
 
 _DIGESTS = ".sha256.json"
+_SHA256 = re.compile("[0-9a-f]{64}")
 _THREADS = 8  # not limited by processors: a request mostly waits for the network
 
 
@@ -64,6 +66,15 @@ def digests_of_weights(folder: Path) -> Mapping[str, str]:
     """The SHA-256 of each weight file that was not downloaded, by name; empty for a folder with weights."""
     file = folder / _DIGESTS
     return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def digests_of_blobs(folder: Path) -> Mapping[str, str]:
+    """The SHA-256 by which the Hub's cache calls large files of a snapshot, by their names there.
+
+    That is the Hub's word: nobody has held the files to it. Other folders have none.
+    """
+    called = {file.name: file.readlink().name for file in folder.iterdir() if file.is_symlink()}
+    return {name: blob for name, blob in called.items() if _SHA256.fullmatch(blob)}
 
 
 def is_headers_only(source: Source) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -108,6 +110,30 @@ def test_engines_that_a_store_has_need_no_weights(hub: Hub, recipe: Path, run: R
     assert [asked.split()[2] for asked in of_weights(hub)] == ["bytes=0-100000"]
     manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("first", "second")]
     assert manifests[0]["models"] == manifests[1]["models"]
+
+
+def test_a_build_for_a_server_of_others_reads_no_weights(
+    hub: Hub, recipe: Path, run: Run, tmp_path: Path
+) -> None:
+    fetch = "from huggingface_hub import snapshot_download as get; print(get('owner/model'))"
+    fetched = subprocess.run(
+        [sys.executable, "-c", fetch], env=hub.environment(tmp_path / "home"), capture_output=True, text=True
+    )
+    weights = Path(fetched.stdout.strip(), "model.safetensors").resolve()
+    with weights.open("r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        stream.write(b"\xff")
+    recipe.write_text("""\
+name: hub
+target: {model: owner/model}
+speculation: {method: ngram}
+engine: {backend: vllm}
+hardware: {gpu: none}
+""")
+    planned(run("build", recipe, "--json", "--output", tmp_path / "build"))
+    manifest = json.loads((tmp_path / "build/manifest.json").read_text())
+    published = hashlib.sha256((hub.folder / "model.safetensors").read_bytes()).hexdigest()
+    assert manifest["models"]["target"]["files"]["model.safetensors"] == published == weights.name
 
 
 def test_an_outline_is_never_converted(recipe: Path, hub: Hub, run: Run, tmp_path: Path) -> None:
