@@ -288,7 +288,7 @@ def test_generate_asks_it(build: Path, tmp_path: Path, vendor: Callable[..., Ven
     said = trtspec("generate", "--url", url, "--wait", 60, "--max-tokens", 3, "a")
     assert (said.returncode, said.stdout) == (0, " 0 1 2\n"), said.stderr
     assert "3 tokens" in said.stderr
-    assert "of drafts this server says nothing" in said.stderr
+    assert "1 of 4 draft tokens accepted (25%)" in said.stderr
     plain = trtspec("generate", "--url", url, "--num-draft-tokens", 0, "a")
     assert plain.returncode == 1
     assert "trtspec deploy RECIPE --plain" in " ".join(plain.stderr.split())

@@ -44,7 +44,7 @@ def options() -> argparse.Namespace:
 
 class Api(BaseHTTPRequestHandler):
     asked: argparse.Namespace
-    at_work = 0
+    at_work = steps = 0
 
     def do_GET(self) -> None:
         if self.path == "/health":
@@ -53,6 +53,8 @@ class Api(BaseHTTPRequestHandler):
             self.answer(401, {"error": "Unauthorized"})
         elif self.path == "/v1/models":
             self.answer(200, {"data": [{"id": self.asked.served_model_name, "owned_by": OWNER}]})
+        elif self.path == "/metrics" and self.asked.speculative_config:
+            self.answer(200, self.counters())
         elif self.path == "/told":
             told = {"argv": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
             self.answer(200, {**told, "at_work": Api.at_work})
@@ -82,6 +84,13 @@ class Api(BaseHTTPRequestHandler):
         self.say({"choices": [], "usage": {"prompt_tokens": begun, "completion_tokens": body["max_tokens"]}})
         self.wfile.write(b"data: [DONE]\n\n")
         Api.at_work -= 1
+        Api.steps += body["max_tokens"] // 2
+
+    def counters(self) -> str:
+        """vLLM's counters of drafts, as `details` counts them."""
+        counts = {"drafts": 1, "draft_tokens": 4, "accepted_tokens": 1}
+        names = (f"vllm:spec_decode_num_{name}_total" for name in counts)
+        return "".join(f"{name} {n * self.steps}.0\n" for name, n in zip(names, counts.values(), strict=True))
 
     def details(self, tokens: int) -> dict[str, Any]:
         """SGLang's counts of verifications of 4 draft tokens, of which one was accepted each time."""
@@ -114,7 +123,7 @@ class Api(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def answer(self, status: int, content: object) -> None:
-        body = json.dumps(content).encode()
+        body = (content if isinstance(content, str) else json.dumps(content)).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

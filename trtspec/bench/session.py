@@ -128,7 +128,7 @@ async def _run(
             command=asked.command,
         )
         keeper = _Keeper(plan, of, asked, watcher(of, plan))
-        metrics_url = asked.metrics_url or _metrics_beside(endpoint)
+        metrics_url = asked.metrics_url or metrics_beside(endpoint)
         work = asyncio.ensure_future(measure(plan, arms, traffic, metrics_url, keeper))
         with _ends_on_signals(work), suppress(asyncio.CancelledError):
             await work
@@ -191,7 +191,7 @@ def _recorded(sample: Sample, question: Question, text: str, model: str) -> Reco
     )
 
 
-def _metrics_beside(endpoint: Endpoint) -> str | None:
+def metrics_beside(endpoint: Endpoint) -> str | None:
     """Returns where servers of OpenAI's API have their metrics: beside it, as vLLM does."""
     return str(URL(endpoint.url).parent / "metrics") if endpoint.api == "openai" else None
 

@@ -18,7 +18,8 @@ from trtspec.terminal.server_options import ApiKeyEnvOption, ApiKeyFileOption, S
 
 if TYPE_CHECKING:
     from trtspec.deploy.client import GrpcClient
-    from trtspec.endpoints.endpoint import Answer, Question
+    from trtspec.endpoints.endpoint import Answer, Counts, Endpoint, Question
+    from trtspec.monitoring.scrape import Scrape
 
 # The largest values that the tensors can hold.
 _INT32, _UINT64 = 2**31 - 1, 2**64 - 1
@@ -201,11 +202,38 @@ async def _ask(
             problem = "drafts as it was started to, whatever a request says"
             repair = "leave --num-draft-tokens out; trtspec deploy RECIPE --plain serves the target alone"
             raise ServerError(endpoint.url, problem, repair)
-        return await endpoint.ask(question, out.data if show else unheard)
+        before = None if endpoint.plain_per_request else _looked(endpoint)
+        answer = await endpoint.ask(question, out.data if show else unheard)
+        if before and answer.counts is None:
+            answer.counts = _meanwhile(before, _looked(endpoint))
+        return answer
     except AskError as error:
         raise ServerError(endpoint.url, error.problem) from error
     finally:
         await endpoint.close()
+
+
+def _looked(endpoint: Endpoint) -> Scrape | None:
+    """Returns the metrics beside an API, as vLLM has them; None where there are none."""
+    from trtspec.bench.session import metrics_beside
+    from trtspec.monitoring.scrape import parse, read
+
+    with suppress(UnavailableError):
+        if url := metrics_beside(endpoint):
+            return parse(read(url), time.monotonic())
+    return None
+
+
+def _meanwhile(before: Scrape, after: Scrape | None) -> Counts | None:
+    """Returns what became of drafts between two looks, of this request as of any other at the time."""
+    from trtspec.bench.inside import Meanwhile
+    from trtspec.endpoints.endpoint import Counts
+
+    drafts = Meanwhile(before, after).drafts if after else None
+    if drafts is None:
+        return None
+    seen = drafts.acceptance
+    return Counts(seen.verifications, seen.drafted, seen.accepted, ())
 
 
 def _tell_answer(answer: Answer, *, shown: bool, as_json: bool) -> None:
