@@ -44,6 +44,7 @@ def init(
     With --from, the command is read and never run. What a recipe has no place for is said, flag by flag.
     """
     from trtspec.atomic import write_atomically
+    from trtspec.recipe.gpus import GPUS, NONE
     from trtspec.recipe.starter import STARTER
 
     if path.is_dir():
@@ -54,6 +55,8 @@ def init(
         for option, value in (("--gpu", gpu), ("--draft", draft), ("--backend", backend)):
             if value:
                 raise typer.BadParameter("goes with --from", param_hint=option)
+    if gpu and gpu not in (*GPUS, NONE):
+        raise typer.BadParameter(f"known are {', '.join(GPUS)}, {NONE}", param_hint="--gpu")
     text = STARTER if command is None else _read(command, path, gpu, draft, backend)
     write_atomically(path, text)
     out.status(f"wrote {path}")

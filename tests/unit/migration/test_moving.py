@@ -158,6 +158,14 @@ class TestCommand:
         assert "is there already" in str(result.exception)
         assert there.read_text() == "mine"
 
+    def test_a_recipe_that_cannot_move_is_told_by_its_own_lines(self, tmp_path: Path) -> None:
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text("name: a\ntarget: {model: a/b}\ndraft: {model: a/c}\nhardware: {gpu: none}\n")
+        result = CliRunner().invoke(app, ["migrate", str(recipe), "--to", "sglang"])
+        assert isinstance(result.exception, RecipeError)
+        assert result.exception.path == str(recipe)
+        assert list(tmp_path.iterdir()) == [recipe]
+
     def test_init_reads_stdin_and_says_what_is_lost(self, tmp_path: Path) -> None:
         path = tmp_path / "recipe.yaml"
         command = "vllm serve a/b --spec-model a/c --spec-tokens 4 \\\n  --port 8000\n"
@@ -170,3 +178,8 @@ class TestCommand:
         result = CliRunner().invoke(app, ["init", str(tmp_path), "--gpu", "h200"])
         assert result.exit_code == 2
         assert list(tmp_path.iterdir()) == []
+
+    def test_a_gpu_that_nobody_knows_is_refused_before_there_is_a_recipe(self, tmp_path: Path) -> None:
+        result = CliRunner().invoke(app, ["init", str(tmp_path), "--from", "vllm serve a/b", "--gpu", "h300"])
+        assert result.exit_code == 2
+        assert "h200, h100" in result.stderr
