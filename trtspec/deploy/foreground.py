@@ -130,5 +130,6 @@ def _wait_until_ready(server: Server, tail: Tail, stop: threading.Event, listene
             if stop.wait(0.1):
                 raise Interrupted
             if lines := tail.lines():
-                does(lines[-1].partition("] ")[2].strip('"')[:60])
+                # Behind the time and the place in the code, where a line begins with them.
+                does((lines[-1].partition("] ")[2] or lines[-1]).strip('" \t')[:60])
     tail.lines()

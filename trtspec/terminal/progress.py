@@ -39,7 +39,8 @@ class PlainProgress:
         now = self._clock()
         if now - self._spoken >= _INTERVAL_S:
             self._spoken = now
-            self._say(f"{self._label}: {note or self._amount()} after {now - self._start:.0f} s")
+            so_far = note or self._amount()
+            self._say(f"{self._label}: {so_far}{' after ' * bool(so_far)}{now - self._start:.0f} s")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -50,7 +51,7 @@ class PlainProgress:
     def _amount(self) -> str:
         if self._total:
             return f"{100 * self._done // self._total} %"
-        return f"{self._done} {self._unit}".rstrip()
+        return f"{self._done} {self._unit}".rstrip() if self._done else ""
 
 
 class BarProgress:

@@ -120,6 +120,16 @@ class TestProgress:
             progress.advance(3)
         assert lines[1] == "read: 3 files after 12 s"
 
+    def test_where_nothing_is_counted_the_time_is_shown(self) -> None:
+        lines: list[str] = []
+        now = [0.0]
+        with PlainProgress("start", None, "", lines.append, lambda: now[0]) as progress:
+            now[0] = 12
+            progress.advance(0)
+            now[0] = 24
+            progress.advance(0, "loading")
+        assert lines[1:3] == ["start: 12 s", "start: loading after 24 s"]
+
     def test_what_failed_is_not_done(self) -> None:
         lines: list[str] = []
         with pytest.raises(OSError, match="x"), PlainProgress("copy", None, "", lines.append, lambda: 0.0):
