@@ -37,6 +37,10 @@ class BoundedCalls:
                 call.step_back()
                 raise TimeoutError
 
+    def close(self) -> None:
+        """Ends the threads, each with the call that it makes."""
+        self._threads.close()
+
 
 class _Call:
     def __init__(self, work: Callable[[], None]) -> None:

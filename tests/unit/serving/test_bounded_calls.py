@@ -13,6 +13,10 @@ from trtspec.serving.bounded_calls import BoundedCalls
 LIMIT_S = 0.02
 
 
+def alive() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("bounded")]
+
+
 class Busy:
     """A call that takes all of a processor until it is told to end."""
 
@@ -25,8 +29,10 @@ class Busy:
 
 
 @pytest.fixture
-def calls() -> BoundedCalls:
-    return BoundedCalls(LIMIT_S, "bounded")
+def calls() -> Iterator[BoundedCalls]:
+    made = BoundedCalls(LIMIT_S, "bounded")
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -74,3 +80,8 @@ def test_what_takes_longer_is_left_and_so_is_a_second_one_and_no_third(
         time.sleep(0.001)
     calls.make(lambda: said.append("again"))
     assert said[1:] == ["again"]
+
+    calls.close()
+    while (threads := alive()) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert threads == []

@@ -181,6 +181,10 @@ class Followers:
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
 
+    def close(self) -> None:
+        """Ends the thread; nothing is followed from then on."""
+        self._calls.close()
+
     def _follow(self, guided: GuidedText, work: Callable[[], None]) -> None:
         if guided.grammar.problem is not None:
             guided.refuse(guided.grammar.problem)

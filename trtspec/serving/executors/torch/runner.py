@@ -99,6 +99,10 @@ class Runner:
         """Draws as if the ids of all tokens were these, int64 `[vocab_size]`."""
         self._names = names
 
+    def close(self) -> None:
+        """Ends what follows guides; there is no request any more."""
+        self._followers.close()
+
     def step(self) -> None:
         """Takes in waiting requests, runs the model once over what is scheduled, and sends the responses."""
         try:

@@ -161,6 +161,7 @@ class TorchExecutor:
             self.cancel_request(request_id)
         if self._runner is not None:
             self._device_thread.leave(self._runner)
+            self._runner.close()
             self._runner = self._home = None
 
     async def _read(self, request_id: int, request: Request, valid: Valid) -> None:
