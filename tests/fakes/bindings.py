@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import write_engine
@@ -40,6 +41,18 @@ def write_trtllm_engine(directory: Path, model: PreTrainedModel, **build: Any) -
     plugins = {"use_paged_context_fmha": True, "remove_input_padding": True, "paged_kv_cache": True}
     write_engine(directory, model, plugin_config=plugins, kv_cache_type="PAGED", **build)
     (directory / "rank0.safetensors").rename(directory / "rank0.engine")
+    return directory
+
+
+def write_medusa_engine(directory: Path, model: PreTrainedModel, heads: int, **build: Any) -> Path:
+    """The same with so many heads of Medusa inside, whose tree has `max_draft_len` nodes."""
+    write_trtllm_engine(directory, model, **{"speculative_decoding_mode": 4, "max_draft_len": 63, **build})
+    engine, size = directory / "rank0.engine", (model.config.vocab_size, model.config.hidden_size)
+    weights = {f"medusa_heads.{head}.lm_head.weight": torch.zeros(size) for head in range(heads)}
+    save_file(load_file(engine) | weights, engine)
+    nodes = json.loads((directory / "config.json").read_text())["build_config"]["max_draft_len"]
+    own = {"num_medusa_heads": heads, "num_medusa_layers": 0, "max_draft_len": nodes}
+    change_config(directory, "pretrained_config", architecture="MedusaForCausalLM", **own)
     return directory
 
 

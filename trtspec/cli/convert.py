@@ -70,9 +70,10 @@ def _convert_medusa(made: Plan, folder: Path, *, json: bool) -> None:
     from dataclasses import replace
 
     from trtspec.engine.trtllm import build_argv
-    from trtspec.models.heads.choices import as_parameter, choices
+    from trtspec.models.heads.choices import choices
     from trtspec.models.heads.reading import read_head
     from trtspec.run.runner import run
+    from trtspec.serving.executors.tensorrt_llm.choices import as_parameter
     from trtspec.steps import convert_medusa as converting
 
     head = read_head(folder)

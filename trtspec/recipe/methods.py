@@ -16,6 +16,8 @@ EARLIER_ANSWERS = (
     "some 300 bytes each. None are if left out."
 )
 
+MEDUSA_NODES = 63
+"""Nodes of the tree that Medusa's authors and NVIDIA's examples use; an engine verifies one token more."""
 
 HETEROGENEOUS = "use_heterogeneous_vocab"
 TRANSLATES = f"speculation.method.{HETEROGENEOUS}"

@@ -111,6 +111,12 @@ class SamplingConfig:
         return self.temperature is None and self.top_p is None and not self.top_k and not self.min_p
 
     @property
+    def in_effect(self) -> tuple[str, ...]:
+        """The names of the options by which another token than the likeliest may be chosen."""
+        drawn = () if self.is_greedy else ("temperature", "top_k", "top_p", "min_p")
+        return (*(name for name in (*drawn, "min_tokens") if getattr(self, name)), *self.penalties)
+
+    @property
     def penalties(self) -> tuple[str, ...]:
         """The names of the penalties that change anything, which depend on the tokens of the text."""
         changes = {
@@ -181,11 +187,11 @@ class Limits:
     """The limits that an engine was built with; all in tokens, except `max_batch_size` in requests.
 
     `max_seq_len` bounds prompt + generated + draft, where a request without a draft counts as one with
-    `max_draft_len` tokens. `max_draft_len` is 0 for an engine that verifies no drafts.
+    `max_draft_len` tokens. `max_draft_len` is 0 for an engine that verifies no drafts, or none but its own.
     `ignored_options` are the fields of `SamplingConfig` that the engine would ignore without a word; a
-    request with one is refused. So is one with `return_log_probs` where the engine has none of rule 9, one
-    with more `top_log_probs` than `max_top_log_probs`, and one with a bad word that ends in a token of
-    `never_banned`, which the engine would let through.
+    request in which one has an effect is refused. So is one with `return_log_probs` where the engine has none
+    of rule 9, one with more `top_log_probs` than `max_top_log_probs`, and one with a bad word that ends in a
+    token of `never_banned`, which the engine would let through.
     `guide_types` are the kinds of guides that it follows; others are refused.
     `resumes_guides`: it follows them through verifications and in texts that were begun before.
     """
@@ -198,7 +204,7 @@ class Limits:
     ignored_options: frozenset[str] = frozenset()
     returns_log_probs: bool = True
     max_top_log_probs: int = MAX_TOP_LOG_PROBS
-    never_banned: frozenset[int] = frozenset()
+    never_banned: range = range(0)
     guide_types: frozenset[GuideType] = frozenset()
     resumes_guides: bool = False
 

@@ -138,9 +138,10 @@ def _check_sampling(sampling: SamplingConfig, limits: Limits) -> None:
     check("presence_penalty", sampling.presence_penalty, -anything, anything, "a finite number")
     check("frequency_penalty", sampling.frequency_penalty, -anything, anything, "a finite number")
     check("min_tokens", sampling.min_tokens, 0, anything, "at least 0")
-    for field in sorted(limits.ignored_options):
-        if value := getattr(sampling, field):
-            raise RequestError(field, value, "0 or left out, since the target engine would ignore it")
+    for field in sorted(limits.ignored_options & {*sampling.in_effect}):
+        nothing = 1 if field == "repetition_penalty" else 0
+        allowed = f"{nothing} or left out, since the target engine would ignore it"
+        raise RequestError(field, getattr(sampling, field), allowed)
 
 
 def _check_guide(request: CompletionRequest, limits: Limits) -> None:

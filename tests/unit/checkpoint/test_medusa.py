@@ -24,7 +24,6 @@ from trtspec.checkpoint.mapping import Mapping
 from trtspec.checkpoint.medusa import draw_medusa
 from trtspec.cli.app import app
 from trtspec.errors import ModelError
-from trtspec.models.heads.choices import as_parameter, choices
 from trtspec.models.heads.head import Head
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import read_source
@@ -109,20 +108,6 @@ def test_heads_of_another_method_are_refused(llama_folder: Callable[..., Path], 
         draw_medusa(
             read_source(llama_folder(**SIZES)), replace(head, method="eagle"), ConvertOptions("float16"), 63
         )
-
-
-class TestChoices:
-    @pytest.mark.parametrize("heads", [1, 2, 4, 5])
-    def test_they_are_a_tree_of_the_heads(self, heads: int) -> None:
-        paths = choices(heads)
-        assert len(paths) == len(set(paths)) == 63
-        assert max(map(len, paths)) <= heads
-        for path in paths:  # Each path's beginning, and its likelier sibling, are there.
-            assert len(path) == 1 or path[:-1] in paths
-            assert path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths
-
-    def test_as_tritons_parameter(self) -> None:
-        assert as_parameter([(0,), (1,), (0, 0), (0, 1)]) == "{0}, {1}, {0, 0}, {0, 1}"
 
 
 def test_the_command_converts_and_says_how_it_is_built(

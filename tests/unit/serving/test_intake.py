@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Guide, GuideType, Limits, SamplingConfig
+from trtspec.serving.executors.limits import GREEDY_ALONE
 from trtspec.serving.intake import MAX_STOP_LENGTH, MAX_STOP_STRINGS, begin
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -136,7 +138,7 @@ def test_a_bias_is_of_the_tokens_of_its_words(tokenizer: Tokenizer) -> None:
 
 def test_a_bad_word_that_the_engine_never_bans_is_refused(tokenizer: Tokenizer) -> None:
     *_, last = tokenizer.encode("hello", add_special_tokens=False)
-    limits = replace(LIMITS, never_banned=frozenset({last}))
+    limits = replace(LIMITS, never_banned=range(last, last + 1))
     begin(replace(GOOD, bad_words=("h",)), limits, tokenizer)
     with pytest.raises(RequestError, match=f"bad_words.*'hello'.*token id {last}"):
         begin(replace(GOOD, bad_words=("hello",)), limits, tokenizer)
@@ -154,6 +156,31 @@ def test_an_option_that_the_engine_would_ignore_is_refused(tokenizer: Tokenizer)
     begin(replace(GOOD, sampling=SamplingConfig(min_p=0.0)), limits, tokenizer)
     with pytest.raises(RequestError, match=r"^min_p is 0.1; allowed: 0 or left out, since the target engine"):
         begin(replace(GOOD, sampling=SamplingConfig(min_p=0.1)), limits, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "refused"),
+    [
+        ({"temperature": 0.0, "top_p": 0.9, "min_p": 0.1}, None),
+        ({"temperature": 0.7, "top_k": 1}, None),
+        ({"repetition_penalty": 1.0, "presence_penalty": 0.0, "min_tokens": 0}, None),
+        ({"temperature": 1.0}, "temperature is 1.0; allowed: 0 or"),
+        ({"top_k": 5}, "top_k is 5; allowed: 0 or"),
+        ({"top_p": 0.9}, "top_p is 0.9; allowed: 0 or"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty is 1.1; allowed: 1 or"),
+        ({"min_tokens": 3}, "min_tokens is 3; allowed: 0 or"),
+    ],
+)
+def test_an_engine_that_is_greedy_alone_refuses_what_has_an_effect(
+    tokenizer: Tokenizer, sampling: dict[str, Any], refused: str | None
+) -> None:
+    limits = replace(LIMITS, ignored_options=GREEDY_ALONE)
+    request = replace(GOOD, sampling=SamplingConfig(**sampling))
+    if refused is None:
+        assert begin(request, limits, tokenizer).max_tokens
+        return
+    with pytest.raises(RequestError, match=f"^{refused} left out, since the target engine would ignore it"):
+        begin(request, limits, tokenizer)
 
 
 def test_a_refusal_names_the_numbers(tokenizer: Tokenizer) -> None:

@@ -7,36 +7,33 @@ third likeliest of the second. An engine takes such paths as `medusa_choices`.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from math import prod
 
-MOST = 63
-"""Nodes of the tree that Medusa's authors and NVIDIA's examples use; the engine verifies one token more."""
+from trtspec.recipe.methods import MEDUSA_NODES
+
+_RANKS = 16
+"""TensorRT-LLM tells paths apart by four bits a rank (`runtime/utils/speculativeChoicesUtils.cpp`)."""
 
 Path = tuple[int, ...]
 
 
-def choices(heads: int, size: int = MOST) -> list[Path]:
+def choices(heads: int, size: int = MEDUSA_NODES) -> list[Path]:
     """Returns the tree of so many nodes in which an accepted path is the longest on average.
 
     That is the greedy construction of the paper (Cai et al. 2024, arXiv 2401.10774, section 2.3.3): always
     the likeliest path that is not there yet. How likely a head's token is by its rank would have to be
-    measured; `_accuracy` assumes it.
+    measured; `_accuracy` assumes it. It has fewer nodes where the heads have no more paths: one has 16.
     """
     found: list[Path] = []
     waiting: list[tuple[float, Path]] = [(-_likelihood((0,)), (0,))]
-    while len(found) < size:
+    while waiting and len(found) < size:
         _, path = heapq.heappop(waiting)
         found.append(path)
-        following = [(*path[:-1], path[-1] + 1), *([(*path, 0)] if len(path) < heads else [])]
+        following = [(*path[:-1], path[-1] + 1), (*path, 0)]
         for other in following:
-            heapq.heappush(waiting, (-_likelihood(other), other))
+            if len(other) <= heads and other[-1] < _RANKS:
+                heapq.heappush(waiting, (-_likelihood(other), other))
     return sorted(found, key=lambda path: (len(path), path))
-
-
-def as_parameter(paths: Iterable[Path]) -> str:
-    """Returns the paths as the parameter `medusa_choices` of Triton's `tensorrt_llm` model has them."""
-    return ", ".join(f"{{{', '.join(map(str, path))}}}" for path in paths)
 
 
 def _likelihood(path: Path) -> float:

@@ -10,7 +10,17 @@ from typing import Any
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Limits
 
-DRAFT_TOKENS_EXTERNAL = 2  # `SpeculativeDecodingMode`, written as an integer
+DRAFT_TOKENS_EXTERNAL, MEDUSA = 2, 4  # `SpeculativeDecodingMode`, written as an integer
+GREEDY_ALONE = frozenset(
+    {"temperature", "top_k", "top_p", "min_p", "min_tokens"}
+    | {"repetition_penalty", "presence_penalty", "frequency_penalty"}
+)
+"""What an engine with Medusa's heads does not do as it is asked to.
+
+`DecodingMode::Medusa` (`executor/types.h`) has neither temperature, penalties nor min_p. Its layer draws by
+top-k alone, and has one state of random numbers for all nodes of a step (`layers/medusaDecodingLayer.cpp`).
+The end token is held off in a whole step or not at all (`kernels/penaltyKernels.cu`). No words are banned.
+"""
 TORCH_VERSION = "trtspec-torch"
 """How the version of an engine of the torch backend begins; others have TensorRT-LLM's."""
 
@@ -32,16 +42,19 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
     Raises KeyError for a missing key, ValueError or TypeError for a wrong value.
     """
     model, build = document["pretrained_config"], document["build_config"]
-    external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
-    is_torch = str(document["version"]).startswith(TORCH_VERSION)
+    mode, drafts = int(build["speculative_decoding_mode"]), int(build["max_draft_len"])
+    # An engine that drafts by itself keeps room for a draft in every text, of which nobody else knows.
+    longest = int(build["max_seq_len"]) - (drafts if mode == MEDUSA else 0)
+    vocab_size, is_torch = int(model["vocab_size"]), str(document["version"]).startswith(TORCH_VERSION)
     return Limits(
         max_batch_size=int(build["max_batch_size"]),
         # A plan turns chunked context on wherever an iteration may be too short for a prompt, so that any
         # prompt fits that leaves room for one token.
-        max_input_len=int(build["max_seq_len"]) - 1,
-        max_seq_len=int(build["max_seq_len"]),
-        max_draft_len=int(build["max_draft_len"]) if external else 0,
-        vocab_size=int(model["vocab_size"]),
+        max_input_len=longest - 1,
+        max_seq_len=longest,
+        max_draft_len=drafts if mode == DRAFT_TOKENS_EXTERNAL else 0,
+        vocab_size=vocab_size,
+        ignored_options=GREEDY_ALONE if mode == MEDUSA else frozenset(),
         # TensorRT-LLM cannot say them. An engine that verifies drafts returns 0 for every token, with and
         # without a draft: layers/externalDraftTokensLayer.cpp gives its kernels no place to write them to.
         # The others say them of the distribution after temperature, penalties and top-k
@@ -49,5 +62,5 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
         returns_log_probs=is_torch,
         max_top_log_probs=MAX_TOP_LOG_PROBS if is_torch else 0,
         # `ban_bad_words` of kernels/banBadWords.cu asks for `0 < banned_token`.
-        never_banned=frozenset() if is_torch else frozenset({0}),
+        never_banned=range(vocab_size if mode == MEDUSA else 0 if is_torch else 1),
     )

@@ -112,5 +112,5 @@ def _check_sampling(sampling: SamplingConfig, ignored_options: frozenset[str]) -
     check("frequency_penalty", sampling.frequency_penalty)
     check("min_tokens", sampling.min_tokens, 0)
     for name in sorted(ignored_options):
-        if getattr(sampling, name):
+        if getattr(sampling, name) and name in sampling.in_effect:
             raise Refused(f"Incorrect sampling config: the engine ignores {name}")

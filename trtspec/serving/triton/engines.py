@@ -175,6 +175,7 @@ def _tensorrt_llm(
             parameters.path(f"{role}_engine_dir"),
             parameters.number(f"{role}_gpu_device_id"),
             parameters.flag(f"{role}_enable_chunked_context"),
+            parameters.choices("medusa_choices") if role == "target" else (),
         )
         for role in roles
         if role == "target" or device is None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.serving.errors import EngineLoadError
+from trtspec.serving.executors.tensorrt_llm.choices import Choices, read_choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,15 @@ class Parameters:
         if text != "cpu" and not (kind == "cuda" and number.isdecimal()):
             raise _wrong(key, text, "neither cpu nor a GPU, such as cuda:0")
         return text
+
+    def choices(self, key: str) -> Choices:
+        """Returns the paths of a tree; none where the key is missing."""
+        if key not in self.values:
+            return ()
+        try:
+            return read_choices(self.text(key))
+        except ValueError:
+            raise _wrong(key, self.text(key), "not a tree, such as {0}, {1}, {0, 0}") from None
 
     def fraction(self, key: str) -> float:
         """Returns a number above 0 and below 1, as `KvCacheConfig` demands."""

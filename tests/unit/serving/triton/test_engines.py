@@ -103,6 +103,14 @@ def test_a_flag_is_true_or_false() -> None:
         parameters.flag("maybe")
 
 
+@pytest.mark.parametrize("text", ["{}", "{0}, {1", "{0}, 1", "{-1}", "[[0], [1]]"])
+def test_a_tree_is_its_paths(text: str) -> None:
+    parameters = Parameters({"wrong": text, "tree": "{0}, {1}, {0, 0}"}, Path())
+    assert [parameters.choices(key) for key in ("tree", "none")] == [((0,), (1,), (0, 0)), ()]
+    with pytest.raises(EngineLoadError, match=rf"wrong: '{re.escape(text)}' .* is not a tree, such as"):
+        parameters.choices("wrong")
+
+
 @pytest.mark.parametrize("text", ["cuda", "cuda:", "cuda:x", "gpu:0", "cpu:0"])
 def test_a_device_is_the_cpu_or_a_gpu(text: str) -> None:
     parameters = Parameters({"wrong": text, "cpu": "cpu", "gpu": "cuda:1"}, Path())

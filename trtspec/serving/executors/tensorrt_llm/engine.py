@@ -13,7 +13,8 @@ from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, limits_of
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, MEDUSA, limits_of
+from trtspec.serving.executors.tensorrt_llm.choices import Choices, as_parameter
 
 IGNORED_WITH_DRAFTS = frozenset({"min_p"})
 """What an engine of this mode ignores, in requests without a draft too: it decodes all of them in
@@ -27,7 +28,8 @@ class TrtLlmEngine:
 
     `weight_bytes` is the size of its file, `kv_bytes` the size of a token in its KV cache.
     `max_attention_window` is the number of tokens that a token sees; None for the whole text. With
-    `enable_chunked_context` a text may take several iterations.
+    `enable_chunked_context` a text may take several iterations. `medusa_choices` are the tree that its own
+    heads propose; empty for an engine without.
     """
 
     folder: Path
@@ -37,9 +39,12 @@ class TrtLlmEngine:
     kv_bytes: int
     enable_chunked_context: bool = True
     logits_dtype: str = "float32"
+    medusa_choices: Choices = ()
 
 
-def read_engine(folder: Path, release: str, enable_chunked_context: bool = True) -> TrtLlmEngine:
+def read_engine(
+    folder: Path, release: str, enable_chunked_context: bool = True, medusa_choices: Choices = ()
+) -> TrtLlmEngine:
     """Returns the engine; raises `EngineLoadError` if this release cannot run it in one process."""
     path = folder / "config.json"
     try:
@@ -47,19 +52,23 @@ def read_engine(folder: Path, release: str, enable_chunked_context: bool = True)
         model, build = document["pretrained_config"], document["build_config"]
         _check(folder, release, document)
         limits = limits_of(document)
-        external = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
+        mode = int(build["speculative_decoding_mode"])
+        _check_choices(folder, medusa_choices, int(build["max_draft_len"]) if mode == MEDUSA else 0)
         return TrtLlmEngine(
             folder=folder,
             limits=replace(
                 limits,
                 max_input_len=_longest_prompt(limits, build, enable_chunked_context),
-                ignored_options=IGNORED_WITH_DRAFTS if external else frozenset(),
+                ignored_options=IGNORED_WITH_DRAFTS
+                if mode == DRAFT_TOKENS_EXTERNAL
+                else limits.ignored_options,
             ),
             max_attention_window=_window(model.get("sliding_window"), limits.max_seq_len),
             weight_bytes=sum(file.stat().st_size for file in folder.glob("rank0*")),
             kv_bytes=_kv_bytes(model),
             enable_chunked_context=enable_chunked_context,
             logits_dtype=str(model.get("logits_dtype", "float32")),
+            medusa_choices=medusa_choices,
         )
     except FileNotFoundError:
         raise EngineLoadError(path, "no such file; is this an engine directory?") from None
@@ -83,6 +92,17 @@ def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
     if not plugins["use_paged_context_fmha"]:
         problem = "was built without use_paged_context_fmha, so no round could reuse the KV cache of the last"
         raise EngineLoadError(folder, f"{problem}; build it again")
+
+
+def _check_choices(folder: Path, choices: Choices, nodes: int) -> None:
+    """Raises `EngineLoadError` for a tree of other than so many nodes.
+
+    The runtime would take one of 63 where there is none, and fill a smaller one up with rubbish
+    (`MedusaModule`, and `initTensorsFromChoices` of runtime/utils/speculativeChoicesUtils.cpp).
+    """
+    if len(choices) != nodes:
+        problem = f"{as_parameter(choices) or 'missing'}: {folder} was built for a tree of {nodes} nodes"
+        raise EngineLoadError("medusa_choices", problem)
 
 
 def _longest_prompt(limits: Limits, build: dict[str, Any], enable_chunked_context: bool) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget, tokens_of_each
+from trtspec.serving.executors.tensorrt_llm.choices import Choices
 from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine, read_engine
 from trtspec.serving.executors.tensorrt_llm.guided import LOGITS_DTYPES, GuidedVocabulary
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
@@ -21,12 +22,14 @@ _GIB = 2**30
 class EngineLocation:
     """An engine directory and the GPU that runs it, by CUDA's number of it.
 
-    With `enable_chunked_context` a text may take several iterations.
+    With `enable_chunked_context` a text may take several iterations. `medusa_choices` are the tree of its own
+    heads, if it has any.
     """
 
     folder: Path
     device_id: int
     enable_chunked_context: bool = True
+    medusa_choices: Choices = ()
 
 
 def load_engines(
@@ -42,11 +45,13 @@ def load_engines(
     `tensorrt_llm.bindings.executor`. Raises `EngineLoadError`, where possible before anything is loaded.
     """
     engines = [
-        read_engine(location.folder, trtllm.__version__, location.enable_chunked_context)
+        read_engine(
+            location.folder, trtllm.__version__, location.enable_chunked_context, location.medusa_choices
+        )
         for location in locations
     ]
     target, device_id = locations[0], locations[0].device_id
-    if not engines[0].limits.max_draft_len:
+    if not engines[0].limits.max_draft_len and not engines[0].medusa_choices:
         problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
         raise EngineLoadError(target.folder, problem)
     is_shared = [location.device_id for location in locations[1:]] == [device_id]
@@ -57,6 +62,8 @@ def load_engines(
         for location, engine in reversed(list(zip(locations, engines, strict=True))):
             budget = KvBudget(fraction, None if location is target else tokens)
             follows = location is target and engine.logits_dtype in LOGITS_DTYPES
+            if engine.medusa_choices:  # A step has a row of logits for each node, and one gets a mask.
+                follows = False
             executor = TrtLlmExecutor(trtllm, engine, location.device_id, budget, guided if follows else None)
             loaded.insert(0, executor)
     except EngineLoadError:

@@ -94,7 +94,7 @@ def test_sampling_from_all_tokens_says_so() -> None:
 
 def test_a_ban_that_the_engine_would_skip_is_refused() -> None:
     async def main() -> None:
-        executor = BlsExecutor(Model(), replace(LIMITS, never_banned=frozenset({0})))
+        executor = BlsExecutor(Model(), replace(LIMITS, never_banned=range(1)))
         await AsyncExecutor(executor).answer(Request(PROMPT, 1, bad_words=[[0, 4], [4, 0]]), math.inf)
 
     with pytest.raises(EngineFailure, match=r"Bad word \[4, 0\] ends in token id 0"):

@@ -46,6 +46,8 @@ ARGUMENTS = {
     "exclude_input_from_output=False return_encoder_output=False return_perf_metrics=False "
     "additional_model_outputs=None",
     "ExternalDraftTokensConfig": "tokens logits=None acceptance_threshold=None fast_logits=None",
+    "DecodingConfig": "decoding_mode=None lookahead_decoding_config=None medusa_choices=None "
+    "eagle_config=None",
     "GuidedDecodingConfig": "backend encoded_vocab=None tokenizer_str=None stop_token_ids=None",
     "GuidedDecodingParams": "guide_type guide=None",
 }
@@ -119,6 +121,23 @@ def test_guides_that_make_no_sense(trtllm: Any) -> None:
         trtllm.GuidedDecodingConfig(trtllm.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR)
     with pytest.raises(TypeError, match="incompatible function arguments"):
         trtllm.GuidedDecodingParams("regex", "a")
+
+
+def test_choices_without_their_mode_make_no_sense(trtllm: Any) -> None:
+    """A mode is made by its static methods alone, and one of Medusa is not set afterwards."""
+    medusa = trtllm.DecodingMode.Medusa()
+    assert (medusa.isMedusa(), medusa.isAuto(), medusa.name) == (True, False, "Medusa")
+    with pytest.raises(TypeError, match="no constructor defined"):
+        trtllm.DecodingMode()
+    with pytest.raises(RuntimeError, match=r"MedusaChoices are set, but DecodingMode is not set \("):
+        trtllm.DecodingConfig(medusa_choices=[[0]])
+    with pytest.raises(RuntimeError, match="DecodingMode is not set to Medusa"):
+        trtllm.DecodingConfig(trtllm.DecodingMode.Auto(), medusa_choices=[[0]])
+    config = trtllm.DecodingConfig()
+    with pytest.raises(RuntimeError, match="must not be set with `setDecodingMode`"):
+        config.decoding_mode = medusa
+    config.medusa_choices = [[0], [0, 0]]
+    assert config.decoding_mode.isMedusa()
 
 
 def test_attributes(trtllm: Any) -> None:

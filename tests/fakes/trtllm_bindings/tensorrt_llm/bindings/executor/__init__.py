@@ -21,6 +21,7 @@ from tensorrt_llm.bindings.executor.config import (
     SchedulerConfig,
     SpeculativeDecodingConfig,
 )
+from tensorrt_llm.bindings.executor.decoding import DecodingConfig, DecodingMode
 from tensorrt_llm.bindings.executor.executor import Executor
 from tensorrt_llm.bindings.executor.request import (
     ExternalDraftTokensConfig,
@@ -40,6 +41,8 @@ __all__ = [
     "CommunicationMode",
     "CommunicationType",
     "ContextChunkingPolicy",
+    "DecodingConfig",
+    "DecodingMode",
     "Executor",
     "ExecutorConfig",
     "ExtendedRuntimePerfKnobConfig",

@@ -6,6 +6,7 @@ import enum
 from dataclasses import KW_ONLY, field
 from typing import Any, ClassVar
 
+from tensorrt_llm.bindings.executor.decoding import DecodingConfig
 from tensorrt_llm.bindings.executor.strict import Bound, Int32, Size, UInt64, Unsupported, check
 
 SOURCE = "executor/executorConfig.cpp"
@@ -142,7 +143,7 @@ class ExecutorConfig(Bound):
     parallel_config: ParallelConfig | None = None
     peft_cache_config: Unsupported | None = None
     logits_post_processor_config: Unsupported | None = None
-    decoding_config: Unsupported | None = None
+    decoding_config: DecodingConfig | None = None
     use_gpu_direct_storage: bool = False
     gpu_weights_percent: float = 1.0
     max_queue_size: Int32 | None = None

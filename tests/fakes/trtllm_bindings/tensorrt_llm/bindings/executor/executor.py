@@ -56,6 +56,7 @@ class Executor:
         self._responses: dict[int, list[Response]] = {}
         self._terminated: set[int] = set()
         self._active: dict[int, int] = {}
+        self._held: dict[int, list[int]] = {}
         self._cancelled: set[int] = set()
         self._shutdown_called = self._is_shutdown = False
         self._steps = 0
@@ -165,14 +166,17 @@ class Executor:
         if (problem := self._derails(request)) is not None:
             self._fail_all(request_id, problem)
             return
-        draft = request.external_draft_tokens_config
+        draft, has_heads = request.external_draft_tokens_config, self._plan.heads > 0
+        # `ban_bad_words` lets token 0 through, and an engine with heads has no layer that bans.
+        banned = [] if has_heads else [word for word in request.bad_words or [] if word[-1] != 0]
+        sampling = _sampling(request.sampling_config, verifies=self._plan.max_draft_len > 0)
         ours = torch_side.Request(
             input_token_ids=request.input_token_ids,
-            max_tokens=request.max_tokens,
+            max_tokens=min(request.max_tokens, self._room(request)),
             draft_token_ids=draft.tokens[: self.KEEP(len(draft.tokens))] if draft else (),
             end_id=request.end_id,
-            bad_words=[word for word in request.bad_words or [] if word[-1] != 0],  # as `ban_bad_words`
-            sampling=_sampling(request.sampling_config, verifies=self._plan.max_draft_len > 0),
+            bad_words=banned,
+            sampling=_of_heads(sampling) if has_heads else sampling,
             streaming=request.streaming,
             embedding_bias=_bias(request.embedding_bias),
             guide=_guide(request),
@@ -184,6 +188,11 @@ class Executor:
         self._active[request_id] = self._plan.runtime.enqueue_request(ours, listen)
         self._terminate_cancelled()
 
+    def _room(self, request: Request) -> int:
+        """What is left of `max_seq_len` for an engine that drafts: the torch executor reckons for others."""
+        length = len(request.input_token_ids)
+        return self._plan.max_seq_len - self._plan.max_draft_len - length if self._plan.heads else 2**31
+
     def _derails(self, request: Request) -> str | None:
         """What ends all requests at work, or makes wrong texts, which nobody may ask for
         (`guidedDecoder.cpp`)."""
@@ -192,7 +201,7 @@ class Executor:
             return None
         if request.guided_decoding_params.guide_type.name == "STRUCTURAL_TAG":
             return "Segmentation fault"
-        if request.external_draft_tokens_config:
+        if request.external_draft_tokens_config or self._plan.heads:
             return "only the first row of a verification has a mask"
         if [request.end_id] != config.stop_token_ids:
             return "GrammarMatcher has terminated after accepting the stop token"
@@ -258,7 +267,11 @@ class Executor:
             self._append(Response(request_id, text))
             return
         result = Result()
-        tokens = response.token_ids
+        tokens = [*self._held.pop(request_id, []), *response.token_ids]
+        # A step of an engine with heads brings a token, and what was accepted of a path: any number of heads.
+        if self._plan.heads and not response.is_final and len(tokens) <= tokens[0] % (self._plan.heads + 1):
+            self._held[request_id] = tokens
+            return
         if not request.streaming and not request.output_config.exclude_input_from_output:
             tokens = [*request.input_token_ids, *tokens]
         result.output_token_ids = [tokens]
@@ -344,6 +357,13 @@ def _sampling(config: SamplingConfig, verifies: bool) -> torch_side.SamplingConf
         min_tokens=config.min_tokens,
         min_p=None if verifies else config.min_p,
     )
+
+
+def _of_heads(sampling: torch_side.SamplingConfig) -> torch_side.SamplingConfig:
+    """`DecodingMode::Medusa`: what else is asked for has no effect, and nobody is told."""
+    if sampling.top_k != 1:
+        raise NotImplementedError("an engine with heads draws by top-k alone, which the stand-in cannot do")
+    return torch_side.SamplingConfig(top_k=1, min_tokens=sampling.min_tokens)
 
 
 __all__ = ["Executor"]

@@ -18,6 +18,7 @@ from tensorrt_llm.bindings.executor.config import (
     GuidedDecodingConfig,
 )
 from tensorrt_llm.bindings.executor.errors import check, thrown
+from tensorrt_llm.bindings.executor.medusa import MEDUSA, check_tree, without_heads
 from tensorrt_llm.gpu import GPUS, Gpu
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides
@@ -37,6 +38,7 @@ class Plan:
     vocab_size: int
     gpu: Gpu
     taken: int
+    heads: int
 
     def free(self) -> None:
         self.runtime.shutdown()
@@ -57,6 +59,7 @@ def load(folder: Path, config: ExecutorConfig) -> Plan:
             "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.",
             "runtime/tllmRuntime.cpp",
         )
+    heads = check_tree(document, config)
     kv = config.kv_cache_config
     if build["speculative_decoding_mode"] == EXTERNAL:
         check(
@@ -82,6 +85,7 @@ def load(folder: Path, config: ExecutorConfig) -> Plan:
         vocab_size=pretrained["vocab_size"],
         gpu=gpu,
         taken=taken,
+        heads=heads,
     )
 
 
@@ -148,8 +152,14 @@ def _runtime(
     """An engine sees the window that it is told of, whatever its model was made for."""
     pretrained = document["pretrained_config"] | {"sliding_window": window}
     with tempfile.TemporaryDirectory() as copy:
-        Path(copy, "config.json").write_text(json.dumps(document | {"pretrained_config": pretrained}))
-        Path(copy, "rank0.safetensors").symlink_to((folder / "rank0.engine").absolute())
+        build = document["build_config"]
+        if build["speculative_decoding_mode"] == MEDUSA:
+            build = build | {"speculative_decoding_mode": 1}
+            without_heads(folder / "rank0.engine", Path(copy, "rank0.safetensors"))
+        else:
+            Path(copy, "rank0.safetensors").symlink_to((folder / "rank0.engine").absolute())
+        whole = document | {"pretrained_config": pretrained, "build_config": build}
+        Path(copy, "config.json").write_text(json.dumps(whole))
         return TorchExecutor(Path(copy), guides=None if guided is None else _guides(guided, pretrained))
 
 
