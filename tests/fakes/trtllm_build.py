@@ -71,7 +71,13 @@ FLAGS += ["monitor_memory", "gather_context_logits", "gather_generation_logits",
 TEXTS = ["checkpoint_dir", "model_config", "build_config", "model_cls_file", "model_cls_name"]
 TEXTS += ["paged_kv_cache", "input_timing_cache", "visualize_network"]
 LEVELS = ["internal_error", "error", "warning", "info", "verbose", "debug", "trace"]
-MODES = ["draft_tokens_external", "lookahead_decoding", "medusa", "explicit_draft_tokens", "eagle"]
+MODES = {
+    "draft_tokens_external": 2,
+    "medusa": 4,
+    "lookahead_decoding": 8,
+    "explicit_draft_tokens": 16,
+    "eagle": 32,
+}
 VERBOSITY = ["layer_names_only", "detailed", "none"]
 
 
@@ -198,10 +204,15 @@ def plugin_config(options: argparse.Namespace) -> dict[str, Any]:
 def build_config(
     options: argparse.Namespace, plugins: dict[str, Any], pretrained: dict[str, Any]
 ) -> dict[str, Any]:
-    external = options.speculative_decoding_mode is not None
-    max_seq_len = options.max_seq_len + (options.max_draft_len if external else 0)
+    mode = MODES.get(options.speculative_decoding_mode, 1)
+    if "max_draft_len" in pretrained:  # Only a `MedusaConfig` has it.
+        options.max_draft_len = pretrained["max_draft_len"]
+        if mode != MODES["medusa"]:
+            say("speculative_decoding_mode is not Medusa for Medusa model. Overwriting", level="W")
+        mode = MODES["medusa"]
+    max_seq_len = options.max_seq_len + (options.max_draft_len if mode > 1 else 0)
     max_num_tokens = min(options.max_num_tokens, options.max_seq_len * options.max_batch_size)
-    if external:
+    if mode > 1:
         max_num_tokens = max(max_num_tokens, options.max_batch_size * (options.max_draft_len + 1))
     attention(plugins, pretrained)
     if plugins["reduce_fusion"] and (
@@ -226,7 +237,7 @@ def build_config(
         "profiling_verbosity": options.profiling_verbosity,
         "enable_debug_output": options.enable_debug_output,
         "max_draft_len": options.max_draft_len,
-        "speculative_decoding_mode": 2 if external else 1,
+        "speculative_decoding_mode": mode,
         "use_refit": False,
         "input_timing_cache": options.input_timing_cache,
         "output_timing_cache": options.output_timing_cache,

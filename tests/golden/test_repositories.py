@@ -1,6 +1,7 @@
 """The models of the bls layout and the line that launches them, for every recipe and release, to the letter.
 
-Of a recipe without a draft, and of one with its draft on the CPU, the model in front too, in both layouts.
+Of a recipe without a draft, of one with its draft on the CPU, and of an engine with Medusa's heads, the model
+in front too, in both layouts.
 
 Texts have what differs between recipes, one file has a whole `config.pbtxt`. UPDATE_GOLDEN=1 writes them
 anew.
@@ -9,12 +10,14 @@ anew.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from tests.fakes.heads import write_head_for
 from tests.releases import each_release
 from trtspec.build.plan import make_plan
 from trtspec.deploy.launch import SERVER, launch
@@ -99,3 +102,19 @@ def test_the_models_of_a_draft_on_the_cpu(layout: str, tmp_path: Path) -> None:
     texts = [config_text(spec), *map(engine_config_text, spec.engines)]
     shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
     golden(f"cpu-draft_{layout}.txt", shown + "\n")
+
+
+@pytest.mark.parametrize("layout", ["in_process", "bls"])
+def test_the_models_of_an_engine_with_heads(
+    layout: str, llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    write_head_for(llama_folder("target", max_position_embeddings=4096), tmp_path / "heads", "medusa")
+    path = tmp_path / "medusa.yaml"
+    path.write_text(
+        "name: medusa\ntarget: {model: ./target}\ndraft:\n  model: ./heads\nspeculation: {method: medusa}\n"
+        "engine:\n  max_batch_size: 4\nhardware: {gpu: h200}\n"
+    )
+    spec = repository_spec(planned(path, tmp_path, "1.2.1", layout))
+    texts = [config_text(spec), *map(engine_config_text, spec.engines)]
+    shown = "\n\n".join(summary(text_format.Parse(text, pb.ModelConfig())) for text in texts)
+    golden(f"medusa_{layout}.txt", shown + "\n")

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trtspec.checkpoint.blueprint import Blueprint, draw
+from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.cast import DTYPES, FP8, Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.medusa import Medusa, draw_whole, weights_of
 from trtspec.checkpoint.placement import Placed, Share, place
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
@@ -57,14 +58,18 @@ class _Piece:
 
 
 def convert(
-    source: Source, options: ConvertOptions, folder: Path, advance: Callable[[int], None] = lambda _: None
+    source: Source,
+    options: ConvertOptions,
+    folder: Path,
+    advance: Callable[[int], None] = lambda _: None,
+    medusa: Medusa | None = None,
 ) -> None:
     """Writes a model's checkpoint into `folder`, which must not exist; the same source gives the same bytes.
 
-    Nothing is written before every tensor's presence, dtype and shape has been checked. Raises what `draw`
-    and `write` raise.
+    Nothing is written before every tensor's presence, dtype and shape has been checked. Raises what
+    `draw_whole` and `write` raise.
     """
-    write(draw(source, options), folder, advance)
+    write(draw_whole(source, options, medusa), folder, advance)
 
 
 def write(blueprint: Blueprint, folder: Path, advance: Callable[[int], None] = lambda _: None) -> None:
@@ -88,14 +93,15 @@ def write(blueprint: Blueprint, folder: Path, advance: Callable[[int], None] = l
         in_threads(partial(_copy, reader, blueprint.config["dtype"]), _pieces(blueprint, files), advance)
 
 
-def checkpoint_size(source: Source, options: ConvertOptions) -> int:
+def checkpoint_size(source: Source, options: ConvertOptions, medusa: Medusa | None = None) -> int:
     """Bytes of all weights on all ranks, the sum of what `convert` calls `advance` with."""
-    return sum(rank_sizes(source, options))
+    return sum(rank_sizes(source, options, medusa))
 
 
-def rank_sizes(source: Source, options: ConvertOptions) -> list[int]:
+def rank_sizes(source: Source, options: ConvertOptions, medusa: Medusa | None = None) -> list[int]:
     """Bytes of the weights on each rank, without the scales of FP8."""
     weights, mapping = list(family_of(source).weights(source)), options.mapping
+    weights += weights_of(medusa) if medusa else ()
     dtype = DTYPES[options.dtype]
 
     def size(tensor: Placed) -> int:

@@ -7,7 +7,7 @@ Names and shapes are those of NVIDIA's converter (`examples/medusa/convert_check
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions
@@ -16,22 +16,47 @@ from trtspec.errors import ModelError
 from trtspec.findings import errors
 from trtspec.models.families.family import Part, Split, Weight
 from trtspec.models.heads.check import check_head
+from trtspec.models.heads.choices import Path
 from trtspec.models.heads.head import Head
 from trtspec.models.heads.reading import head_tensors
 from trtspec.models.source import Source
 
 ARCHITECTURE = "MedusaForCausalLM"
 _FAMILIES = ("llama", "mistral", "qwen2")
+_HEADS = "*medusa_heads*"
+"""What stays as it is in an FP8 target (`combine_medusa_weight` of quantize_by_modelopt.py)."""
 
 
-def draw_medusa(source: Source, head: Head, options: ConvertOptions, max_draft_len: int) -> Blueprint:
-    """Plans the checkpoint of a target and its heads, of whose tokens `max_draft_len` are verified at once.
+@dataclass(frozen=True, slots=True)
+class Medusa:
+    """Heads, and the paths of the tree that they propose in each step.
+
+    A head that no path uses is left out: the runtime would ask it for no tokens at all.
+    """
+
+    head: Head
+    choices: tuple[Path, ...]
+
+    @property
+    def count(self) -> int:
+        """How many of the heads the tree uses."""
+        return max(map(len, self.choices))
+
+
+def draw_whole(source: Source, options: ConvertOptions, medusa: Medusa | None) -> Blueprint:
+    """Plans the checkpoint of a model, with its heads if it has any; raises what both ways raise."""
+    return draw(source, options) if medusa is None else draw_medusa(source, medusa, options)
+
+
+def draw_medusa(source: Source, medusa: Medusa, options: ConvertOptions) -> Blueprint:
+    """Plans the checkpoint of a target and its heads.
 
     Raises ModelError for heads or a target that the engine cannot have, and what `draw` raises.
     """
-    _check(source, head, options)
+    head = medusa.head
+    check_medusa(source, head)
     blueprint, mapping = draw(source, options), options.mapping
-    weights = tuple(_weights(head))
+    weights = tuple(weights_of(medusa))
     size = source.num_hidden_layers, source.head_size
     ranks = tuple(
         (*placed, *place(weights, *size, mapping, rank)) for rank, placed in enumerate(blueprint.ranks)
@@ -39,12 +64,16 @@ def draw_medusa(source: Source, head: Head, options: ConvertOptions, max_draft_l
     config = {
         **blueprint.config,
         "architecture": ARCHITECTURE,
-        # By which `MedusaForCausalLm` chooses its base class; without it that is LLaMA's.
-        **({"model_type": source.model_type} if "qwen" in source.model_type else {}),
-        "max_draft_len": max_draft_len,
-        "num_medusa_heads": head.count,
+        # By which `MedusaForCausalLm` chooses its base class.
+        "model_type": source.model_type,
+        "max_draft_len": len(medusa.choices),
+        "num_medusa_heads": medusa.count,
         "num_medusa_layers": head.num_layers,
     }
+    if options.fp8:
+        quantization = blueprint.config["quantization"]
+        left_out = [*quantization["exclude_modules"], _HEADS]
+        config["quantization"] = {**quantization, "exclude_modules": left_out}
     return replace(
         blueprint,
         config=config,
@@ -54,9 +83,11 @@ def draw_medusa(source: Source, head: Head, options: ConvertOptions, max_draft_l
     )
 
 
-def _weights(head: Head) -> Iterator[Weight]:
+def weights_of(medusa: Medusa) -> Iterator[Weight]:
+    """Yields what the checkpoint has beside the target's weights."""
+    head = medusa.head
     hidden, vocab = head.hidden_size, head.vocab_size
-    for number in range(head.count):
+    for number in range(medusa.count):
         ours = f"medusa_heads.{number}"
         for layer in range(head.num_layers):
             linear, theirs = f"{ours}.medusa_layers.{layer}.linear", f"{number}.{layer}.linear"
@@ -66,7 +97,8 @@ def _weights(head: Head) -> Iterator[Weight]:
         yield Weight(f"{ours}.lm_head.weight", (logits,))
 
 
-def _check(source: Source, head: Head, options: ConvertOptions) -> None:
+def check_medusa(source: Source, head: Head) -> None:
+    """Raises ModelError for heads or a target that the engine cannot have."""
     if head.method != "medusa":
         raise ModelError(head.folder, f"is a head of {head.method}, not Medusa's", "name Medusa's heads")
     for found in errors(check_head(head, source)):
@@ -74,9 +106,3 @@ def _check(source: Source, head: Head, options: ConvertOptions) -> None:
     if source.model_type not in _FAMILIES:
         problem = f"TensorRT-LLM has Medusa for {', '.join(_FAMILIES)}, not for {source.model_type}"
         raise ModelError(source.folder / "config.json", problem, "take another method")
-    if options.fp8:
-        problem = "is to be FP8, which NVIDIA's converter has for Medusa only where the heads are FP8 too"
-        raise ModelError(source.folder, problem, "write quantization: {weights: none}")
-    if options.mapping.pp_size > 1:
-        problem = "is to have pipeline ranks, which TensorRT-LLM's Medusa has not"
-        raise ModelError(source.folder, problem, "write parallel: {tensor: N} alone")

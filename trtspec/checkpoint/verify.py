@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trtspec.checkpoint.blueprint import Blueprint, draw
+from trtspec.checkpoint.blueprint import Blueprint
 from trtspec.checkpoint.cast import Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.medusa import Medusa, draw_whole
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.checkpoint.scales import shape_of
 from trtspec.errors import TensorError
@@ -47,14 +48,18 @@ class _Claim:
 
 
 def verify(
-    source: Source, options: ConvertOptions, folder: Path, advance: Callable[[int], None] = lambda _: None
+    source: Source,
+    options: ConvertOptions,
+    folder: Path,
+    advance: Callable[[int], None] = lambda _: None,
+    medusa: Medusa | None = None,
 ) -> None:
     """Compares a checkpoint with its model; raises TensorError for what is missing, superfluous or different.
 
     `advance` is called with the number of bytes of the checkpoint after each piece. Raises ModelError for a
     model that cannot be converted.
     """
-    blueprint = draw(source, options)
+    blueprint = draw_whole(source, options, medusa)
     _check_config(blueprint, folder / "config.json")
     files = [folder / f"rank{rank}.safetensors" for rank in range(options.mapping.world_size)]
     ranks = _Ranks(files, options.mapping.tp_size)

@@ -119,7 +119,7 @@ def build(
     (recipe,), stage = recipes, Stage(until)
     engines = Store(store) if store else None
     flags = {"output": output, "engine.backend": backend}
-    if only and only not in load(recipe).recipe.models:
+    if only and only not in load(recipe).recipe.engines:
         raise typer.BadParameter(f"{recipe} has no {only}", param_hint="--only")
 
     def planned(*, to_run: bool, digests: FileDigests | None = None) -> Plan:

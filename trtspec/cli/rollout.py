@@ -29,7 +29,6 @@ EXAMPLES = (
 
 UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Where the server's metrics are.")]
 _URL = "127.0.0.1:8002"
-_NO_COORDINATOR = "no coordinator of trtspec's, which drafts for a share of the requests"
 
 
 def status(
@@ -100,9 +99,9 @@ def plan(
     from trtspec.plan.outlook import look_ahead
     from trtspec.rollout.plan import make
     from trtspec.serving.executors.torch.host import look
-    from trtspec.terminal.engines import require_engines
+    from trtspec.terminal.engines import require_coordinator
 
-    require_engines(recipe, _NO_COORDINATOR)
+    require_coordinator(recipe)
     known = told(read(measured)) if measured else None
     made = make_plan(recipe, {"output": output}, out.watch, to_run=False)
     found = make(look_ahead(made.resolved, look(), None, known).advice)
@@ -135,9 +134,9 @@ def _running(recipe: Path, output: str | None, url: str) -> Running:
     from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
     from trtspec.rollout.running import Running
-    from trtspec.terminal.engines import require_engines
+    from trtspec.terminal.engines import require_coordinator
 
-    require_engines(recipe, _NO_COORDINATOR)
+    require_coordinator(recipe)
     loaded = load(recipe)
     build = build_folder(loaded, {"output": output}, os.environ)
     if not build.is_dir():

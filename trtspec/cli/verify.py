@@ -137,6 +137,10 @@ def verify(
     if built and built.launch and num_draft_tokens:
         problem = f"{built.launch.backend} drafts as much as it is started to: speculation.num_draft_tokens"
         raise typer.BadParameter(problem, param_hint="--num-draft-tokens")
+    if built and built.drafts_inside and url is None:
+        problem = "drafts inside its engine, which cannot be asked for plain decoding, and does not sample"
+        repair = "name its server and one of the target alone: --url URL --baseline URL --draws 0"
+        raise UnavailableError(built.folder, problem, repair)
     if draws:
         distributions()
     folder = tokenizer or (built.folder / "tokenizer" if built else Path())
@@ -184,8 +188,8 @@ def verify(
 class _Built:
     """What is known of a built recipe's target; `numbers` is what it computes in.
 
-    `launch` is how the server of others is started that has no engines. `longest_draft` is None there, since
-    no request says how much is drafted.
+    `launch` is how the server of others is started that has no engines. `longest_draft` is None there, and
+    where the engine itself drafts, since no request says how much.
     """
 
     folder: Path
@@ -197,6 +201,7 @@ class _Built:
     longest_draft: int | None
     build: Build
     launch: Launch | None = None
+    drafts_inside: bool = False
 
 
 def _built(recipe: Path, output: str | None) -> _Built:
@@ -227,8 +232,9 @@ def _built(recipe: Path, output: str | None) -> _Built:
         revision,
         engine.dtype,
         "fp8" if engine.quant_algo else engine.dtype,
-        engine.max_draft_len,
+        None if engine.mode == "medusa" else engine.max_draft_len,
         build,
+        drafts_inside=engine.mode == "medusa",
     )
 
 

@@ -46,7 +46,7 @@ class Build:
         """How many ranks the engine with the most of them has; 1 where vLLM has the models."""
         if self.is_of_server:
             return 1
-        return max(read_engine(self.folder / role / "engine").num_processes for role in self.recipe.models)
+        return max(read_engine(self.folder / role / "engine").num_processes for role in self._roles)
 
     @property
     def shares_a_server(self) -> bool:
@@ -69,7 +69,7 @@ class Build:
         check_unchanged(folder)
         engines = {
             role: PlacedEngine(folder / f"{role}/engine", gpus.of(role), built_with(self._manifest, role))
-            for role in recipe.models
+            for role in self._roles
         }
         tokenizers = {Role.TARGET: folder / "tokenizer", Role.DRAFT: folder / "draft/tokenizer"}
         own = Role.DRAFT if recipe.speculation.method.translates else Role.TARGET
@@ -81,6 +81,12 @@ class Build:
             visible = find_gpus()
             if problem := settings_obstacle([visible[gpu] for gpu in sorted({*gpus.target, *gpus.draft})]):
                 raise problem
+
+    @property
+    def _roles(self) -> tuple[Role, ...]:
+        """The models that have an engine here: no draft has, where the target's engine has it inside."""
+        target = read_engine(self.folder / Role.TARGET / "engine")
+        return (Role.TARGET,) if target.mode == "medusa" else tuple(self.recipe.models)
 
     @property
     def _manifest(self) -> Path:

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import EngineError
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, TORCH_VERSION
+from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, MEDUSA, TORCH_VERSION
 
 NO_DRAFTS = 1  # `SpeculativeDecodingMode` of TensorRT-LLM, as `DRAFT_TOKENS_EXTERNAL`
+EXTERNAL = "draft_tokens_external"
+MODES = {EXTERNAL: DRAFT_TOKENS_EXTERNAL, "medusa": MEDUSA}
+"""What an engine with a `max_draft_len` does with drafts, as `trtllm-build` calls it, and as it writes it."""
 _REBUILD = "build the engine again"
 
 
@@ -39,6 +42,11 @@ class EngineConfig:
     remove_input_padding: bool
     use_paged_context_fmha: bool
     gather_generation_logits: bool
+
+    @property
+    def mode(self) -> str | None:
+        """What the engine does with drafts, by its name in `MODES`; None for nothing that trtspec serves."""
+        return next((name for name, found in MODES.items() if found == self.speculative_decoding_mode), None)
 
     @property
     def backend(self) -> str:
@@ -94,11 +102,13 @@ def read_engine(folder: Path) -> EngineConfig:
     return config
 
 
-def check_engine(folder: Path, max_draft_len: int, release: str | None = None) -> EngineConfig:
+def check_engine(
+    folder: Path, max_draft_len: int, release: str | None = None, mode: str = EXTERNAL
+) -> EngineConfig:
     """Reads an engine, and raises EngineError for one that would fail to load or could not reuse KV blocks.
 
-    `max_draft_len` is 0 for an engine that proposes. `release` is the TensorRT-LLM that should have built it;
-    None allows any.
+    `max_draft_len` is 0 for an engine that proposes, and `mode` is what another does with drafts. `release`
+    is the TensorRT-LLM that should have built it; None allows any.
     """
     config = read_engine(folder)
     if release and config.version != release:
@@ -108,10 +118,10 @@ def check_engine(folder: Path, max_draft_len: int, release: str | None = None) -
     for rank in range(config.world_size):
         if not (folder / f"rank{rank}.{suffix}").is_file():
             raise EngineError(folder, f"has no rank{rank}.{suffix}", _REBUILD)
-    mode = DRAFT_TOKENS_EXTERNAL if max_draft_len else NO_DRAFTS
-    if (config.speculative_decoding_mode, config.max_draft_len) != (mode, max_draft_len):
+    number = MODES[mode] if max_draft_len else NO_DRAFTS
+    if (config.speculative_decoding_mode, config.max_draft_len) != (number, max_draft_len):
         found = f"mode {config.speculative_decoding_mode} with max_draft_len {config.max_draft_len}"
-        problem = f"was built for {found}, not for mode {mode} with {max_draft_len}"
+        problem = f"was built for {found}, not for mode {number} with {max_draft_len}"
         raise EngineError(folder, problem, _REBUILD)
     for flaw in _flaws(config):
         raise EngineError(folder, flaw, _REBUILD)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.engine.compatibility import fits_sm, fits_tensorrt
-from trtspec.engine.directory import EngineConfig, check_engine, read_engine
+from trtspec.engine.directory import EXTERNAL, EngineConfig, check_engine, read_engine
 from trtspec.errors import EngineError
 from trtspec.recipe.releases import RELEASES
 from trtspec.roles import Role
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,8 @@ def check_loading(
     target = configs[Role.TARGET]
     _check_mode(engines[Role.TARGET].folder, target, num_draft_tokens)
     for role, engine in engines.items():
-        check_engine(engine.folder, target.max_draft_len if role is Role.TARGET else 0)
+        drafts = target.max_draft_len if role is Role.TARGET else 0
+        check_engine(engine.folder, drafts, mode=target.mode or EXTERNAL)
         _check_vocabulary(engine.folder, configs[role], tokenizer_sizes[role])
     for role, engine in engines.items():
         _check_length(engine.folder, configs[role], target)
@@ -124,7 +124,7 @@ def _check_gpus(
 
 
 def _check_mode(folder: Path, config: EngineConfig, num_draft_tokens: int) -> None:
-    if config.speculative_decoding_mode != DRAFT_TOKENS_EXTERNAL or config.max_draft_len < 1:
+    if config.mode is None or config.max_draft_len < 1:
         problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
         raise EngineError(folder, problem, "trtspec build makes a target that does")
     if num_draft_tokens > config.max_draft_len:

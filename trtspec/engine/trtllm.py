@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtspec.engine.diagnosis import diagnose
+from trtspec.engine.directory import EXTERNAL
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.engine.launcher import Launcher
 from trtspec.engine.timing_cache import TimingCache
@@ -17,9 +18,7 @@ COMMAND = "trtllm-build"
 _POLL_S = 0.2
 
 
-def build_argv(
-    checkpoint: str, output: str, options: BuildOptions, mode: str = "draft_tokens_external"
-) -> tuple[str, ...]:
+def build_argv(checkpoint: str, output: str, options: BuildOptions, mode: str = EXTERNAL) -> tuple[str, ...]:
     """The exact command line; parallelism comes from the checkpoint's `mapping`, never from a flag.
 
     `mode` is what an engine with a `max_draft_len` does with drafts, as `trtllm-build` calls it.

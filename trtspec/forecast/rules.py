@@ -64,7 +64,8 @@ class Facts:
     `requests` of full length fit into the KV caches, of `max_batch_size` that may come at once; None where
     that is not known. `problem` is why the engines do not fit. `length` is K, or the longest that a policy
     may choose. `rollout` says where the roll-out of the build stands, None before it began; without
-    `rolls_out` what serves has none.
+    `rolls_out` what serves has none. An engine that drafts by itself has a `tree` of so many nodes in place
+    of a K.
     """
 
     target_parameters: int
@@ -77,6 +78,7 @@ class Facts:
     expected: Expected | None = None
     rollout: str | None = None
     rolls_out: bool = True
+    tree: int | None = None
 
     @property
     def short(self) -> bool:
@@ -106,11 +108,12 @@ class Advice:
 def advise(facts: Facts, measured: Measured | None) -> Advice:
     """Returns the rules held against a pair, with what was measured of it, if anything was."""
     seen = measured or Measured()
+    of_drafts = [] if facts.tree else [_length(facts), _acceptance(facts, seen)]
     rules = [
         *_draft(facts),
-        _length(facts),
+        *of_drafts[:1],
         _memory(facts),
-        _acceptance(facts, seen),
+        *of_drafts[1:],
         _gpu_use(seen),
         _answers(seen),
         _break_even(seen),
@@ -225,9 +228,15 @@ def _break_even(seen: Measured) -> Judgement:
 
 
 def _checklist(facts: Facts, seen: Measured) -> list[Judgement]:
-    """Returns the four things to have done before production."""
+    """Returns the four things to have done before production; of a tree no acceptance is told."""
     has_draft = facts.draft_parameters is not None
     room = "" if facts.requests is None else f", {facts.requests} requests at full length"
+    size, finding, step = f"K up to {facts.length}", "trtspec tune finds K by measurement", "trtspec rollout"
+    if not facts.rolls_out:
+        step = "a router before it and the same without drafts, deploy --plain"
+    if facts.tree:
+        size, finding = f"a tree of {facts.tree} nodes", "max_draft_len is that number, for each build"
+        step = "trtspec rollout canary: the engine drafts for every request"
     limit = f", limit: {facts.expected.limit}" if facts.expected else ""
     expected = (
         f"{facts.expected.tokens_per_second:.0f} tokens/s expected of one stream{limit}"
@@ -236,7 +245,7 @@ def _checklist(facts: Facts, seen: Measured) -> list[Judgement]:
     )
     measured = seen.tokens_per_second
     acceptance = f"{mean_acceptance(seen.acceptance):.0%} a position" if seen.acceptance else ""
-    return [
+    found = [
         Judgement(
             "baseline: latency, throughput, GPU use, what it waits for",
             "yes" if measured is not None else "unmeasured",
@@ -254,18 +263,17 @@ def _checklist(facts: Facts, seen: Measured) -> list[Judgement]:
         Judgement(
             "tuning: K against what a draft costs, memory at the batch sizes wanted",
             "no" if facts.problem else "unmeasured" if seen.decision == "unmeasured" else "yes",
-            f"K up to {facts.length}{room}",
-            "trtspec tune finds K by measurement",
+            f"{size}{room}",
+            finding,
         ),
         Judgement(
             "rollout: step by step, watched, with a way back",
             "yes" if facts.rollout else "unmeasured",
             f"stands at {facts.rollout}" if facts.rollout else "",
-            "trtspec rollout"
-            if facts.rolls_out
-            else "a router before it and the same without drafts, deploy --plain",
+            step,
         ),
     ]
+    return [found[0], *found[2:]] if facts.tree else found
 
 
 def _words(rules: Sequence[Judgement], facts: Facts, seen: Measured) -> str:

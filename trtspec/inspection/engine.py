@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trtspec.engine.directory import read_engine
+from trtspec.engine.directory import MODES, read_engine
 from trtspec.errors import EngineError
 from trtspec.findings import Finding, Severity
 from trtspec.inspection import pretrained
 from trtspec.inspection.model import mapping_of, section
 from trtspec.inspection.ranks import compare, read_ranks
 from trtspec.inspection.report import Report, finding, stored
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, TORCH_VERSION
+from trtspec.serving.executors.limits import TORCH_VERSION
 
 _KEYS = (
     "max_batch_size",
@@ -80,7 +80,7 @@ def _engine_files(folder: Path, world_size: int, findings: list[Finding]) -> lis
 def _oddities(build: Mapping[str, Any]) -> Iterator[Finding]:
     """Finds what the runtime would fail with; `read_engine` has seen that every key is there."""
     drafts, batch, tokens = build["max_draft_len"], build["max_batch_size"], build["max_num_tokens"]
-    verifies = int(build["speculative_decoding_mode"]) == DRAFT_TOKENS_EXTERNAL
+    verifies = int(build["speculative_decoding_mode"]) in MODES.values()
     if verifies != bool(drafts):
         problem = f"is {build['speculative_decoding_mode']}, but max_draft_len is {drafts}"
         yield Finding("speculative_decoding_mode", problem, _AGAIN)

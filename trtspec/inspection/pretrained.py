@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtspec.checkpoint.mapping import misfit
+from trtspec.checkpoint.medusa import ARCHITECTURE as MEDUSA
 from trtspec.findings import Finding, note
 from trtspec.inspection.model import mapping_of, parameters, section, sizes_of
 from trtspec.models.families import FAMILIES
@@ -82,6 +83,9 @@ def oddities(config: Mapping[str, Any]) -> Iterator[Finding]:
 def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
     """Finds keys that are missing or wrong, with which TensorRT-LLM would build another model."""
     architecture = str(config.get("architecture"))
+    if architecture == MEDUSA:  # a model of the family that `model_type` names, with heads
+        named = (name for name, family in FAMILIES.items() if family.name == config.get("model_type"))
+        architecture = next(named, architecture)
     if architecture not in FAMILIES:
         yield note("architecture", f"{architecture} is not one that trtspec knows")
         if architecture == _ANY_QWEN and not config.get("qwen_type"):

@@ -51,7 +51,7 @@ def find_build(store: Store, recipe: Recipe) -> StoredBuild:
         other = ", but of other recipes of this name" if of_name else ""
         problem = f"has no build of {recipe.name} as its recipe is now{other}"
         raise StoreError(str(store), problem, "trtspec build RECIPE --store URL")
-    return StoredBuild(found[0], {role: _engine(store, found[0], role) for role in recipe.models})
+    return StoredBuild(found[0], {role: _engine(store, found[0], role) for role in recipe.engines})
 
 
 def _engine(store: Store, entry: Entry, role: Role) -> StoredEngine:

@@ -45,6 +45,7 @@ def advice(
         expected=_expected(speed) if speed else None,
         rollout=rollout,
         rolls_out=resolved.launch is None,
+        tree=len(target.medusa.choices) if target.medusa else None,
     )
     return advise(facts, measured)
 
@@ -72,5 +73,5 @@ def _bytes(engine: EnginePlan) -> int:
     """Returns the bytes of the weights: of a checkpoint, or as another server loads them."""
     source = engine.model.source
     if engine.backend in ENGINES:
-        return checkpoint_size(source, engine.checkpoint)
+        return checkpoint_size(source, engine.checkpoint, engine.medusa)
     return source.size

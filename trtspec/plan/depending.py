@@ -34,7 +34,7 @@ def depending(
     Raises RecipeError for a head that would not be in its target's process.
     """
     draft = choose.loaded.recipe.draft
-    if draft is None:
+    if draft is None or Role.DRAFT not in engines:
         return dict(engines)
     engine, target = engines[Role.DRAFT], engines[Role.TARGET]
     if engine.head and layout != "in_process":

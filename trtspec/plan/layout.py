@@ -47,13 +47,14 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
         tensorrt_llm=in_process,
         admission=admission,
         engines=engines,
+        medusa_choices=resolved.target.medusa.choices if resolved.target.medusa else (),
     )
 
 
 def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
-    """Returns the model of an engine; the target's follows guides, which nothing is drafted for."""
+    """Returns the model of an engine; the target's follows guides, unless it drafts by itself."""
     name, folder, batch = BLS_MODELS[role], f"{role}/engine", engine.options.max_batch_size
-    is_guided = role is Role.TARGET and bool(engine.model.source.end_ids)
+    is_guided = role is Role.TARGET and bool(engine.model.source.end_ids) and not engine.inside
     if engine.backend == "torch":
         folder, tokenizer = str(PurePosixPath("../..", folder)), "../../tokenizer" if is_guided else None
         return EngineModel(name, engine.backend, folder, batch, device=engine.device, tokenizer=tokenizer)
@@ -67,6 +68,7 @@ def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
         engine.enable_chunked_context,
         _window(engine),
         tokenizer=vocabulary_path(name) if is_guided else None,
+        medusa_choices=engine.medusa.choices if engine.medusa else (),
     )
 
 

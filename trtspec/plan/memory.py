@@ -124,18 +124,20 @@ def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: i
 def engine_memory(engine: EnginePlan) -> EngineMemory:
     """Returns what the largest rank of an engine takes.
 
-    An engine that verifies drafts computes logits for each of their tokens, and for one more.
+    An engine that verifies drafts computes logits for each of their tokens, and for one more; each head
+    inside has logits of its own.
     """
     source, options, mapping = engine.model.source, engine.options, engine.checkpoint.mapping
     layers = len(mapping.layers(0, source.num_hidden_layers))
     dtype = DTYPES[engine.checkpoint.dtype]
     rows = options.num_verified_tokens
-    logits = _LOGIT_COPIES * rows * source.vocab_size * _LOGIT_SIZE
+    copies = _LOGIT_COPIES + (engine.medusa.count if engine.medusa else 0)
+    logits = copies * rows * source.vocab_size * _LOGIT_SIZE
     # Activations are widest in the MLP: the residual, its norm and what was added to it; gate, up and their
     # product.
     width = 3 * source.hidden_size + 3 * source.computed_width // mapping.tp_size
     return EngineMemory(
-        weights=max(rank_sizes(source, engine.checkpoint)),
+        weights=max(rank_sizes(source, engine.checkpoint, engine.medusa)),
         workspace=_RUNTIME + options.max_num_tokens * width * ITEM_SIZE[dtype] + logits,
         kv_per_token=layers * kv_of_layer(engine),
     )

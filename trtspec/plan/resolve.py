@@ -20,12 +20,20 @@ from trtspec.models.source import Source
 from trtspec.plan.choices import Choice, Chooser, backend_of, choose_output
 from trtspec.plan.depending import depending, head_engine
 from trtspec.plan.facts import Facts, ModelFacts
+from trtspec.plan.inside import check_cyclic, choose_inside
 from trtspec.plan.iteration import choose_chunked_context, choose_num_tokens, least_num_tokens
 from trtspec.plan.memory import budget_of, fits_a_tensor
 from trtspec.plan.precision import choose_dtype, choose_fp8_cache, choose_fp8_weights
-from trtspec.plan.resolved import CalibrationPlan, Coordination, EnginePlan, Resolved, placement
+from trtspec.plan.resolved import (
+    CalibrationPlan,
+    Coordination,
+    EnginePlan,
+    InsidePlan,
+    Resolved,
+    placement,
+)
 from trtspec.plan.server import resolve_server
-from trtspec.plan.serving import choose_admission, choose_drafting, choose_layout, choose_policy, choose_share
+from trtspec.plan.serving import choose_admission, choose_layout, choose_rounds
 from trtspec.plan.texts import choose_max_seq_len
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on
@@ -58,16 +66,19 @@ def resolve(
     if backend == "tensorrt_llm":
         version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
         release = releases.RELEASES[version]
-    options = _options(choose, facts, backend)
-    engines = {Role.TARGET: _engine(choose, Role.TARGET, backend, facts.target, options)}
-    if facts.head:
+    inside = choose_inside(choose, facts, backend)
+    options = _options(choose, facts, inside)
+    target = _engine(choose, Role.TARGET, backend, facts.target, options)
+    if inside:
+        check_cyclic(choose, facts.target.source, target.options)
+    engines = {Role.TARGET: replace(target, inside=inside)}
+    if facts.head and not inside:
         engines[Role.DRAFT] = head_engine(engines[Role.TARGET], facts.head)
     elif draft := facts.models.get(Role.DRAFT):
         engines[Role.DRAFT] = _engine(choose, Role.DRAFT, backend, draft, _proposing(options))
     engines = _iterations(choose, engines, on_tensorrt=release is not None)
     _check_device(choose, engines)
-    policy, num_draft_tokens = choose_policy(choose, options.max_draft_len)
-    share, drafting = choose_share(choose), choose_drafting(choose)
+    policy, num_draft_tokens, share, drafting = choose_rounds(choose, options.max_draft_len, inside)
     model_name = choose("serving.model_name", recipe.serving.model_name, "the name that clients call")
     layout = choose_layout(choose, engines.values())
     engines = depending(choose, engines, layout)
@@ -85,13 +96,19 @@ def resolve(
     )
 
 
-def _options(choose: Chooser, facts: Facts, backend: str) -> BuildOptions:
+def _options(choose: Chooser, facts: Facts, inside: InsidePlan | None) -> BuildOptions:
     """Returns the sizes that all engines share: the coordinator sends each the whole text in every round."""
     on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
-    drafts = choose(
-        "speculation.max_draft_len",
-        MAX_DRAFT_LEN_CPU if on_cpu else MAX_DRAFT_LEN,
-        "a CPU verifies a few tokens at the price of one" if on_cpu else "a GPU verifies 8 tokens for free",
+    drafts = (
+        len(inside.medusa.choices)
+        if inside
+        else choose(
+            "speculation.max_draft_len",
+            MAX_DRAFT_LEN_CPU if on_cpu else MAX_DRAFT_LEN,
+            "a CPU verifies a few tokens at the price of one"
+            if on_cpu
+            else "a GPU verifies 8 tokens for free",
+        )
     )
     batch = choose(
         "engine.max_batch_size", choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"

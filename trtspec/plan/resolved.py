@@ -10,6 +10,8 @@ from typing import Literal
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.choose import SearchOptions
+from trtspec.checkpoint.medusa import Medusa
+from trtspec.engine.directory import EXTERNAL
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.heads.head import Head
 from trtspec.plan.choices import Choice
@@ -45,6 +47,14 @@ class LayersPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class InsidePlan:
+    """The heads that a target's engine has inside: their files, and what is made of them."""
+
+    model: ModelFacts
+    medusa: Medusa
+
+
+@dataclass(frozen=True, slots=True)
 class EnginePlan:
     """One engine: how its checkpoint is made, and what it is built for.
 
@@ -52,7 +62,8 @@ class EnginePlan:
     the step runs. With `enable_chunked_context` TensorRT-LLM may read a text in several iterations. `backend`
     builds and runs it. `device` is where, if the recipe says so: PyTorch's `cpu`, `cuda:1`. `layers` are the
     target's that it consists of, None for another model. `head` is what a head's folder says. With
-    `is_dependent` it lives in the target's engine: a head, or layers that are no copies.
+    `is_dependent` it lives in the target's engine: a head, or layers that are no copies. A target of
+    TensorRT-LLM may have its draft `inside`: heads that it is built with.
     """
 
     model: ModelFacts
@@ -65,6 +76,17 @@ class EnginePlan:
     layers: LayersPlan | None = None
     head: Head | None = None
     is_dependent: bool = False
+    inside: InsidePlan | None = None
+
+    @property
+    def medusa(self) -> Medusa | None:
+        """The heads inside, and the tree that they propose."""
+        return self.inside.medusa if self.inside else None
+
+    @property
+    def mode(self) -> str:
+        """TensorRT-LLM's speculative_decoding_mode of an engine that verifies drafts."""
+        return "medusa" if self.inside else EXTERNAL
 
 
 @dataclass(frozen=True, slots=True)

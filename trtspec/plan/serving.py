@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from trtspec.plan.choices import Choice, Chooser
-from trtspec.plan.resolved import EnginePlan, Layout
+from trtspec.plan.resolved import EnginePlan, InsidePlan, Layout
 from trtspec.repository.spec import AdmissionParameters
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 from trtspec.serving.pace import Policy
@@ -15,7 +15,20 @@ _SECOND = 10**6
 _QUEUE_DELAY, _DRAFT_TIMEOUT = 300 * _SECOND, 5 * _SECOND
 
 
-def choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
+def choose_rounds(
+    choose: Chooser, longest: int, inside: InsidePlan | None
+) -> tuple[Policy, int | None, float, Drafting | None]:
+    """Returns the policy and K, the share of requests with drafts, and who proposes beside a draft engine.
+
+    An engine with its draft `inside` has no rounds of which anybody knows.
+    """
+    if inside:
+        return "fixed", None, 1.0, None
+    policy, num_draft_tokens = _choose_policy(choose, longest)
+    return policy, num_draft_tokens, _choose_share(choose), _choose_drafting(choose)
+
+
+def _choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
     """Returns how K is chosen for requests that name none, and K itself where the policy is fixed.
 
     Raises RecipeError for a K of more than `longest`, which is what the target verifies.
@@ -33,12 +46,12 @@ def choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
     return policy, asked
 
 
-def choose_share(choose: Chooser) -> float:
+def _choose_share(choose: Chooser) -> float:
     """Returns the share of requests that has drafts, unless a roll-out says otherwise."""
     return float(choose("speculation.share", 1, "every request"))
 
 
-def choose_drafting(choose: Chooser) -> Drafting | None:
+def _choose_drafting(choose: Chooser) -> Drafting | None:
     """None where an engine proposes."""
     method = choose.loaded.recipe.speculation.method
     if method.kind == DRAFT_MODEL.kind:
@@ -86,7 +99,7 @@ def choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> Admiss
         "five minutes; who comes later is better off elsewhere" if limit > _QUEUE_DELAY else "the time limit",
     )
     draft_timeout = None
-    if choose.loaded.recipe.speculation.method.has_model:
+    if len(engines) > 1:
         draft_timeout = choose(
             "serving.draft_timeout_microseconds",
             min(_DRAFT_TIMEOUT, limit // 2),

@@ -9,6 +9,7 @@ from trtspec.findings import Finding
 from trtspec.recipe import devices, gpus, releases, server_releases
 from trtspec.recipe.build_limits import build_contradictions
 from trtspec.recipe.build_options import SIZES, option_problem
+from trtspec.recipe.inside_limits import inside_contradictions
 from trtspec.recipe.layers import AUTO, LayerSearch
 from trtspec.recipe.methods import Hybrid, Ngram
 from trtspec.recipe.schema import BLS_MODELS, NOT_OF_HEADS, OF_TARGET, Draft, Model, Recipe
@@ -47,6 +48,7 @@ def _engines(recipe: Recipe) -> Iterator[Finding]:
     yield from _times(recipe)
     yield from _overlap(recipe)
     yield from _device(recipe)
+    yield from inside_contradictions(recipe)
     for role, model in recipe.models.items():
         yield from _build_options(role, model, recipe)
 

@@ -281,15 +281,25 @@ class Recipe(Section):
 
         A server of others loads the draft on as many tensor ranks as the target.
         """
-        ranks = {role: model.parallel.ranks for role, model in self.models.items()}
+        ranks = {role: model.parallel.ranks for role, model in self.engines.items()}
         if Role.DRAFT in ranks and self.backend in SERVERS:
             ranks[Role.DRAFT] = self.target.parallel.tensor
         return ranks
 
     @property
     def models(self) -> dict[Role, Model]:
-        """The models that have an engine, the target first."""
+        """The models, the target first."""
         return {Role.TARGET: self.target, **({Role.DRAFT: self.draft} if self.draft else {})}
+
+    @property
+    def engines(self) -> dict[Role, Model]:
+        """The models that have an engine, the target first; one with the draft inside has that of both."""
+        return {Role.TARGET: self.target} if self.drafts_inside else self.models
+
+    @property
+    def drafts_inside(self) -> bool:
+        """Whether the target's engine has the draft inside: Medusa's heads in one of TensorRT-LLM."""
+        return self.backend == "tensorrt_llm" and self.speculation.method.kind == "medusa"
 
     @property
     def draft_gpus(self) -> tuple[int, ...] | None:

@@ -84,12 +84,7 @@ SUPPORT: Mapping[str, Mapping[str, Cell]] = {
         ),
     },
     "medusa": {
-        "tensorrt_llm": Refusal(
-            "an engine of TensorRT-LLM with Medusa's heads drafts by itself, which the coordinator does not "
-            "serve; trtspec convert --medusa-heads makes its checkpoint",
-            "TensorRT-LLM 1.2, examples/medusa/README.md",
-        ),
-        "torch": None,
+        **dict.fromkeys(ENGINES),
         "vllm": Refusal(
             "vLLM has no Medusa any more", "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeMethod"
         ),

@@ -8,6 +8,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.repository.spec import RepositorySpec
+from trtspec.serving.executors.tensorrt_llm.choices import as_parameter
 from trtspec.serving.triton.tensors import INPUTS, OUTPUTS
 
 
@@ -16,10 +17,14 @@ def model_config(spec: RepositorySpec) -> pb.ModelConfig:
 
     `max_batch_size` 1 gives each tensor the batch dimension that clients of NVIDIA's models send ([1, 1]),
     and lets Triton refuse more than one prompt in a request. The one instance serves all requests at once.
+    Where the engine drafts by itself there is no `num_draft_tokens`: who sends it is told, and who looks for
+    it finds that plain decoding cannot be asked for.
     """
     config = pb.ModelConfig(name=spec.model_name, backend="python", max_batch_size=1)
     config.model_transaction_policy.decoupled = True
     for tensor in INPUTS:
+        if spec.medusa_choices and tensor.name == "num_draft_tokens":
+            continue
         datatype = pb.DataType.Value(f"TYPE_{tensor.datatype.value}")
         dims = [-1 if tensor.is_list else 1]
         config.input.add(name=tensor.name, data_type=datatype, dims=dims, optional=True)
@@ -72,6 +77,8 @@ def _parameters(spec: RepositorySpec) -> dict[str, str]:
             (gpu,) = engines.placement.of(role)
             parameters[f"{role}_gpu_device_id"] = str(gpu)
             parameters[f"{role}_enable_chunked_context"] = str(enabled).lower()
+        if spec.medusa_choices:
+            parameters["medusa_choices"] = as_parameter(spec.medusa_choices)
     return parameters
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trtspec.repository.placement import Placement
 from trtspec.roles import Role
 from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.executors.tensorrt_llm.choices import Choices
 from trtspec.serving.pace import Policy
 
 
@@ -23,6 +24,7 @@ class EngineModel:
     backend reads these four. `device` is where torch runs it, `cpu` or `cuda:1`; with None that is the first
     GPU, if there is one. `tokenizer` is what the model follows guides by, relative as `engine_dir` is: a
     folder for torch, the file of `guided_vocabulary.py` for the C++ backend; None where it follows none.
+    `medusa_choices` are the tree of heads that the engine has inside.
     """
 
     name: str
@@ -35,6 +37,7 @@ class EngineModel:
     max_attention_window: int | None = None
     device: str | None = None
     tokenizer: str | None = None
+    medusa_choices: Choices = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,8 @@ class RepositorySpec:
     the requests that have drafts where no roll-out says otherwise. `drafting` is None where the draft engine
     proposes, or nothing does. `tensorrt_llm` is None for engines of the `torch` backend. `admission` is None
     where the serving side's own defaults hold. `engines` are the models of the bls layout, and empty where
-    the coordinator runs the engines in its own process.
+    the coordinator runs the engines in its own process. `medusa_choices` are the tree of heads that the
+    target's engine has inside: then no request can have another draft, or none.
     """
 
     model_name: str = "speculative_llm"
@@ -103,3 +107,4 @@ class RepositorySpec:
     tensorrt_llm: TensorRtLlm | None = None
     admission: AdmissionParameters | None = None
     engines: tuple[EngineModel, ...] = ()
+    medusa_choices: Choices = ()

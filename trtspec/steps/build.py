@@ -38,13 +38,12 @@ LOGS = f"{FOLDER}/logs"
 
 def step(resolved: Resolved, facts: Facts, role: Role, gpus: tuple[str, ...]) -> Step:
     """Returns the step; `gpus` are the UUIDs of the GPUs that it has for itself, empty if it may use all."""
-    options = resolved.engines[role].options
-    drafts = options.max_draft_len
+    plan, options = resolved.engines[role], resolved.engines[role].options
     checkpoint = resolved.output / convert.checkpoint(role)
     common = Step(
         kind=KIND,
         role=role,
-        summary=f"the engine that {f'verifies up to {drafts} draft tokens' if drafts else 'proposes tokens'}",
+        summary=f"the engine that {_purpose(plan)}",
         inputs=(convert.checkpoint(role),),
         output=engine(role),
         command=(),
@@ -53,11 +52,18 @@ def step(resolved: Resolved, facts: Facts, role: Role, gpus: tuple[str, ...]) ->
         after=(name_of(convert.KIND, role),),
         gpus=gpus,
     )
-    if resolved.engines[role].is_dependent:
+    if plan.is_dependent:
         return _dependent(common, resolved, role)
-    if resolved.release is None or resolved.engines[role].backend == "torch":
+    if resolved.release is None or plan.backend == "torch":
         return common
     return _with_tensorrt_llm(common, resolved, facts, role, resolved.release)
+
+
+def _purpose(plan: EnginePlan) -> str:
+    drafts = plan.options.max_draft_len
+    if plan.medusa:
+        return f"drafts with {plan.medusa.count} heads and verifies {drafts} tokens of theirs"
+    return f"verifies up to {drafts} draft tokens" if drafts else "proposes tokens"
 
 
 def _dependent(step: Step, resolved: Resolved, role: Role) -> Step:
@@ -97,7 +103,8 @@ def portable_argv(role: Role, plan: EnginePlan) -> tuple[str, ...]:
     extra = dict(plan.options.extra)
     for adapter in _adapters(plan.options):
         extra["lora_dir"] = adapter.name
-    return trtllm.build_argv(convert.checkpoint(role), engine(role), replace(plan.options, extra=extra))
+    options = replace(plan.options, extra=extra)
+    return trtllm.build_argv(convert.checkpoint(role), engine(role), options, plan.mode)
 
 
 def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role, release: Release) -> Step:
@@ -110,12 +117,12 @@ def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role,
         _launcher(release, host, role, folders, step.gpus),
         build / convert.checkpoint(role),
     )
-    argv = trtllm.build_argv(str(checkpoint), str(build / engine(role)), plan.options)
+    argv = trtllm.build_argv(str(checkpoint), str(build / engine(role)), plan.options, plan.mode)
     return replace(
         step,
         command=launcher.command(argv, log.parent),
         digest=digest_of([release.version, gpu, portable_argv(role, plan)]),
-        action=partial(run_tensorrt_llm, checkpoint, plan.options, launcher, cache, log),
+        action=partial(run_tensorrt_llm, checkpoint, plan.options, plan.mode, launcher, cache, log),
         obstacle=build_obstacle(host, release, gpu, plan.checkpoint.mapping.world_size),
         prepare=partial(ensure_image, host.container_engine.program, release.image)
         if host.container_engine
@@ -162,6 +169,7 @@ def run_layers(source: Source, chosen: Path | None, target: Path, output: Path, 
 def run_tensorrt_llm(
     checkpoint: Path,
     options: BuildOptions,
+    mode: str,
     launcher: Launcher,
     cache: TimingCache,
     log: Path,
@@ -169,6 +177,6 @@ def run_tensorrt_llm(
     advance: Advance,
 ) -> None:
     # The command runs in the folder of its log, so its paths must be absolute.
-    argv = trtllm.build_argv(str(checkpoint.absolute()), str(output.absolute()), options)
+    argv = trtllm.build_argv(str(checkpoint.absolute()), str(output.absolute()), options, mode)
     trtllm.build(argv, launcher, cache, log.absolute(), advance)
-    directory.check_engine(output, options.max_draft_len, cache.release)
+    directory.check_engine(output, options.max_draft_len, cache.release, mode)

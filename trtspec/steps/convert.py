@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.convert import FORMAT, checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.chosen import with_layers
+from trtspec.checkpoint.medusa import Medusa
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
-from trtspec.plan.resolved import Resolved
+from trtspec.plan.resolved import EnginePlan, Resolved
 from trtspec.progress import Advance
 from trtspec.roles import Role
 from trtspec.run.step import Step
@@ -28,19 +30,37 @@ def step(resolved: Resolved, role: Role) -> Step:
     model, options = resolved.engines[role].model, resolved.engines[role].checkpoint
     calibration, after = scales(resolved, role)
     layers, before = choose_layers.chosen(resolved, role)
-    own = choose_layers.written(resolved, role)
+    own, inside = choose_layers.written(resolved, role), resolved.engines[role].inside
+    medusa = resolved.engines[role].medusa
+    with_heads = f" with {medusa.count} heads of Medusa" if medusa else ""
     return Step(
         kind=KIND,
         role=role,
-        summary=f"the {role} as a TensorRT-LLM checkpoint in {_precision(options)}",
-        inputs=(model.name, *([f"{role}/{CALIBRATION}"] if calibration else [])),
+        summary=f"the {role}{with_heads} as a TensorRT-LLM checkpoint in {_precision(options)}",
+        inputs=(
+            model.name,
+            *([inside.model.name] if inside else []),
+            *([f"{role}/{CALIBRATION}"] if calibration else []),
+        ),
         output=checkpoint(role),
         command=("trtspec", "convert", recipe, "--only", role.value, "--output", output),
-        digest=digest_of_files(is_weight, model, format=FORMAT, options=asdict(options), **own),
-        action=partial(run, model.source, layers, options, calibration),
+        digest=digest_of_checkpoint(resolved.engines[role], format=FORMAT, **own),
+        action=partial(run, model.source, layers, options, calibration, medusa),
         after=(*before, *after),
-        size=checkpoint_size(model.source, options),
+        size=checkpoint_size(model.source, options, medusa),
     )
+
+
+def digest_of_checkpoint(engine: EnginePlan, **values: Any) -> str | None:
+    """Returns the digest of what an engine's checkpoint is made of, and of `values`.
+
+    It is None where the digests of the files are not known.
+    """
+    models = [engine.model]
+    if engine.inside:
+        models.append(engine.inside.model)
+        values["choices"] = engine.inside.medusa.choices
+    return digest_of_files(is_weight, *models, options=asdict(engine.checkpoint), **values)
 
 
 def checkpoint(role: Role) -> str:
@@ -60,8 +80,9 @@ def run(
     layers: Path | None,
     options: ConvertOptions,
     calibration: Path | None,
+    medusa: Medusa | None,
     output: Path,
     advance: Advance,
 ) -> None:
     check_weights(source)
-    convert(with_layers(source, layers), with_scales(options, calibration), output, advance)
+    convert(with_layers(source, layers), with_scales(options, calibration), output, advance, medusa)

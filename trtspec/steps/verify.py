@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.chosen import with_layers
+from trtspec.checkpoint.medusa import Medusa
 from trtspec.checkpoint.verify import FORMAT, verify
 from trtspec.models.headers_only import check_weights
 from trtspec.models.source import Source
@@ -18,7 +18,6 @@ from trtspec.roles import Role
 from trtspec.run.step import Step, name_of
 from trtspec.steps import choose_layers, convert
 from trtspec.steps.calibrate import scales, with_scales
-from trtspec.steps.reads import digest_of_files, is_weight
 
 KIND = "verify"
 
@@ -28,7 +27,7 @@ def step(resolved: Resolved, role: Role) -> Step:
     model, options = resolved.engines[role].model, resolved.engines[role].checkpoint
     calibration, after = scales(resolved, role)
     layers, before = choose_layers.chosen(resolved, role)
-    own = choose_layers.written(resolved, role)
+    own, medusa = choose_layers.written(resolved, role), resolved.engines[role].medusa
     return Step(
         kind=KIND,
         role=role,
@@ -36,10 +35,10 @@ def step(resolved: Resolved, role: Role) -> Step:
         inputs=(model.name, checkpoint),
         output=None,
         command=("trtspec", "convert", recipe, "--only", role.value, "--verify", "--output", output),
-        digest=digest_of_files(is_weight, model, format=FORMAT, options=asdict(options), **own),
-        action=partial(run, model.source, layers, options, calibration, resolved.output / checkpoint),
+        digest=convert.digest_of_checkpoint(resolved.engines[role], format=FORMAT, **own),
+        action=partial(run, model.source, layers, options, calibration, medusa, resolved.output / checkpoint),
         after=(*before, *after, name_of(convert.KIND, role)),
-        size=checkpoint_size(model.source, options),
+        size=checkpoint_size(model.source, options, medusa),
     )
 
 
@@ -48,9 +47,10 @@ def run(
     layers: Path | None,
     options: ConvertOptions,
     calibration: Path | None,
+    medusa: Medusa | None,
     checkpoint: Path,
     _: Path,
     advance: Advance,
 ) -> None:
     check_weights(source)
-    verify(with_layers(source, layers), with_scales(options, calibration), checkpoint, advance)
+    verify(with_layers(source, layers), with_scales(options, calibration), checkpoint, advance, medusa)

@@ -23,3 +23,14 @@ def require_engines(recipe: Path, lacking: str, backend: str | None = None) -> N
         problem = f"{found} loads the models itself, so there is {lacking}"
         error = loaded.problem("engine.backend", problem, "trtspec build and trtspec deploy are all it needs")
         raise RecipeError(recipe, [error])
+
+
+def require_coordinator(recipe: Path) -> None:
+    """Raises RecipeError if trtspec's coordinator cannot draft for a share of the recipe's requests."""
+    from trtspec.recipe.loader import load
+
+    require_engines(recipe, "no coordinator of trtspec's, which drafts for a share of the requests")
+    loaded = load(recipe)
+    if loaded.recipe.drafts_inside:
+        problem = "an engine with Medusa's heads drafts for all requests, and nobody can take that from some"
+        raise RecipeError(recipe, [loaded.problem("speculation.method", problem, "write another method")])

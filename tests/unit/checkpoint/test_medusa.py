@@ -1,8 +1,10 @@
-"""A target with Medusa's heads: the tensors of NVIDIA's converter, by its published source.
+"""A target with Medusa's heads: the tensors and keys of NVIDIA's converter, by its published source.
 
 `load_medusa_hf` of `tensorrt_llm/models/medusa/weight.py` (releases 1.0 to 1.2) gives rank r of N the r-th of
 N equal parts, along the first dimension, of each head's matrices and biases. `MedusaForCausalLm` beside it
-has a module of that name and shape for each, with the vocabulary filled up to a multiple of N.
+has a module of that name and shape for each, with the vocabulary filled up to a multiple of N. The target's
+own tensors are those of its family, which `convert_checkpoint.py` of examples/medusa takes from the very
+classes that models without heads have: `LLaMAForCausalLM` and, for qwen2, `QWenForCausalLM`.
 """
 
 from __future__ import annotations
@@ -11,30 +13,44 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from tests.fakes.heads import write_head
-from trtspec.checkpoint.convert import convert, write
+from tests.fakes.engine_dir import tiny_model
+from tests.fakes.heads import write_head_for
+from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
+from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.medusa import draw_medusa
-from trtspec.cli.app import app
+from trtspec.checkpoint.medusa import Medusa, draw_medusa
+from trtspec.checkpoint.verify import verify
 from trtspec.errors import ModelError
+from trtspec.models.heads.choices import choices
 from trtspec.models.heads.head import Head
 from trtspec.models.heads.reading import read_head
-from trtspec.models.source import read_source
+from trtspec.models.source import Source, read_source
 
 HEADS, BLOCKS = 3, 1
-SIZES = {"hidden_size": 16, "vocab_size": 24, "num_attention_heads": 4, "num_key_value_heads": 4}
+TREE = tuple(choices(HEADS))
+SIZES: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4}
+FAMILIES = ["llama", "mistral", "qwen2"]
+Target = Callable[..., tuple[Source, Head]]
 
 
 @pytest.fixture
-def head(tmp_path: Path) -> Head:
-    return read_head(write_head(tmp_path / "heads", "medusa"))
+def target(tmp_path: Path) -> Target:
+    """A random model of a family in `target`, and heads for it in `heads`."""
+
+    def save(family: str = "llama") -> tuple[Source, Head]:
+        model = tiny_model(family, **SIZES, head_dim=16, rope_theta=1e6)
+        model.save_pretrained(tmp_path / "target")
+        write_head_for(tmp_path / "target", tmp_path / "heads", "medusa")
+        return read_source(tmp_path / "target"), read_head(tmp_path / "heads")
+
+    return save
 
 
 def expected(tensors: dict[str, torch.Tensor], tp_size: int, rank: int) -> dict[str, torch.Tensor]:
@@ -51,14 +67,15 @@ def expected(tensors: dict[str, torch.Tensor], tp_size: int, rank: int) -> dict[
 
 
 @pytest.mark.parametrize("tp_size", [1, 2, 4])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_names_shapes_and_numbers_are_nvidias(
-    llama_folder: Callable[..., Path], head: Head, tmp_path: Path, tp_size: int
+    target: Target, tmp_path: Path, family: str, tp_size: int
 ) -> None:
-    source = read_source(llama_folder(**SIZES))
-    options = ConvertOptions("float16", Mapping(tp_size))
-    write(draw_medusa(source, head, options, 63), tmp_path / "both")
+    (source, head), told = target(family), list[int]()
+    options, medusa = ConvertOptions("float16", Mapping(tp_size)), Medusa(head, TREE)
+    convert(source, options, tmp_path / "both", told.append, medusa)
     convert(source, options, tmp_path / "alone")
-    stored = load_file(head.folder / "medusa_lm_head.safetensors")
+    stored = load_file(tmp_path / "heads/medusa_lm_head.safetensors")
     for rank in range(tp_size):
         alone = load_file(tmp_path / f"alone/rank{rank}.safetensors")
         both = load_file(tmp_path / f"both/rank{rank}.safetensors")
@@ -66,78 +83,91 @@ def test_names_shapes_and_numbers_are_nvidias(
         assert set(both) == {*alone, *wanted}
         for name, tensor in (alone | wanted).items():
             torch.testing.assert_close(both[name], tensor, rtol=0, atol=0)
+    assert sum(told) == checkpoint_size(source, options, medusa)
+    verify(source, options, tmp_path / "both", medusa=medusa)
 
 
-def test_the_configuration_has_medusas_keys_beside_the_targets(
-    llama_folder: Callable[..., Path], head: Head, tmp_path: Path
-) -> None:
-    source = read_source(llama_folder(**SIZES))
-    write(draw_medusa(source, head, ConvertOptions("bfloat16"), 63), tmp_path / "both")
-    convert(source, ConvertOptions("bfloat16"), tmp_path / "alone")
-    alone, both = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("alone", "both"))
-    assert both == {
-        **alone,
+def nvidias(model: Any, dtype: str) -> dict[str, Any]:
+    """`config.json` of examples/medusa/convert_checkpoint.py, of a Hugging Face configuration."""
+    of_qwen = {"qwen_type": "qwen2"} if model.model_type == "qwen2" else {}
+    return {
         "architecture": "MedusaForCausalLM",
+        "dtype": dtype,
+        "logits_dtype": "float32",
+        "num_hidden_layers": model.num_hidden_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "num_key_value_heads": model.num_key_value_heads,
+        "vocab_size": model.vocab_size,
+        "position_embedding_type": "rope_gpt_neox",
+        "max_position_embeddings": model.max_position_embeddings,
+        "hidden_act": "silu",
+        "rotary_base": model.rope_theta,
+        "rotary_scaling": getattr(model, "rope_scaling", None),
+        "norm_epsilon": model.rms_norm_eps,
+        "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
+        "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
+        "use_parallel_embedding": False,
+        "embedding_sharding_dim": 0,
         "max_draft_len": 63,
         "num_medusa_heads": HEADS,
         "num_medusa_layers": BLOCKS,
+        "model_type": model.model_type,
+        **of_qwen,
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (ConvertOptions("float16", Mapping(1, 2)), "pipeline ranks"),
-        (ConvertOptions("float16", fp8=True), "is to be FP8"),
-    ],
-)
-def test_what_the_engine_cannot_be_is_refused(
-    llama_folder: Callable[..., Path], head: Head, options: ConvertOptions, problem: str
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_configuration_is_nvidias_and_that_of_the_target(
+    target: Target, tmp_path: Path, family: str
 ) -> None:
-    with pytest.raises(ModelError, match=problem):
-        draw_medusa(read_source(llama_folder(**SIZES)), head, options, 63)
+    (source, head), options = target(family), ConvertOptions("bfloat16")
+    model = tiny_model(family, **SIZES, head_dim=16, rope_theta=1e6).config
+    convert(source, options, tmp_path / "both", medusa=Medusa(head, TREE))
+    convert(source, options, tmp_path / "alone")
+    alone, both = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("alone", "both"))
+    theirs = nvidias(model, "bfloat16")
+    assert {key: both.get(key) for key in theirs} == theirs
+    own = ("architecture", "max_draft_len", "num_medusa_heads", "num_medusa_layers", "model_type")
+    assert both == alone | {key: theirs[key] for key in own}
 
 
-def test_heads_of_another_target_are_refused(llama_folder: Callable[..., Path], head: Head) -> None:
+def test_the_heads_of_an_fp8_target_stay_as_they_are(target: Target, tmp_path: Path) -> None:
+    """As `combine_medusa_weight` of `quantization/quantize_by_modelopt.py` leaves them out."""
+    _, head = target()
+    quantize(tmp_path / "target", AUTO_FP8)
+    source, options = read_source(tmp_path / "target"), ConvertOptions("float16", fp8=True)
+    convert(source, options, tmp_path / "both", medusa=Medusa(head, TREE))
+    tensors = load_file(tmp_path / "both/rank0.safetensors")
+    of_heads = [name for name in tensors if name.startswith("medusa_heads.")]
+    assert len(of_heads) == 3 * HEADS
+    assert {tensors[name].dtype for name in of_heads} == {torch.float16}
+    assert tensors["transformer.layers.0.mlp.fc.weight"].dtype == torch.float8_e4m3fn
+    config = json.loads((tmp_path / "both/config.json").read_text())
+    assert config["quantization"]["exclude_modules"] == ["lm_head", "*medusa_heads*"]
+    verify(source, options, tmp_path / "both", medusa=Medusa(head, TREE))
+
+
+def test_a_head_that_the_tree_never_asks_is_left_out(target: Target, tmp_path: Path) -> None:
+    source, head = target()
+    medusa = Medusa(head, ((0,), (1,), (0, 0)))
+    convert(source, ConvertOptions("float16"), tmp_path / "both", medusa=medusa)
+    config = json.loads((tmp_path / "both/config.json").read_text())
+    assert (config["num_medusa_heads"], config["max_draft_len"]) == (2, 3)
+    names = load_file(tmp_path / "both/rank0.safetensors")
+    assert {name.split(".")[1] for name in names if name.startswith("medusa_heads.")} == {"0", "1"}
+
+
+def test_heads_of_another_target_are_refused(llama_folder: Callable[..., Path], target: Target) -> None:
+    _, head = target()
     with pytest.raises(ModelError, match="hidden size"):
-        draw_medusa(read_source(llama_folder()), head, ConvertOptions("float16"), 63)
+        draw_medusa(read_source(llama_folder()), Medusa(head, TREE), ConvertOptions("float16"))
 
 
-def test_heads_of_another_method_are_refused(llama_folder: Callable[..., Path], head: Head) -> None:
+def test_what_the_engine_cannot_have_is_refused(target: Target) -> None:
+    (source, head), options = target(), ConvertOptions("float16")
     with pytest.raises(ModelError, match="not Medusa's"):
-        draw_medusa(
-            read_source(llama_folder(**SIZES)), replace(head, method="eagle"), ConvertOptions("float16"), 63
-        )
-
-
-def test_the_command_converts_and_says_how_it_is_built(
-    llama_folder: Callable[..., Path], head: Head, tmp_path: Path
-) -> None:
-    target = llama_folder(**SIZES)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
-        f"name: m\ntarget: {{model: {target}, dtype: float16}}\nspeculation: {{method: ngram}}\n"
-        "engine: {backend: torch, max_seq_len: 64}\nhardware: {gpu: none}\n"
-    )
-    command = [
-        "convert",
-        str(recipe),
-        "--medusa-heads",
-        str(head.folder),
-        "--output",
-        str(tmp_path / "b"),
-        "--json",
-    ]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.exception
-    said = json.loads(result.stdout)
-    assert said["checkpoint"] == str(tmp_path / "b/medusa/checkpoint")
-    assert (tmp_path / "b/medusa/checkpoint/rank0.safetensors").exists()
-    argv = said["build"]
-    assert argv[argv.index("--speculative_decoding_mode") + 1] == "medusa"
-    longest = int(argv[argv.index("--max_draft_len") + 1])
-    batch, tokens = (int(argv[argv.index(f"--max_{name}") + 1]) for name in ("batch_size", "num_tokens"))
-    assert longest == json.loads((tmp_path / "b/medusa/checkpoint/config.json").read_text())["max_draft_len"]
-    assert tokens >= batch * (longest + 1)
-    assert said["parameters"]["decoding_mode"] == "medusa"
-    assert said["parameters"]["medusa_choices"].count("{") == longest
+        draw_medusa(source, Medusa(replace(head, method="eagle"), TREE), options)
+    with pytest.raises(ModelError, match="Medusa for llama, mistral, qwen2, not for qwen3"):
+        draw_medusa(replace(source, model_type="qwen3"), Medusa(head, TREE), options)

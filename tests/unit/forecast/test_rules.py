@@ -144,3 +144,13 @@ def test_a_measured_loss_is_off_whatever_the_rules_say() -> None:
 def test_drafts_that_can_never_gain_are_off() -> None:
     never = replace(FACTS, expected=Expected(1.2, (0, 0), None, 50.0, "bandwidth"))
     assert advise(never, None).words == "off: even drafts that are always right would gain nothing"
+
+
+def test_an_engine_that_drafts_by_itself_has_a_tree_and_no_k() -> None:
+    facts = replace(FACTS, draft_parameters=None, draft_bytes=None, expected=None, tree=63)
+    advice = advise(facts, None)
+    assert not [one for one in (*advice.rules, *advice.checklist) if "acceptance" in one.rule]
+    assert not [one for one in advice.rules if one.rule.startswith("K ")]
+    tuning, rollout = rule(advice, "tuning"), rule(advice, "rollout")
+    assert (tuning.number, tuning.verdict) == ("a tree of 63 nodes, 20 requests at full length", "unmeasured")
+    assert "trtspec rollout canary" in rollout.then

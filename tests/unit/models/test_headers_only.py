@@ -140,7 +140,7 @@ def test_an_outline_is_never_converted(recipe: Path, hub: Hub, run: Run, tmp_pat
     planned(run("plan", recipe, "--json"))
     (outline,) = (tmp_path / "cache").glob("outlines/*/*")
     with pytest.raises(ModelError, match="is the outline of a model"):
-        convert.run(read_source(outline), None, ConvertOptions("float32"), None, tmp_path / "x", print)
+        convert.run(read_source(outline), None, ConvertOptions("float32"), None, None, tmp_path / "x", print)
     assert not (tmp_path / "x").exists()
 
 
