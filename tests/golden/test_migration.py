@@ -77,6 +77,13 @@ CASES = {
         "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10 --gather_generation_logits\n"
         "trtllm-build --checkpoint_dir=./ckpt/draft --output_dir=./engines/draft --max_num_tokens 8192"
     ),
+    "trtllm-medusa": (
+        "python convert_checkpoint.py --model_dir mistralai/Mistral-7B-Instruct-v0.2 --dtype float16 "
+        "--medusa_model_dir text-generation-inference/Mistral-7B-Instruct-v0.2-medusa --num_medusa_heads 3 "
+        "--output_dir ./ckpt\n"
+        "trtllm-build --checkpoint_dir ./ckpt --output_dir ./engine --gemm_plugin float16 "
+        "--speculative_decoding_mode medusa --max_batch_size 4"
+    ),
     "trtllm-serve": (
         "trtllm-serve nvidia/Llama-3.1-8B-Instruct-FP8 --tp_size 2 --max_batch_size 8 --config FILE"
     ),

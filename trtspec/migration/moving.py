@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import RecipeError
+from trtspec.findings import Finding
 from trtspec.migration.settling import settle, value_of, without
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe
@@ -25,6 +26,7 @@ FP8 = {
     "torch": "engines have fixed scales: of an FP8 model, or of a calibration with texts of yours",
 }
 """What `quantization: {weights: fp8}` comes to on a backend."""
+_LONGEST = "speculation.max_draft_len"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,9 @@ def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> Moved:
     except RecipeError as error:
         findings = [loaded.problem(one.subject, one.problem, one.repair) for one in error.findings]
         raise RecipeError(loaded.path, findings) from None
+    if moved.recipe.drafts_inside != recipe.drafts_inside and moved.recipe.written(_LONGEST) is not None:
+        text, moved, _ = settle(edit(text, {_LONGEST: None}, path), path)
+        removed.append(Finding(_LONGEST, "the nodes of a tree are not the tokens of a chain"))
     new = read(text.encode()).values
     for finding in removed:
         was, is_now = value_of(finding.subject, old), value_of(finding.subject, new)
@@ -89,7 +94,8 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
     old, new = before.backend, after.backend
     was, now = _lengths(before), _lengths(after)
     if was != now:
-        reason = "no policy of trtspec there" if new not in ENGINES else "K follows acceptance and load"
+        has_none = new not in ENGINES or after.drafts_inside
+        reason = "no policy of trtspec there" if has_none else "K follows acceptance and load"
         yield Change("K", was, now, reason)
     for role, model in after.models.items():
         if model.quantization.weights == "fp8" and FP8[old] != FP8[new]:
@@ -104,6 +110,8 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
 def _lengths(recipe: Recipe) -> str:
     speculation = recipe.speculation
     longest = speculation.num_draft_tokens or speculation.max_draft_len
+    if recipe.drafts_inside:
+        return f"a tree of {longest} in every step" if longest else "a tree in every step"
     is_fixed = recipe.backend not in ENGINES or speculation.policy == "fixed" or speculation.num_draft_tokens
     if is_fixed:
         return f"{longest} in every round" if longest else "the default, in every round"

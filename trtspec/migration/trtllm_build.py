@@ -20,7 +20,7 @@ from trtspec.roles import Role
 _MODE, _LENGTH = "--speculative_decoding_mode", "--max_draft_len"
 _MODES = {"draft_tokens_external": "draft_model", "medusa": "medusa", "eagle": "eagle"}
 _OTHER_MODES = {
-    "medusa": "trtspec convert --medusa-heads makes such an engine's checkpoint, of a model and its heads",
+    "medusa": "write speculation: {method: medusa}, and the folder of the heads as draft.model",
 }
 _CONVERTED = {
     "--model_dir": Key("model"),

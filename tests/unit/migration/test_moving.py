@@ -133,6 +133,26 @@ def test_back_from_a_server_nothing_is_lost(tmp_path: Path) -> None:
     assert told["engine.release"] == ("0.33.0", None)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "lengths"),
+    [
+        ("tensorrt_llm", "torch", ("a tree of 8 in every step", "adaptive")),
+        ("torch", "tensorrt_llm", ("adaptive, up to 8", "a tree in every step")),
+    ],
+)
+def test_the_nodes_of_a_tree_are_not_the_tokens_of_a_chain(
+    before: str, after: str, lengths: tuple[str, str], tmp_path: Path
+) -> None:
+    text = "name: pair\ntarget: {model: a/b}\ndraft: {model: a/heads}\n"
+    text += f"engine: {{backend: {before}}}\nhardware: {{gpu: h100}}\n"
+    text += "speculation: {method: medusa, max_draft_len: 8}\n"
+    found = moved(text, after, tmp_path)
+    told = {change.key: (change.before, change.after) for change in found.changes}
+    assert (told["speculation.max_draft_len"], told["K"]) == ((8, None), lengths)
+    assert found.recipe.speculation.method.kind == "medusa"
+    assert found.recipe.speculation.max_draft_len is None
+
+
 class TestCommand:
     def test_it_writes_beside_the_recipe_and_says_what_proves_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
