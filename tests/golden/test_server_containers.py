@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,13 @@ def test_vllm_under_triton(launched: Callable[[str], Launch], tmp_path: Path) ->
     deployment = Deployment("pair", BUILD, "code", key="KEY", ports=Ports())
     made = Models(launch, None).mounted(triton(deployment, triton_vllm.IMAGE, ("GPU-0", "GPU-1")))
     golden("containers/docker/triton_vllm.txt", shown(words(made, DOCKER_OF_ROOT, detach=True), tmp_path))
+
+
+def test_a_model_of_the_build_is_seen_with_it(launched: Callable[[str], Launch]) -> None:
+    """As the layers of the target that are its draft."""
+    launch = launched("vllm")
+    target, _ = launch.models
+    inside = replace(launch, models=(target, str(BUILD / "draft/model")))
+    deployment = VendorDeployment("pair", BUILD, "vllm", "code")
+    made = container(inside, deployment, Models(inside, None), ())
+    assert [mount.folder for mount in made.mounts] == [BUILD, Path(target)]

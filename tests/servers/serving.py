@@ -22,7 +22,9 @@ from trtspec.verify.subject import PLAIN, Question
 TINY = ROOT / "recipes/tiny"
 K, TOKENS = 4, 64
 START_S = 1200.0
-ENGINE = "engine: {backend: vllm, release: 0.32.0, max_seq_len: 1000}\nhardware: {gpu: none}\n"
+ENGINE = (
+    "engine: {backend: vllm, release: 0.32.0, max_seq_len: 1000, max_batch_size: 8}\nhardware: {gpu: none}\n"
+)
 
 
 @dataclass

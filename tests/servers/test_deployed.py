@@ -30,6 +30,9 @@ LOOKUP = f"""name: lookup
   method: {{kind: ngram, prompt_lookup_min: 1, prompt_lookup_max: 3}}
   num_draft_tokens: {K}
 {ENGINE}"""
+SUFFIX = f"""name: suffix
+{TARGET}speculation: {{method: suffix, num_draft_tokens: 8}}
+{ENGINE}"""
 PROMPTS = heldout(12)
 
 
@@ -87,9 +90,13 @@ def test_bench_measures_it_against_the_plain_one(pair: Deployed, plain: Deployed
     assert "accepted" in json.dumps(level)
 
 
-def test_ngrams_say_the_same_and_nothing_is_left(deployed: Deployer, own: tuple[list[str], float]) -> None:
-    lookup = deployed(LOOKUP)
+@pytest.mark.parametrize("recipe", [LOOKUP, SUFFIX], ids=["ngram", "suffix"])
+def test_lookup_says_the_same_and_nothing_is_left(
+    recipe: str, deployed: Deployer, own: tuple[list[str], float]
+) -> None:
+    lookup = deployed(recipe)
     assert lookup.said(PROMPTS) == own[0]
+    assert lookup.acceptance() > 0
     assert len(lookup.processes()) > 1
     lookup.process.terminate()
     assert lookup.process.wait(120) == 0

