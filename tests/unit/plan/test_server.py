@@ -20,6 +20,7 @@ from trtspec.serving.executors.torch.host import ProcessShare
 
 Planned = Callable[..., Resolved]
 METHOD = "speculation.method"
+INSIDE = "{method: medusa, share: 0.5}"
 
 
 @pytest.fixture
@@ -147,7 +148,8 @@ class TestAnotherBackend:
             ({"engine": "{backend: vllm}", "hardware": "{gpu: none}"}, "sglang", "engine.backend"),
             ({"engine": "{}"}, "triton", "engine.backend"),
             ({"engine": "{}", "speculation": "{method: hybrid}"}, "vllm", METHOD),
-            ({"engine": "{backend: torch}", "speculation": "{method: medusa}"}, "tensorrt_llm", METHOD),
+            ({"engine": "{backend: torch}", "speculation": "{method: eagle}"}, "tensorrt_llm", METHOD),
+            ({"engine": "{backend: torch}", "speculation": INSIDE}, "tensorrt_llm", "speculation.share"),
         ],
     )
     def test_what_the_recipe_has_and_the_other_not(
