@@ -6,29 +6,23 @@ from trtspec.deploy import pod as facts
 from trtspec.kubernetes.kinds.pods import (
     ConfigMapSource,
     Container,
-    ContainerPort,
-    Handler,
-    Lifecycle,
     Mount,
     ObjectRef,
     Resources,
     SecretSource,
-    Sleep,
     Variable,
     VariablesFrom,
     Volume,
 )
 from trtspec.kubernetes.rendering.parts import (
     NOTHING,
-    SCRATCH,
     TEMPORARY,
     Parts,
+    Probes,
     kept,
     kept_name,
-    ports,
-    probe,
-    resources,
     scratch,
+    server,
 )
 from trtspec.kubernetes.values import Engines, Values
 
@@ -57,25 +51,16 @@ def _puller(values: Values, engines: Engines) -> Container:
 
 def _server(values: Values, engines: Engines) -> Container:
     folder, has_keys = facts.folder(engines.platform, values.digest), bool(values.api_keys_secret)
-    return Container(
-        name="server",
-        image=values.image,
-        image_pull_policy="IfNotPresent",
+    return server(
+        values,
+        Probes(facts.startup_probe(values.times.startup_failures), facts.READINESS, facts.LIVENESS),
         args=facts.serve_arguments(folder, values.times.grace_s, has_keys=has_keys),
         env=[Variable(name, value) for name, value in facts.ENVIRONMENT.items()],
-        ports=[ContainerPort(name, port) for name, port in ports(values).items()],
-        resources=resources(values),
-        startup_probe=probe(facts.startup_probe(values.times.startup_failures)),
-        readiness_probe=probe(facts.READINESS),
-        liveness_probe=probe(facts.LIVENESS),
-        lifecycle=Lifecycle(pre_stop=Handler(Sleep(facts.PRE_STOP_S))),
-        security_context=NOTHING,
-        volume_mounts=[
+        mounts=[
             Mount(kept_name(values), str(facts.ENGINES), read_only=True),
             Mount(_RECIPE, str(facts.RECIPE.parent), read_only=True),
             Mount(_ROLLOUT, str(facts.ROLLOUT.parent), read_only=True),
             *([Mount(_KEYS, str(facts.API_KEYS.parent), read_only=True)] if has_keys else []),
-            *SCRATCH,
         ],
     )
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from trtspec.deploy import pod as facts
 from trtspec.kubernetes.kinds.pods import (
     Capabilities,
     ClaimSource,
     Container,
+    ContainerPort,
     EmptyDirSource,
+    Handler,
     HostPathSource,
     HttpGet,
+    Lifecycle,
     Mount,
+    ObjectRef,
     PodSecurityContext,
     Probe,
     Resources,
     SeccompProfile,
     SecurityContext,
+    Sleep,
+    Variable,
+    VariablesFrom,
     Volume,
 )
 from trtspec.kubernetes.values import Values
@@ -58,6 +67,14 @@ class Parts:
     init: list[Container] | None = None
 
 
+class Probes(NamedTuple):
+    """The questions whether a server has started, may be asked, and lives."""
+
+    startup: facts.Probe
+    readiness: facts.Probe
+    liveness: facts.Probe
+
+
 def ports(values: Values) -> dict[str, int]:
     """Returns the ports of a server by their names: others have one for everything."""
     found: dict[str, int] = asdict(facts.PORTS)
@@ -88,11 +105,41 @@ def scratch(values: Values) -> tuple[Volume, ...]:
     )
 
 
-def probe(found: facts.Probe) -> Probe:
+def server(
+    values: Values,
+    probes: Probes,
+    *,
+    args: Sequence[str],
+    env: Sequence[Variable],
+    mounts: Sequence[Mount],
+    command: Sequence[str] | None = None,
+    secret: str | None = None,
+) -> Container:
+    """Returns the container of a server; a `secret` has variables of its own."""
+    return Container(
+        name="server",
+        image=values.image,
+        image_pull_policy="IfNotPresent",
+        command=command,
+        args=args,
+        env=env,
+        env_from=[VariablesFrom(ObjectRef(secret))] if secret else None,
+        ports=[ContainerPort(name, port) for name, port in ports(values).items()],
+        resources=_resources(values),
+        startup_probe=_probe(probes.startup),
+        readiness_probe=_probe(probes.readiness),
+        liveness_probe=_probe(probes.liveness),
+        lifecycle=Lifecycle(pre_stop=Handler(Sleep(facts.PRE_STOP_S))),
+        security_context=NOTHING,
+        volume_mounts=[*mounts, *SCRATCH],
+    )
+
+
+def _probe(found: facts.Probe) -> Probe:
     return Probe(HttpGet(found.path, found.port), found.period_s, found.failures, found.timeout_s)
 
 
-def resources(values: Values) -> Resources:
+def _resources(values: Values) -> Resources:
     """Returns what the server asks for; GPUs and memory are not shared, so all that is asked is the limit."""
     host, gpus = values.resources, {GPU: values.gpu.count} if values.gpu else {}
     limit = {"cpu": host.cpu_limit} if host.cpu_limit else {}
