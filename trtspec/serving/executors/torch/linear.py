@@ -50,26 +50,27 @@ def linear(matrix: Matrix, pack: Pack = packed) -> Callable[[Tensor], Tensor]:
 class NormedLinear:
     """Computes `rms_norm(x) @ weight.T + bias`.
 
-    `rms_norm(x)` is `x / sqrt(mean(x ** 2) + epsilon) * norm`. In float32
+    `rms_norm(x)` is `x / sqrt(mean(x ** 2) + epsilon) * norm`. On a CPU, and in float32,
     `sqrt(|x| ** 2 + size * epsilon)`, the length of a hypotenuse, costs half of `F.rms_norm` for few rows.
     `product` is the product without the norm.
     """
 
     def __init__(self, norm: Tensor, matrix: Matrix, epsilon: float, pack: Pack = packed) -> None:
         self._norm, self._epsilon, size = norm, epsilon, norm.shape[0]
-        self._floor = torch.tensor(math.sqrt(size * epsilon), device=norm.device)
+        self._floor = torch.tensor(math.sqrt(size * epsilon), device=norm.device, dtype=torch.float32)
         self.product = self._linear = linear(matrix, pack)
         self._scaled_norm: Tensor | None = None
-        if norm.dtype == torch.float32 and isinstance(self.product, Linear):
-            self._scaled_norm = norm * (math.sqrt(size) * self.product.scale)
+        is_on_cpu = norm.device.type == "cpu"
+        if (is_on_cpu or norm.dtype == torch.float32) and isinstance(self.product, Linear):
+            self._scaled_norm = norm.float() * (math.sqrt(size) * self.product.scale)
             self._linear = self.product.product
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the product `[rows, out]` of `x` `[rows, in]`."""
         if self._scaled_norm is None:
             return self._linear(self.norm(x))
-        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return self._linear((x / length.hypot_(self._floor)).mul_(self._scaled_norm))
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        return self._linear((x / length.hypot_(self._floor)).mul_(self._scaled_norm).to(x.dtype))
 
     def norm(self, x: Tensor) -> Tensor:
         """Returns `rms_norm(x)` alone."""

@@ -11,15 +11,15 @@ from trtspec.serving.executors.torch.linear import Linear, NormedLinear
 from trtspec.serving.executors.torch.matrix import Matrix
 
 ROWS = pytest.mark.parametrize("rows", [1, 2, 5, 64, 300])
-BFLOAT16 = torch.randn(512, 256, generator=torch.Generator().manual_seed(1)).bfloat16().float()
+BFLOAT16 = torch.randn(1024, 256, generator=torch.Generator().manual_seed(1)).bfloat16().float()
 WEIGHTS = {
     "small": BFLOAT16[:16],
-    "float32": torch.randn(512, 256, generator=torch.Generator().manual_seed(2)),
+    "float32": torch.randn(1024, 256, generator=torch.Generator().manual_seed(2)),
     "bfloat16": BFLOAT16,
     "tiny": BFLOAT16 * 2.0**-100,
     "huge": BFLOAT16 * 2.0**100,
-    "of a wide range": torch.where(torch.rand(512, 256) < 0.5, BFLOAT16, BFLOAT16 * 2.0**-60),
-    "zero": torch.zeros(512, 256),
+    "of a wide range": torch.where(torch.rand(1024, 256) < 0.5, BFLOAT16, BFLOAT16 * 2.0**-60),
+    "zero": torch.zeros(1024, 256),
 }
 
 
@@ -45,7 +45,7 @@ def test_linear(kind: str, rows: int, biased: bool) -> None:
 def test_a_model_in_bfloat16(rows: int, biased: bool) -> None:
     """To a step of bfloat16, since the sum is made in float32 and rounded once."""
     weight, x = BFLOAT16.bfloat16(), torch.randn(rows, 256).bfloat16()
-    bias = torch.randn(512).bfloat16() if biased else None
+    bias = torch.randn(1024).bfloat16() if biased else None
     expected = F.linear(x.double(), weight.double(), bias if bias is None else bias.double())
     found = Linear(weight, bias)(x)
     assert found.dtype == torch.bfloat16
@@ -64,3 +64,13 @@ def test_normed_linear(kind: str, rows: int) -> None:
     norm = torch.rand(256)
     normed = F.rms_norm(x.double(), (256,), norm.double(), 1e-5)
     close(NormedLinear(norm, Matrix(weight), 1e-5)(x), normed @ weight.double().T)
+
+
+@ROWS
+def test_a_norm_in_bfloat16_is_rounded_once(rows: int) -> None:
+    weight, x = torch.eye(256).bfloat16(), torch.randn(rows, 256).bfloat16()
+    norm = torch.rand(256).bfloat16()
+    normed = F.rms_norm(x.float(), (256,), norm.float(), 1e-5)
+    found = NormedLinear(norm, Matrix(weight), 1e-5)(x)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), normed, rtol=2**-8, atol=0)
