@@ -22,10 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.perf.pair import TINY, built, heldout, machine, ratio
-from tests.perf.peer import TOKENS
+from tests.perf.peer import MAX_LEN, PLACES, TOKENS
 from trtspec.serving.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
+ALONE = """\
+name: alone
+target: {{model: ./target, dtype: {dtype}}}
+speculation: {{method: ngram, max_draft_len: 8}}
+engine: {{backend: torch, max_batch_size: {places}, max_seq_len: {length}}}
+hardware: {{gpu: none}}
+"""
 
 
 class Peer:
@@ -69,6 +76,7 @@ def main() -> None:
     )
     parser.add_argument("--vllm", help="the Python of an environment with vLLM; left out without")
     parser.add_argument("--tree", type=Path, help="another checkout of trtspec")
+    parser.add_argument("--model", type=Path, help="a model that has no draft: --ways plain ngram")
     parser.add_argument("--ways", nargs="+", default=["plain", "draft", "ngram"])
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--blocks", type=int, default=7)
@@ -78,14 +86,18 @@ def main() -> None:
     how = {"dtype": options.dtype, "policy": options.policy}
     result: dict[str, Any] = {"machine": machine(), "tokens": TOKENS, **how}
     with tempfile.TemporaryDirectory() as folder:
-        build = built(Path(folder), options.dtype)
+        if options.model:
+            models = beside(Path(folder), options.model)
+            build = built_alone(models, options.dtype)
+        else:
+            models, build = TINY, built(Path(folder), options.dtype)
         for way in options.ways:
             chosen = (way, options.dtype, options.policy)
             peers = {"trtspec": Peer("trtspec", build, sys.executable, chosen, ROOT)}
             if options.tree:
                 peers["before"] = Peer("trtspec", build, sys.executable, chosen, options.tree)
             if options.vllm:
-                peers["vllm"] = Peer("vllm", TINY, options.vllm, chosen, ROOT)
+                peers["vllm"] = Peer("vllm", models, options.vllm, chosen, ROOT)
             tokenizer = Tokenizer.load(build / "tokenizer")
             result[way] = {
                 f"{streams} streams": measured(peers, streams, options.blocks, tokenizer)
@@ -95,6 +107,21 @@ def main() -> None:
                 peer.end()
     json.dump(result, sys.stdout, indent=2)
     print()
+
+
+def beside(folder: Path, model: Path) -> Path:
+    """Links to the model as `target` in a folder, and returns that."""
+    (folder / "target").symlink_to(model.resolve())
+    return folder
+
+
+def built_alone(folder: Path, dtype: str) -> Path:
+    """Returns the build of `target` in a folder, for the `torch` backend and without a draft."""
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(ALONE.format(dtype=dtype, length=MAX_LEN, places=PLACES))
+    command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(folder / "build")]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return folder / "build"
 
 
 def measured(peers: dict[str, Peer], streams: int, blocks: int, tokenizer: Tokenizer) -> dict[str, Any]:
