@@ -51,6 +51,7 @@ def test_greedy_text_is_the_target_alone(served: Deploy, request: pytest.Fixture
     for prompt in PROMPTS:
         alone = served.generate(prompt, max_tokens=MAX_TOKENS, num_draft_tokens=0)
         assert served.generate(prompt, max_tokens=MAX_TOKENS, num_draft_tokens=length) == alone
-    assert served.metric("spec_decode_num_draft_tokens") > before
+    # Metrics are exported once a second.
+    wait_until(lambda: served.metric("spec_decode_num_draft_tokens") > before, "drafts")
     if "layers" in request.node.callspec.params["served"]:  # The heads are random.
         wait_until(lambda: served.metric("spec_decode_num_accepted_tokens") > 0, "accepted tokens")
