@@ -1,12 +1,14 @@
 """The tiny pair in process, beside vLLM on the same processors, threads, dtype and texts; JSON on stdout.
 
     make .venv-vllm/.ready
-    python -m tests.perf.peers --vllm .venv-vllm/bin/python [--tree WORKTREE] [--ways plain draft ngram]
+    python -m tests.perf.peers --vllm .venv-vllm/bin/python [--tree WORKTREE] [--ways draft ...] [--http]
 
 Each engine is a process (`peer.py`), all are loaded before the first block, and they answer the same block of
-new prompts one after another, forwards and backwards in turn. A ratio is that of `pair.py`. Drafts are of
-four tokens, with `--policy adaptive` trtspec's of as many as its default policy chooses. With `--tree`
-another checkout of trtspec takes part as `before`. vLLM's first start of each way compiles for two minutes.
+new prompts one after another, forwards and backwards in turn. With `--http` they are servers, asked by the
+same client. Those whose turn it is not are stopped: vLLM keeps a processor busy for a second behind each
+answer, and that of the next would be slower. A ratio is that of `pair.py`. Drafts are of four tokens, with
+`--policy adaptive` trtspec's of as many as its default policy chooses. With `--tree` another checkout of
+trtspec takes part as `before`. The first start of each way of vLLM compiles for two minutes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,31 +41,37 @@ hardware: {{gpu: none}}
 class Peer:
     """A process with one engine; `seconds` has those of its blocks."""
 
-    def __init__(
-        self, kind: str, model: Path, python: str, options: tuple[str, str, str], tree: Path
-    ) -> None:
+    def __init__(self, kind: str, model: Path, python: str, options: tuple[str, ...], tree: Path) -> None:
         way, *others = options
         command = [python, str(ROOT / "tests/perf/peer.py"), kind, way, str(model), *others]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)},
+            cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, start_new_session=True,
         )  # fmt: skip
         self.seconds: list[float] = []
         self._answer()
+        self._signal(signal.SIGSTOP)
 
-    def run(self, prompts: list[list[int]]) -> list[list[int]]:
+    def run(self, prompts: list[list[int]]) -> list[Any]:
         """Returns what the engine says to a block of prompts."""
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         print(json.dumps(prompts), file=self._process.stdin, flush=True)
         answer = self._answer()
+        self._signal(signal.SIGSTOP)
         self.seconds.append(answer["seconds"])
-        texts: list[list[int]] = answer["texts"]
+        texts: list[Any] = answer["texts"]
         return texts
 
     def end(self) -> None:
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         self._process.stdin.close()
         self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the engine and all its processes."""
+        os.killpg(self._process.pid, number)
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -82,8 +91,9 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--policy", default="fixed", choices=["fixed", "adaptive"])
+    parser.add_argument("--http", action="store_true", help="through OpenAI's API of each one's own server")
     options = parser.parse_args()
-    how = {"dtype": options.dtype, "policy": options.policy}
+    how = {"dtype": options.dtype, "policy": options.policy, "http": options.http}
     result: dict[str, Any] = {"machine": machine(), "tokens": TOKENS, **how}
     with tempfile.TemporaryDirectory() as folder:
         if options.model:
@@ -92,7 +102,10 @@ def main() -> None:
         else:
             models, build = TINY, built(Path(folder), options.dtype)
         for way in options.ways:
-            chosen = (way, options.dtype, options.policy)
+            chosen = (way, options.dtype, options.policy, *["http"] * options.http)
+            if options.http and way == "ngram":  # A server has its method from its recipe.
+                (alone := Path(folder, "alone")).mkdir()
+                build = built_alone(beside(alone, TINY / "target"), options.dtype)
             peers = {"trtspec": Peer("trtspec", build, sys.executable, chosen, ROOT)}
             if options.tree:
                 peers["before"] = Peer("trtspec", build, sys.executable, chosen, options.tree)
