@@ -11,7 +11,7 @@ from tests.e2e.conftest import IN_PROCESS, Deploy, Until
 
 pytestmark = IN_PROCESS
 
-# Two tokens a round at most: 450 rounds or more for a client that stays.
+# Two tokens a round at most: 450 rounds or more for a client that stays, which takes a second and longer.
 LONG = {
     "text_input": "class Long:\n",
     "max_tokens": 900,
@@ -20,7 +20,7 @@ LONG = {
     "temperature": 1.0,
     "stream": True,
 }
-FEW = 225
+FEW = 450
 
 
 def test_closing_a_grpc_stream_ends_the_request(server: Deploy, until: Until) -> None:

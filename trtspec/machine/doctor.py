@@ -230,6 +230,8 @@ def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
         return
     if version:
         yield ok("PyTorch", version)
+        if "numba" not in machine.versions:
+            yield note("numba", "none; engines on a CPU have half the speed without it", "pip install numba")
     elif "tensorrt_llm" in engines:
         yield note("PyTorch", "none; the draft runs on it", "NVIDIA's image has it; a build does not need it")
     else:

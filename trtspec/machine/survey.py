@@ -97,7 +97,7 @@ def look(loaded: LoadedRecipe | None, output: Path, wheel: TrtspecError | None) 
         hub = pool.submit(_hub) if loaded is None else None
         return Machine(
             python=platform.python_version(),
-            versions=installed(("trtspec", "torch", *chain(*PACKAGES.values()))) | versions.result(),
+            versions=installed(("trtspec", "torch", "numba", *chain(*PACKAGES.values()))) | versions.result(),
             gpus=gpus.result(),
             trtllm_build=shutil.which(COMMAND),
             triton=_triton(_TRITON),

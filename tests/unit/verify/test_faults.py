@@ -96,9 +96,13 @@ def test_drafts_that_never_come_prove_nothing(
     assert "nothing was drafted" in result.reasons[0]
 
 
-def test_near_ties_of_bfloat16_pass(bfloat16_build: Path, verified: Verified) -> None:
+def test_near_ties_of_bfloat16_pass(
+    bfloat16_build: Path, verified: Verified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of some processors sum in another order with more rows; here all do."""
     settings = Settings(lengths=(2, 4), max_tokens=24, dtype="bfloat16", draws=0)
-    result = verified(bfloat16_build, settings, ("prose-3", "list-2", "list-4", "code-3"))
+    prompts = ("prose-3", "list-2", "list-4", "code-3")
+    result = verified(bfloat16_build, settings, prompts, partial(faults.rounds_otherwise, monkeypatch))
     assert result.is_lossless, result.reasons
     ties = [tie for way in result.comparisons for tie in way.near_ties]
     assert ties

@@ -15,14 +15,11 @@ class CacheView(Protocol):
 
     rows: int
 
-    def write(self, layer: int, keys_values: Tensor) -> None:
-        """Stores the new `[rows, 2 * kv_heads, head_size]`, keys before values."""
-        ...
+    def attend(self, layer: int, heads: Tensor) -> Tensor:
+        """Stores new keys and values, and returns the attention `[rows, heads * head_size]` of new queries.
 
-    def attend(self, layer: int, queries: Tensor) -> Tensor:
-        """Returns the attention `[rows, heads * head_size]` of queries `[rows, heads, head_size]`.
-
-        Each row sees its past and itself.
+        `heads` are those of the queries, of the keys and of the values, `[rows, heads + 2 * kv_heads,
+        head_size]`. Each row sees its past and itself.
         """
         ...
 
@@ -94,11 +91,12 @@ class SequenceView:
         self._keys, self._values = seen[:, :, :kv_heads].unbind(0), seen[:, :, kv_heads:].unbind(0)
         self._looks, self._cap = sight.looks([start], rows), sight.cap
 
-    def write(self, layer: int, keys_values: Tensor) -> None:
-        self._new[layer].copy_(keys_values)
-
-    def attend(self, layer: int, queries: Tensor) -> Tensor:
-        return _attend(queries, self._keys[layer], self._values[layer], self._looks[layer], self._cap)
+    def attend(self, layer: int, heads: Tensor) -> Tensor:
+        queries = heads.shape[1] - self._new[layer].shape[1]
+        self._new[layer].copy_(heads[:, queries:])
+        return _attend(
+            heads[:, :queries], self._keys[layer], self._values[layer], self._looks[layer], self._cap
+        )
 
 
 class BatchView:
@@ -135,15 +133,14 @@ class BatchView:
         self._new = _by_layer(slot[:, :, start : start + rows].transpose(1, 2) for slot, start in pairs)
         self._looks, self._cap = sight.looks(starts, rows), sight.cap
 
-    def write(self, layer: int, keys_values: Tensor) -> None:
-        torch._foreach_copy_(self._new[layer], torch.split(keys_values, self._each))
-
-    def attend(self, layer: int, queries: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor) -> Tensor:
+        queries = heads.shape[1] - 2 * self._kv_heads
+        torch._foreach_copy_(self._new[layer], torch.split(heads[:, queries:], self._each))
         torch._foreach_copy_(self._places, self._parts[layer])
         if self._padding:
             torch._foreach_zero_(self._padding)
         keys, values = self._seen[:, : self._kv_heads], self._seen[:, self._kv_heads :]
-        return _attend(queries, keys, values, self._looks[layer], self._cap)
+        return _attend(heads[:, :queries], keys, values, self._looks[layer], self._cap)
 
 
 def _by_layer(parts: Iterable[Tensor]) -> list[tuple[Tensor, ...]]:

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.fp8 import E4M3
+from trtspec.serving.executors.torch.kernels.kernel import has_kernels
+from trtspec.serving.executors.torch.kernels.rows import Norm
 from trtspec.serving.executors.torch.matrix import Matrix
 from trtspec.serving.executors.torch.packed_weights import Pack, packed
 
@@ -48,29 +50,24 @@ def linear(matrix: Matrix, pack: Pack = packed) -> Callable[[Tensor], Tensor]:
 
 
 class NormedLinear:
-    """Computes `rms_norm(x) @ weight.T + bias`.
+    """Computes `rms_norm(x) @ weight.T + bias`; `product` is the product without the norm.
 
-    `rms_norm(x)` is `x / sqrt(mean(x ** 2) + epsilon) * norm`. On a CPU, and in float32,
-    `sqrt(|x| ** 2 + size * epsilon)`, the length of a hypotenuse, costs half of `F.rms_norm` for few rows.
-    `product` is the product without the norm.
+    `rms_norm(x)` is `x / sqrt(mean(x ** 2) + epsilon) * norm`.
     """
 
     def __init__(self, norm: Tensor, matrix: Matrix, epsilon: float, pack: Pack = packed) -> None:
         self._norm, self._epsilon, size = norm, epsilon, norm.shape[0]
-        self._floor = torch.tensor(math.sqrt(size * epsilon), device=norm.device, dtype=torch.float32)
         self.product = self._linear = linear(matrix, pack)
-        self._scaled_norm: Tensor | None = None
-        is_on_cpu = norm.device.type == "cpu"
-        if (is_on_cpu or norm.dtype == torch.float32) and isinstance(self.product, Linear):
-            self._scaled_norm = norm.float() * (math.sqrt(size) * self.product.scale)
-            self._linear = self.product.product
+        self._normed: Callable[[Tensor], Tensor] = self.norm
+        if has_kernels(norm.device):
+            scale = math.sqrt(size)
+            if isinstance(self.product, Linear):
+                self._linear, scale = self.product.product, scale * self.product.scale
+            self._normed = Norm(norm.float() * scale, math.sqrt(size * epsilon), norm.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the product `[rows, out]` of `x` `[rows, in]`."""
-        if self._scaled_norm is None:
-            return self._linear(self.norm(x))
-        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        return self._linear((x / length.hypot_(self._floor)).mul_(self._scaled_norm).to(x.dtype))
+        return self._linear(self._normed(x))
 
     def norm(self, x: Tensor) -> Tensor:
         """Returns `rms_norm(x)` alone."""

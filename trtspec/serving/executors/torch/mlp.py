@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trtspec.serving.executors.torch.engine import Experts, TorchEngineConfig
+from trtspec.serving.executors.torch.kernels.kernel import has_kernels
+from trtspec.serving.executors.torch.kernels.rows import Gate
 from trtspec.serving.executors.torch.linear import NormedLinear, linear
 from trtspec.serving.executors.torch.matrix import Matrix, expert_matrices, matrix, stacked, swap_halves
 from trtspec.serving.executors.torch.packed_weights import Pack
@@ -35,13 +37,20 @@ class GatedMlp:
             fc_gate = stacked(tensors, (f"{layer}.mlp.fc", f"{layer}.mlp.gate"), dtype)
         before = "pre_feedforward_layernorm" if config.sandwich else "post_layernorm"
         norm = tensors[f"{layer}.{before}.weight"]
-        self._activation = partial(F.gelu, approximate="tanh") if config.gelu else F.silu
         self._fc_gate = NormedLinear(norm, fc_gate, config.norm_epsilon, pack)
+        self._gated: Callable[[Tensor], Tensor] = partial(_gated, gelu=config.gelu)
+        if has_kernels(norm.device) and not config.gelu:
+            self._gated = Gate(dtype)
         self._proj = linear(matrix(tensors, f"{layer}.mlp.proj", dtype), pack)
 
     def __call__(self, x: Tensor) -> Tensor:
-        fc, gate = self._fc_gate(x).chunk(2, -1)
-        return self._proj(self._activation(fc).mul_(gate))
+        return self._proj(self._gated(self._fc_gate(x)))
+
+
+def _gated(x: Tensor, gelu: bool) -> Tensor:
+    """Returns `activation(a) * b`, `[rows, width]`; the rows of `x` are `a` and `b` side by side."""
+    a, b = x.chunk(2, -1)
+    return (F.gelu(a, approximate="tanh") if gelu else F.silu(a)).mul_(b)
 
 
 class Mixture:

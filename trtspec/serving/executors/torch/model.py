@@ -206,10 +206,6 @@ class Layer:
             keys_values = heads[:, self._heads :]
             keys_values.copy_(self._quantize_kv(keys_values))
         if len(views) == 1:
-            return self._dense(self._mix(views[0], heads))
-        parts = torch.split(heads, [view.rows for view in views])
-        return self._dense(torch.cat([self._mix(*pair) for pair in zip(views, parts, strict=True)]))
-
-    def _mix(self, view: CacheView, heads: Tensor) -> Tensor:
-        view.write(self._index, heads[:, self._heads :])
-        return view.attend(self._index, heads[:, : self._heads])
+            return self._dense(views[0].attend(self._index, heads))
+        parts = zip(views, torch.split(heads, [view.rows for view in views]), strict=True)
+        return self._dense(torch.cat([view.attend(self._index, part) for view, part in parts]))

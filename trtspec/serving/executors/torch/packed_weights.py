@@ -18,10 +18,6 @@ from torch.nn import functional as F
 Product = Callable[[Tensor], Tensor]
 Packing = Callable[[Tensor, "Tensor | None"], Product]
 
-# Elements of a weight from which the 12 us that a call costs in any case are worth it; smaller ones, up to
-# 1 MiB in float32, stay in a cache beside the processors.
-_FROM = 2**18
-
 
 class PackedWeights(NamedTuple):
     """A packed weight: `product(x * scale)` is `x @ weight.T + bias`, for `x` of `[rows, in]`."""
@@ -40,7 +36,7 @@ def packed(weight: Tensor, bias: Tensor | None) -> PackedWeights:
     in half precision: that takes half of the memory, and the product is the same. A bfloat16 weight is packed
     where the CPU multiplies bfloat16 itself; elsewhere oneDNN would convert it in each product.
     """
-    if weight.device.type != "cpu" or weight.numel() < _FROM:
+    if weight.device.type != "cpu":
         pass
     elif weight.dtype == torch.bfloat16 and _multiplies_bfloat16() and _works(_one_dnn, weight.dtype):
         return PackedWeights(_one_dnn(weight, bias))

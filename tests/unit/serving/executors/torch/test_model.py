@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from tests.fakes.engine_dir import MODELS, tiny_llama, tiny_model, write_engine
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import read_config
+from trtspec.serving.executors.torch.kernels import kernel
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.scheduler import CHUNK
 from trtspec.serving.executors.torch.spans import SIZES, BatchSize, Span
@@ -34,6 +35,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama3 rope": {"rope_scaling": LLAMA3, "head_dim": 64},
     "linear rope": {"rope_scaling": {"rope_type": "linear", "factor": 3.0}},
 }  # fmt: skip
+
+
+@pytest.fixture(params=["kernels", "PyTorch alone"], autouse=True)
+def operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What models of this module compute with: PyTorch alone is what there is on a GPU, and without numba."""
+    if request.param == "PyTorch alone":
+        monkeypatch.setattr(kernel, "_is_installed", lambda: False)
 
 
 def load(folder: Path, model: PreTrainedModel, max_seq_len: int = 256) -> Decoder:

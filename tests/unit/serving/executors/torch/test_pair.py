@@ -256,14 +256,15 @@ def test_weights_that_differ_are_not_shared() -> None:
 
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_a_tied_head_that_is_not_packed_is_the_embedding(tmp_path: Path, is_tied: bool) -> None:
-    model = tiny_llama(tie_word_embeddings=is_tied)
+    """Nothing packs half precision."""
+    model = tiny_llama(dtype=torch.float16, tie_word_embeddings=is_tied)
     executor = TorchExecutor(write_engine(tmp_path / "engine", model))
     assert executor._home
     decoder = executor._home.model
     product = decoder._head._linear
     assert isinstance(product, partial)
     assert (product.keywords["weight"].data_ptr() == decoder._embedding.data_ptr()) == is_tied
-    assert executor._device_thread.call(partial(difference, decoder, model)) < 3e-5
+    assert executor._device_thread.call(partial(difference, decoder, model)) < 1e-2
     executor.shutdown()
 
 
