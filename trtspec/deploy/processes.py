@@ -65,8 +65,11 @@ def _below(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*")
-    return [int(child) for task in tasks for child in _read(pid, f"task/{task.name}/children").split()]
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # It has just ended.
+        return []
+    return [int(child) for task in tasks for child in _read(pid, f"task/{task}/children").split()]
 
 
 def _age(pid: int) -> float:

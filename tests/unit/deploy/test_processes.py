@@ -46,6 +46,16 @@ def test_a_server_that_is_gone_is_not_stuck() -> None:
     assert Stubs(server.pid).lost() is None
 
 
+def test_a_server_that_ends_while_its_processes_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel then answers that there is no such process, in the middle of a folder that was there."""
+
+    def ended(_: str) -> list[str]:
+        raise ProcessLookupError(3, "No such process")
+
+    monkeypatch.setattr(os, "listdir", ended)
+    assert not Stubs(os.getpid()).is_stuck()
+
+
 UNASKED = """
 import subprocess, sys, time
 processes = [subprocess.Popen([stub]) for stub in sys.argv[1:]]
