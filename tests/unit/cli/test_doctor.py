@@ -197,6 +197,22 @@ def test_a_draft_on_the_cpu_needs_pytorch_where_it_is_served(
     )
 
 
+@pytest.mark.parametrize("has_numba", [True, False])
+def test_a_cpu_without_numba_is_slow(
+    doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, has_numba: bool
+) -> None:
+    versions = {"trtspec": "1", "torch": "2", **({"numba": "0"} if has_numba else {})}
+    monkeypatch.setattr(
+        "trtspec.machine.survey.installed",
+        lambda names: {name: version for name, version in versions.items() if name in names},
+    )
+    found = doctor(draft="{model: ./draft, device: cpu}")
+    assert missing(found) == []
+    assert ("numba" in found) is not has_numba
+    if not has_numba:
+        assert (found["numba"]["severity"], found["numba"]["repair"]) == ("note", "pip install numba")
+
+
 def test_another_release(doctor: Callable[..., Any], machine: GpuMachine) -> None:
     machine.docker(DOCKER.replace('"nvidia": {}, ', ""))
     findings = doctor(engine="{release: 1.1.0}")
