@@ -108,7 +108,8 @@ def main() -> None:
                 build = built_alone(beside(alone, TINY / "target"), options.dtype)
             peers = {"trtspec": Peer("trtspec", build, sys.executable, chosen, ROOT)}
             if options.tree:
-                peers["before"] = Peer("trtspec", build, sys.executable, chosen, options.tree)
+                earlier = built_by(options.tree, build)
+                peers["before"] = Peer("trtspec", earlier, sys.executable, chosen, options.tree)
             if options.vllm:
                 peers["vllm"] = Peer("vllm", models, options.vllm, chosen, ROOT)
             tokenizer = Tokenizer.load(build / "tokenizer")
@@ -135,6 +136,15 @@ def built_alone(folder: Path, dtype: str) -> Path:
     command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(folder / "build")]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return folder / "build"
+
+
+def built_by(tree: Path, build: Path) -> Path:
+    """Returns what another checkout builds from the same recipe: a server runs the code in its build."""
+    recipe, own = build.parent / "recipe.yaml", build.parent / "before"
+    command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(own)]
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    subprocess.run(command, check=True, stdout=sys.stderr, cwd=tree, env=environment)
+    return own
 
 
 def measured(peers: dict[str, Peer], streams: int, blocks: int, tokenizer: Tokenizer) -> dict[str, Any]:

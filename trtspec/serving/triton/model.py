@@ -96,8 +96,8 @@ class TritonClient:
             tensors = [pb_utils.Tensor(name, array) for name, array in arrays(chunk, self.wanted).items()]
             self._sender.send(pb_utils.InferenceResponse(tensors), flags)
 
-    def has_left(self) -> bool:
-        return self._has_left or bool(self._sender.is_cancelled())
+    def has_left(self, ask: bool) -> bool:
+        return self._has_left or (ask and bool(self._sender.is_cancelled()))
 
 
 def _error(failure: Failure, with_status: bool) -> Any:

@@ -2,6 +2,11 @@
 
 A send goes through shared memory and waits for the server: about 0.1 ms, of which most is waiting. On a
 thread of its own it overlaps with the next round; text that arrives during a send goes out together.
+
+Each response costs processor time here, in Triton, in what stands before it and at the client, which steps on
+the same processors lack, and Python's lock, which the coordinator needs. So with many streams each one rests
+behind a response, and what comes meanwhile goes out together too. A stream's first text, its end and a
+failure never wait.
 """
 
 from __future__ import annotations
@@ -12,11 +17,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from heapq import heappop, heappush
+from itertools import count
 from typing import Protocol
 
 from trtspec.serving.triton.responses import TextChunk
 
 log = logging.getLogger(__name__)
+
+REST_S, LONGEST_REST_S = 0.002, 0.04
+"""How long a stream rests behind a response, for each other stream, and at most: 25 responses a second."""
+ASKING_S = 0.003
+"""How long Triton is asked at each tick who has left: an answer takes up to 2 ms, during which nothing is sent."""
 
 
 class Client(Protocol):
@@ -24,36 +36,50 @@ class Client(Protocol):
 
     def send(self, chunk: TextChunk) -> None: ...
 
-    def has_left(self) -> bool: ...
+    def has_left(self, ask: bool) -> bool:
+        """Says whether it is known to have left; with `ask`, Triton is asked too, which takes its time."""
+        ...
 
 
 class Outbox:
-    """Holds what is still to be sent to one client; `put` may be called on any thread, one at a time."""
+    """Holds what is still to be sent to one client; `put` may be called on any thread, one at a time.
+
+    `ready` is told when something is to be sent: at once while the outbox is awake, which it is not between a
+    send and `wake`, and whenever a completion or failure comes.
+    """
 
     def __init__(self, client: Client, ready: Callable[[Outbox], None]) -> None:
         self._client, self._ready = client, ready
         self._lock = threading.Lock()
         self._waiting: dict[int, TextChunk] = {}  # by sequence, the one with the latest chunk last
+        self._is_awake = True
 
     def put(self, chunk: TextChunk) -> None:
         with self._lock:
-            is_idle = not self._waiting
             before = self._waiting.pop(chunk.sequence_index, None)
             self._waiting[chunk.sequence_index] = before.followed_by(chunk) if before else chunk
-        if is_idle:
+            is_urgent = self._is_awake or chunk.completion is not None or chunk.failure is not None
+            self._is_awake = False
+        if is_urgent:
+            self._ready(self)
+
+    def wake(self) -> None:
+        """Has what waits sent, and otherwise the next chunk at once."""
+        with self._lock:
+            self._is_awake = not self._waiting
+        if not self._is_awake:
             self._ready(self)
 
     def send(self) -> bool:
         """Sends what waits as one response for each sequence; returns whether the last was among them."""
         with self._lock:
-            waiting, self._waiting = list(self._waiting.values()), {}
-        assert waiting, "an outbox is ready only when something waits in it"
+            waiting, self._waiting, self._is_awake = list(self._waiting.values()), {}, False
         for chunk in waiting:
             self._client.send(chunk)
-        return waiting[-1].is_last
+        return bool(waiting) and waiting[-1].is_last
 
-    def has_left(self) -> bool:
-        return self._client.has_left()
+    def has_left(self, ask: bool) -> bool:
+        return self._client.has_left(ask)
 
 
 class Sender:
@@ -63,6 +89,9 @@ class Sender:
         self._tick, self._tick_s = tick, tick_s
         self._ready: queue.SimpleQueue[Outbox | None] = queue.SimpleQueue()
         self._open: dict[Outbox, Callable[[], object]] = {}
+        self._streams: set[Outbox] = set()
+        self._resting: list[tuple[float, int, Outbox]] = []
+        self._numbers = count()
         self._thread = threading.Thread(target=self._run, name="trtspec-sender", daemon=True)
         self._thread.start()
 
@@ -85,17 +114,22 @@ class Sender:
     def _run(self) -> None:
         next_tick = time.monotonic() + self._tick_s
         while True:
+            until = min(next_tick, self._resting[0][0]) if self._resting else next_tick
             try:
-                outbox = self._ready.get(timeout=max(0.0, next_tick - time.monotonic()))
+                outbox = self._ready.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 pass
             else:
                 if outbox is None:
-                    return
+                    break
                 self._send(outbox)
+            while self._resting and self._resting[0][0] <= time.monotonic():
+                heappop(self._resting)[-1].wake()
             if time.monotonic() >= next_tick:
                 self._look_around()
                 next_tick = time.monotonic() + self._tick_s
+        for outbox in list(self._open):
+            self._send(outbox)
 
     def _send(self, outbox: Outbox) -> None:
         if outbox not in self._open:
@@ -105,11 +139,20 @@ class Sender:
             is_over = outbox.send()
         if is_over:
             del self._open[outbox]
+            self._streams.discard(outbox)
+            return
+        self._streams.add(outbox)
+        rest = min(REST_S * (len(self._streams) - 1), LONGEST_REST_S)
+        heappush(self._resting, (time.monotonic() + rest, next(self._numbers), outbox))
 
     def _look_around(self) -> None:
+        """Ends what nobody waits for; Triton is asked in turn, as far as the time goes."""
+        until = time.monotonic() + ASKING_S
         for outbox, on_leave in list(self._open.items()):
+            if ask := time.monotonic() < until:
+                self._open[outbox] = self._open.pop(outbox)
             with _logged("a client could not be asked whether it has left"):
-                if outbox.has_left():
+                if outbox.has_left(ask):
                     self._open[outbox] = _nothing
                     on_leave()
         with _logged("the metrics could not be updated"):

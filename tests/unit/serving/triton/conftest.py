@@ -36,7 +36,7 @@ class ListeningClient:
         if chunk.is_last:
             self.is_over.set()
 
-    def has_left(self) -> bool:
+    def has_left(self, ask: bool) -> bool:
         return self.left
 
     def text(self) -> str:

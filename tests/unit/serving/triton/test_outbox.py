@@ -1,9 +1,10 @@
-"""The sending thread: order, coalescing, faults, clients that leave."""
+"""The sending thread: order, coalescing, streams that rest, faults, clients that leave."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from trtspec.serving.completion import Completion, EndReason
 from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
-from trtspec.serving.triton.outbox import Sender
-from trtspec.serving.triton.responses import TextChunk
+from trtspec.serving.triton import outbox as module
+from trtspec.serving.triton.outbox import Outbox, Sender
+from trtspec.serving.triton.responses import Code, Failure, TextChunk
 
 DONE = Completion(EndReason.LENGTH, 1, 1, SpeculationCounts())
 SECONDS = 10
@@ -28,6 +30,7 @@ class FakeClient:
             threading.Event(),
             threading.Event(),
         )
+        self.responses = threading.Semaphore(0)
         self.may_send.set()
         self.left, self.fails = False, False
 
@@ -37,10 +40,11 @@ class FakeClient:
         if self.fails:
             raise RuntimeError("Triton has had enough")
         self.heard.append(chunk)
+        self.responses.release()
         if chunk.is_last:
             self.is_served.set()
 
-    def has_left(self) -> bool:
+    def has_left(self, ask: bool) -> bool:
         return self.left
 
 
@@ -110,6 +114,93 @@ def test_sequences_are_kept_apart_and_the_last_chunk_is_sent_last(sender: Sender
     assert [chunk.is_last for chunk in client.heard] == [False, False, True]
 
 
+class Streams:
+    """Streams that have had their first text and rest behind it, in this order, the first alone not."""
+
+    def __init__(self, sender: Sender, count: int) -> None:
+        self._sender = sender
+        self.clients: list[FakeClient] = []
+        self.outboxes: list[Outbox] = []
+        for _ in range(count):
+            self.begin("first ")
+
+    def begin(self, text: str) -> None:
+        """Waits until a new stream has had its first text."""
+        self.clients.append(FakeClient())
+        self.outboxes.append(self._sender.open(self.clients[-1], lambda: None))
+        self.outboxes[-1].put(TextChunk(text))
+        assert self.clients[-1].responses.acquire(timeout=SECONDS)
+
+    def said(self, number: int) -> list[str]:
+        return [chunk.text for chunk in self.clients[number].heard]
+
+
+@pytest.fixture
+def long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REST_S", 3600.0)
+    monkeypatch.setattr(module, "LONGEST_REST_S", 3600.0)
+
+
+@pytest.mark.usefixtures("long_rests")
+def test_one_stream_alone_never_rests(sender: Sender) -> None:
+    streams = Streams(sender, 1)
+
+    for text in "abc":
+        streams.outboxes[0].put(TextChunk(text))
+        assert streams.clients[0].responses.acquire(timeout=SECONDS)
+
+    assert streams.said(0) == ["first ", "a", "b", "c"]
+
+
+@pytest.mark.usefixtures("long_rests")
+@pytest.mark.parametrize("end", [TextChunk("c", DONE), TextChunk("c", failure=Failure("why", Code.INTERNAL))])
+def test_of_many_each_rests_behind_a_response_but_begins_and_ends_at_once(
+    sender: Sender, end: TextChunk
+) -> None:
+    streams = Streams(sender, 2)
+
+    streams.outboxes[1].put(TextChunk("a"))
+    streams.outboxes[1].put(TextChunk("b"))
+    # The thread sends in order: once it has sent this, it has left the two before it.
+    streams.begin("another's first")
+    assert streams.said(1) == ["first "]
+
+    streams.outboxes[1].put(end)
+    assert streams.clients[1].is_served.wait(SECONDS)
+    assert streams.said(1) == ["first ", "abc"]
+
+
+def test_what_comes_during_a_rest_goes_out_behind_it_and_what_comes_later_at_once(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REST_S", 0.2)
+    monkeypatch.setattr(module, "LONGEST_REST_S", 0.2)
+    streams = Streams(sender, 2)
+
+    streams.outboxes[1].put(TextChunk("a"))
+    streams.outboxes[1].put(TextChunk("b"))
+    assert streams.clients[1].responses.acquire(timeout=SECONDS)
+    assert streams.said(1) == ["first ", "ab"]
+
+    streams.outboxes[1].put(TextChunk("c"))
+    assert streams.clients[1].responses.acquire(timeout=SECONDS)
+    assert streams.said(1) == ["first ", "ab", "c"]
+
+
+def test_the_last_of_many_streams_rests_no_more(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_REST_S", 3600.0)
+    streams = Streams(sender, 2)
+    streams.outboxes[0].put(TextChunk("", DONE))
+    assert streams.clients[0].is_served.wait(SECONDS)
+    monkeypatch.setattr(module, "REST_S", 3600.0)
+
+    for text in "abc":
+        streams.outboxes[1].put(TextChunk(text))
+        assert streams.clients[1].responses.acquire(timeout=SECONDS)
+
+    assert streams.said(1) == ["first ", "a", "b", "c"]
+
+
 def test_a_refused_send_ends_that_request_alone(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:
     bad, good, gone = FakeClient(), FakeClient(), threading.Event()
     bad.fails = True
@@ -138,11 +229,50 @@ def test_a_client_that_leaves_is_noticed_once(sender: Sender, ticks: threading.S
     assert leaves == [1]
 
 
+def test_triton_is_asked_in_turn_and_not_for_long(sender: Sender, ticks: threading.Semaphore) -> None:
+    asked: list[FakeClient] = []
+
+    class Slow(FakeClient):
+        def has_left(self, ask: bool) -> bool:
+            if ask:
+                asked.append(self)
+                time.sleep(2 * module.ASKING_S)
+            return self.left
+
+    clients = [Slow() for _ in range(3)]
+    for client in clients:
+        sender.open(client, lambda: None)
+    while len(asked) < 9:
+        assert ticks.acquire(timeout=SECONDS)
+
+    assert asked[3:9] == asked[:3] * 2
+    assert set(asked[:3]) == set(clients)
+
+
+def test_who_is_known_to_have_left_is_noticed_without_being_asked(sender: Sender) -> None:
+    noticed = threading.Event()
+
+    class Slow(FakeClient):
+        def has_left(self, ask: bool) -> bool:
+            if ask:
+                time.sleep(2 * module.ASKING_S)
+            return self.left and not ask
+
+    others = [Slow() for _ in range(20)]
+    for client in others:
+        sender.open(client, lambda: None)
+    leaver = Slow()
+    leaver.left = True
+    sender.open(leaver, noticed.set)
+
+    assert noticed.wait(SECONDS)
+
+
 def test_a_client_that_cannot_be_asked_costs_the_others_nothing(
     sender: Sender, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(FakeClient):
-        def has_left(self) -> bool:
+        def has_left(self, ask: bool) -> bool:
             raise RuntimeError("no such request")
 
     leaver, leaves = FakeClient(), threading.Event()
@@ -177,3 +307,14 @@ def test_close_sends_what_waits() -> None:
     sender.close()
 
     assert client.heard == [TextChunk("a", DONE)]
+
+
+@pytest.mark.usefixtures("long_rests")
+def test_close_sends_what_waits_during_a_rest() -> None:
+    sender = Sender(lambda: None, tick_s=60)
+    streams = Streams(sender, 2)
+    streams.outboxes[1].put(TextChunk("a"))
+
+    sender.close()
+
+    assert streams.said(1) == ["first ", "a"]

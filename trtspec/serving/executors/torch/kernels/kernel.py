@@ -35,12 +35,16 @@ class Kernel:
         make = {"attention": attention.attention, "norm": rows.norm, "gate": rows.gate}[kind]
         self._compiled = make(ELEMENTS[dtype], *sizes)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._compiled.address)
+        # Python's lock is kept during a short call: to get it back may take ten times as long.
+        self._run_briefly = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self._compiled.address)
         self._share = _openmp()
 
     def __call__(self, call: ctypes.Structure, work: int) -> None:
         """Runs all tasks of a call of `calls`, which are about `work` products of two numbers."""
         address = ctypes.addressof(call)
-        if work < _WORTH_SHARING or self._share is None or torch.get_num_threads() == 1:
+        if work < _WORTH_SHARING:
+            self._run_briefly(address)
+        elif self._share is None or torch.get_num_threads() == 1:
             self._run(address)
         else:
             self._share(self._compiled.address, address, 0, 0)
