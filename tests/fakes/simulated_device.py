@@ -133,10 +133,14 @@ class SimulatedEngine:
         cost = self._cost
         return cost.step_s + len(at_work) * cost.sequence_s + rows * cost.row_s, answers
 
+    def _alphabet(self, request: Request) -> int:
+        """Returns the token id behind those that a text is of."""
+        return VOCAB_SIZE - 1
+
     def _said(self, each: Running) -> Response | None:
         draft, dice = each.request.draft_token_ids, self._device.dice
         accepted = next((i for i in range(len(draft)) if dice.random() >= self.agreement), len(draft))
-        new = [*draft[:accepted], dice.randrange(1, VOCAB_SIZE - 1)]
+        new = [*draft[:accepted], dice.randrange(1, self._alphabet(each.request))]
         if accepted < len(draft) and new[-1] == draft[accepted]:
             new[-1] += 1
         each.done -= len(draft) - accepted

@@ -14,7 +14,8 @@ class Pace(Protocol):
     """Chooses the lengths of one completion's drafts, and is told how rounds went.
 
     `origin` is what an `Offer` names, `load` the number of completions that run, `now` in seconds of the
-    loop's clock. Every `begin` is followed by an `end`; what was learned is told before it.
+    loop's clock. Every `begin` is followed by an `end`; what was learned is told before it. A `begin` that no
+    `choose` came before is that of a burst of a text that has no draft.
     """
 
     burst: int

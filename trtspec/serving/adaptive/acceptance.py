@@ -32,14 +32,18 @@ class Acceptance:
         self.accepted = [count * share for count in self.accepted]
 
 
-def expected_tokens(own: Acceptance, overall: Acceptance, longest: int, load: int) -> list[float]:
+def expected_tokens(
+    own: Acceptance, overall: Acceptance, longest: int, load: int, share: float = 1.0
+) -> list[float]:
     """Returns the expected tokens of a round of K = 0, 1, … `longest`, the target's own included.
+
+    They are the mean of all texts where a `share` of them has drafts, and the others get a token each.
 
     This is 1 + a_1 + a_1 a_2 + …, with a_i the rate of position i (Leviathan et al., arXiv 2211.17192,
     section 3.1, without its assumption that all are the same). The more texts there are, the less its own
     rates count for a text: drafts of one length share their steps, and the rates of all are known better.
     """
-    expected, survives, rate, prior = [1.0], 1.0, FIRST_RATE, OWN_PRIOR * load
+    expected, survives, rate, prior = [1.0], share, FIRST_RATE, OWN_PRIOR * load
     for position in range(longest):
         rate = (overall.accepted[position] + OVERALL_PRIOR * rate) / (
             overall.reached[position] + OVERALL_PRIOR

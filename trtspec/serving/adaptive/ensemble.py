@@ -4,10 +4,12 @@ from __future__ import annotations
 
 ALIKE = 0.25
 """By how much the mean K of what runs may differ from the K of a round whose time counts."""
+KEEP = 0.95
+"""How much each step of all makes the steps before it count, for the share of texts that have drafts."""
 
 
 class Ensemble:
-    """Counts what runs.
+    """Counts what runs, but for texts that have no draft to choose a length of: they run alike beside any K.
 
     An engine's steps serve all at once, so what a round takes tells of its K while all have that K. Times are
     in seconds of any one clock.
@@ -15,6 +17,7 @@ class Ensemble:
 
     def __init__(self) -> None:
         self._running, self._drafted = 0, 0
+        self._offered = 1.0
         self._common: int | None = 0
         self._since = 0.0
         self._leader: object = None
@@ -34,6 +37,15 @@ class Ensemble:
     def mean_length(self) -> float:
         """The mean K of what runs."""
         return self._drafted / max(self._running, 1)
+
+    def share(self, load: int) -> float:
+        """Returns the share of `load` texts that has a draft, as one of them has, to judge by the last steps."""
+        return (1 + (load - 1) * self._offered) / load
+
+    def stepped(self, number: int, is_offered: bool, load: int) -> None:
+        """Notes so many steps of one of `load` texts, and whether it had a draft that could be longer."""
+        keep = KEEP ** (number / load)
+        self._offered = self._offered * keep + is_offered * (1 - keep)
 
     def has_had(self, length: int, since: float) -> bool:
         """Says whether all, or nearly all, have had this K since then."""

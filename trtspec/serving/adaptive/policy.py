@@ -1,7 +1,8 @@
 """The length of each draft, from what was accepted and what rounds take at the present load; no I/O.
 
 The K with the largest expected goodput, tokens per second, is used (TurboSpec, arXiv 2406.14066): the tokens
-follow from how often the draft was right lately, in this text and in all, and the seconds are measured.
+follow from how often the draft was right lately, in this text and in all, and the seconds are measured. The
+tokens are those of all texts, of which some may have no draft: longer rounds hold these up for nothing.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ class AdaptivePace:
         self._own: dict[str, Acceptance] = {}
         self._length, self._before = 0, 0
         self._is_first, self._size = True, 0
+        self._is_chosen = False
         self._costs: Costs | None = None
         self._probes: Probes | None = None
         self._begin, self._last, self._num_alone = 0.0, 0.0, 0
@@ -138,13 +140,14 @@ class AdaptivePace:
         self._costs = costs = self._policy.costs(load)
         self._probes = trials = known.probes(size)
         own, longest_of_all = self._acceptance(origin), self._policy.longest
-        tokens = partial(expected_tokens, own, known.acceptance, longest_of_all, load)
+        share = self._ensemble.share(load)
+        tokens = partial(expected_tokens, own, known.acceptance, longest_of_all, load, share)
         seconds = costs.seconds(origin)
         length = known.best(load, tokens, seconds) if seconds else known.first(size)
         costs.use(origin, length)
         # A first round tells no time, and where bursts are on their way K cannot change for all.
         may_begin = not self._is_first and not self._ensemble.is_led
-        outlook = Outlook(length, tokens, seconds, partial(costs.doubt, origin))
+        outlook = Outlook(length, tokens, seconds, partial(costs.doubt, origin), share)
         probe = trials.take(load, may_begin, now, outlook)
         usual = BURST_OF_MANY if size >= MANY else BURST
         number, length = (usual, length) if probe is None else (probes.BURST, probe)
@@ -153,12 +156,14 @@ class AdaptivePace:
             is_late = self._is_first and load > 1
             self.burst = 1 if is_late else self._ensemble.burst(self, number)
         self._length, self._before = min(length, longest), self._length
+        self._is_chosen = True
         return self._length
 
     def begin(self, length: int, now: float) -> None:
-        """Notes that what was chosen begins."""
+        """Notes that what was chosen begins, or a burst of a text that has no draft."""
         self._begin, self._num_alone = now, 0
-        self._ensemble.begin(length, now)
+        if self._is_chosen:
+            self._ensemble.begin(length, now)
 
     def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
         """Notes a round, before its `end`.
@@ -170,6 +175,7 @@ class AdaptivePace:
         if counts.num_verified:
             self._acceptance(origin).record(counts.num_verified, counts.num_accepted, OWN_KEEP)
             known.record(counts, load, now)
+        self._ensemble.stepped(1, True, load)
         is_alike = self._ensemble.has_had(self._length, self._begin)
         if self._costs and is_alike and self._length == self._before and self._size == size_of(load):
             self._costs.record(origin, self._length, now - self._begin)
@@ -188,13 +194,16 @@ class AdaptivePace:
         if self._costs and not self._is_first and self._num_alone and self._size == size_of(load):
             self._costs.record_alone((self._last - self._begin) / self._num_alone)
             self._tried()
+        if not self._is_chosen:  # What has a draft while none is used, nobody knows.
+            self._ensemble.stepped(num_tokens - self._num_alone, False, load)
         for acceptance in self._own.values():
             acceptance.fade(OWN_KEEP ** (num_tokens / 4))
 
     def end(self, length: int, now: float) -> None:
         """Notes that it is over, in whatever way."""
-        self._ensemble.end(self, length, now)
-        self._is_first = False
+        if self._is_chosen:
+            self._ensemble.end(self, length, now)
+        self._is_first = self._is_chosen = False
 
     def _tried(self) -> None:
         if self._probes:

@@ -19,6 +19,8 @@ HOPE = 2.0
 """How much more goodput is hoped for of a K for each standard deviation of doubt."""
 DOUBT = 6.0
 """How much more probes may lose for each standard deviation of doubt about what they try."""
+ALL = 0.9
+"""From which share of the texts on all count as having drafts."""
 MOST_OF_ALL = 0.1
 """The share of the time that probes may take: where many run, they disturb one another when K changes."""
 LEAST_S, MOST_S = 0.5, 30.0
@@ -30,18 +32,28 @@ class Outlook:
     """What is known of one load: the `best` K, and what a round of K = 0, 1, … gives and takes.
 
     `tokens()` are expected and `seconds` measured; `doubt()` says by which share the latter may be wrong.
-    There are no `seconds` as long as nothing is known.
+    There are no `seconds` as long as nothing is known. `share` is that of the texts that have a draft.
     """
 
     best: int
     tokens: Callable[[], Sequence[float]]
     seconds: Sequence[float]
     doubt: Callable[[], Sequence[float]]
+    share: float = 1.0
 
-    def lost(self, length: int, number: int, seconds: float) -> float:
-        """Returns by how much `number` rounds of this K, which took that long, are slower than the best."""
+    def takes(self, length: int) -> float:
+        """Returns the seconds that a probe of this K is expected to take: each text with a draft is in it."""
+        return (ROUNDS if length else BURST) * self.seconds[length] / self.share
+
+    def lost(self, length: int, seconds: float) -> float:
+        """Returns by how much a probe of this K, which took that long, is slower than the best K.
+
+        Where all have drafts, that may be more than its rounds: an engine first reads what the target said
+        alone. Where a few have some, the probe waits for them, and loses nothing by that.
+        """
         tokens = self.tokens()
-        return seconds - number * tokens[length] * self.seconds[self.best] / tokens[self.best]
+        steps = (self.takes(length) if self.share > ALL else seconds) / self.seconds[length]
+        return seconds - steps * tokens[length] * self.seconds[self.best] / tokens[self.best]
 
 
 class Probes:
@@ -86,11 +98,8 @@ class Probes:
             self._left *= self._wanted > 0
 
     def _rest(self, took: float, now: float, outlook: Outlook) -> None:
-        """Puts the next probe off by what this one has cost, now that it is over.
-
-        That may be more than its rounds: a draft first reads what the target said alone.
-        """
-        lost = outlook.lost(self._length, _number(self._length), took)
+        """Puts the next probe off by what this one has cost, now that it is over."""
+        lost = outlook.lost(self._length, took)
         pause = lost / _share(outlook.doubt()[self._length])
         self._due, self._began = max(self._due, now + min(pause, MOST_S)), None
 
@@ -130,13 +139,9 @@ class Probes:
 
 def _pause(length: int, outlook: Outlook, doubt: Sequence[float]) -> float:
     """Returns the seconds from this probe to the next, by what it takes and is expected to lose."""
-    seconds = _number(length) * outlook.seconds[length]
-    lost = outlook.lost(length, _number(length), seconds)
+    seconds = outlook.takes(length)
+    lost = outlook.lost(length, seconds)
     return min(max(lost / _share(doubt[length]), seconds / MOST_OF_ALL, LEAST_S), MOST_S)
-
-
-def _number(length: int) -> int:
-    return ROUNDS if length else BURST
 
 
 def _share(doubt: float) -> float:

@@ -8,35 +8,58 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.fakes.simulated_device import Cost, Device, SimulatedEngine
+from tests.fakes.simulated_device import VOCAB_SIZE, Cost, Device, SimulatedEngine
 from tests.fakes.virtual_time import run_virtually
 from tests.perf.coordinator import byte_tokenizer
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.executor import Request
 from trtspec.serving.pace import Policy
 
 PLACES, TOKENS, LONGEST, PHASE_S, NOISE = 64, 128, 8, 60.0, 0.1
 BAR = 0.95
+LOOKUP = Drafting("ngram", {"prompt_lookup_min": 2, "prompt_lookup_max": 8})
+QUOTING, FEW_WORDS = 2, 12
+
+
+class QuotingEngine(SimulatedEngine):
+    """Of a text that begins with `QUOTING` it says few words, so that a lookup finds some again."""
+
+    def _alphabet(self, request: Request) -> int:
+        return FEW_WORDS if request.input_token_ids[0] == QUOTING else VOCAB_SIZE - 1
 
 
 class Clients:
-    """A server, and clients that keep it busy; `tokens` counts what it said."""
+    """A server, and clients that keep it busy; `tokens` counts what it said.
+
+    Without a `draft` a lookup drafts, and a share of the texts is `quoting`.
+    """
 
     def __init__(
-        self, length: int | None, target: Cost, draft: Cost, agreement: float, max_rows: int
+        self,
+        length: int | None,
+        target: Cost,
+        draft: Cost | None,
+        agreement: float,
+        max_rows: int,
+        quoting: float = 0.0,
+        places: int = PLACES,
     ) -> None:
         device = Device(1, NOISE, max_rows)
-        drafter, verifier = (SimulatedEngine(device, cost, LONGEST, PLACES) for cost in (draft, target))
+        drafter = SimulatedEngine(device, draft, LONGEST, places) if draft else None
+        verifier = QuotingEngine(device, target, LONGEST, places)
         verifier.agreement = agreement
         policy: Policy = "adaptive" if length is None else "fixed"
-        self._coordinator = Coordinator(verifier, drafter, byte_tokenizer(), policy=policy)
-        self._length, self.tokens = length, 0
+        drafting = None if draft else LOOKUP
+        self._coordinator = Coordinator(verifier, drafter, byte_tokenizer(), policy=policy, drafting=drafting)
+        self._length, self._quoting, self._places, self.tokens = length, quoting, places, 0
 
     async def run(self) -> float:
         """Returns the tokens per second of all, behind a while in which one was alone."""
         first = asyncio.ensure_future(self._client(0))
         await asyncio.sleep(PHASE_S / 6)
-        others = [asyncio.ensure_future(self._client(seed)) for seed in range(1, PLACES)]
+        others = [asyncio.ensure_future(self._client(seed)) for seed in range(1, self._places)]
         before = self.tokens
         await asyncio.sleep(PHASE_S)
         said = self.tokens - before
@@ -49,8 +72,9 @@ class Clients:
     async def _client(self, seed: int) -> None:
         dice = random.Random(seed)
         while True:
+            first = QUOTING if dice.random() < self._quoting else 1
             request = CompletionRequest(
-                prompt_token_ids=[1] * dice.randint(60, 150),
+                prompt_token_ids=[first, *[1] * dice.randint(59, 149)],
                 max_tokens=TOKENS,
                 num_draft_tokens=self._length,
                 end_id=NO_END,
@@ -80,3 +104,25 @@ def test_many_have_nearly_the_goodput_of_the_best_fixed_length(
 
     best = max(goodput(length) for length in (0, 1, 2, 4, 8))
     assert goodput(None) >= BAR * best
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("target", "agreement", "bar"),
+    [
+        pytest.param(Cost(0.0015, 0.00012, 0.00005), 0.85, BAR, id="it pays"),
+        pytest.param(Cost(0.0006, 0.0001, 0.00025), 0.85, 0.97, id="it hardly pays"),
+        pytest.param(Cost(0.0006, 0.0001, 0.00025), 0.3, 0.97, id="in vain"),
+    ],
+)
+@pytest.mark.parametrize("quoting", [0.25, 1.0])
+def test_so_have_texts_of_which_some_have_a_draft_now_and_then(
+    target: Cost, agreement: float, bar: float, quoting: float
+) -> None:
+    """Longer rounds for those that a lookup has something for hold up all others."""
+
+    def goodput(length: int | None) -> float:
+        return run_virtually(Clients(length, target, None, agreement, 256, quoting, places=16).run())
+
+    best = max(goodput(length) for length in (0, 1, 2, 4, 8))
+    assert goodput(None) >= bar * best

@@ -8,8 +8,10 @@ from functools import partial
 
 import pytest
 
+from trtspec.serving.adaptive.acceptance import Acceptance, expected_tokens
 from trtspec.serving.adaptive.costs import WINDOW, Costs
 from trtspec.serving.adaptive.policy import BURST, STAYS, AdaptivePolicy, Origin, size_of
+from trtspec.serving.adaptive.probes import Outlook
 from trtspec.serving.verification import VerificationCounts
 
 LONGEST, TOKENS, PREFILL_S, NOISE = 8, 128, 0.02, 0.1
@@ -186,6 +188,8 @@ def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> Non
         pace.decoded(1, 2)
         pace.end(0, 1.0)
     assert costs.doubt("engine") == Costs(LONGEST, 2).doubt("engine")
+    for pace in (alone, drafting):
+        pace.choose("engine", LONGEST, 2, 2.0)
     costs.use("engine", 0)
     drafting.begin(8, 2.0)
     alone.begin(0, 2.0)
@@ -200,6 +204,65 @@ def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> Non
     for _ in range(2 * WINDOW):
         costs.record_alone(0.125)
     assert costs.seconds("engine")[0] == pytest.approx(0.125)
+
+
+def test_texts_without_a_draft_do_not_hide_what_rounds_take() -> None:
+    """Drafts in vain beside a text that has none are given up, which takes knowing what they cost."""
+    policy = AdaptivePolicy(LONGEST)
+    drafting, silent, now = policy.pace(), policy.pace(), 0.0
+    tokens_alone, rounds = 0, 0
+    for _ in range(500):
+        length = drafting.choose("lookup", LONGEST, 2, now)
+        drafting.begin(length, now)
+        for _ in range(1 if length else drafting.burst):
+            silent.begin(0, now)
+            now += 0.010 + 0.002 * length
+            silent.told(1, now)
+            silent.decoded(1, 2)
+            silent.end(0, now)
+            if not length:
+                drafting.told(1, now)
+        if length:
+            drafting.verified("lookup", VerificationCounts(length, 0), 2, now)
+        else:
+            drafting.decoded(drafting.burst, 2)
+        drafting.end(length, now)
+        tokens_alone, rounds = tokens_alone + drafting.burst * (not length), rounds + (length > 0)
+
+    alone, *drafted = policy.costs(2).seconds("lookup")
+    assert drafted[3] / alone == pytest.approx(1.8, rel=0.1)
+    assert rounds < 0.05 * tokens_alone
+
+
+def test_the_share_of_texts_with_a_draft_is_that_of_their_steps() -> None:
+    ensemble = AdaptivePolicy(LONGEST).ensemble
+    assert ensemble.share(16) == 1
+    for _ in range(1000):
+        ensemble.stepped(1, True, 16)
+        ensemble.stepped(3, False, 16)
+    assert ensemble.share(16) == pytest.approx((1 + 15 * 0.25) / 16, abs=0.02)
+    assert ensemble.share(1) == 1
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0625])
+def test_the_expected_tokens_are_those_of_all_texts(share: float) -> None:
+    overall = Acceptance(LONGEST)
+    for _ in range(50):
+        overall.record(4, 3, 0.99)
+    of_drafted = expected_tokens(overall, overall, LONGEST, 16)
+    of_all = expected_tokens(overall, overall, LONGEST, 16, share)
+    assert of_all == pytest.approx([share * tokens + (1 - share) for tokens in of_drafted])
+
+
+def test_a_probe_that_waited_for_drafts_has_lost_nothing_by_that() -> None:
+    """With every text in it, what it took beyond its rounds is lost; the draft read much first."""
+
+    def lost(share: float) -> float:
+        tokens, seconds = [1.0, 1.5], [0.010, 0.015]
+        return Outlook(0, lambda: tokens, seconds, lambda: [0.1, 0.1], share).lost(1, 1.0)
+
+    assert lost(share=0.1) == pytest.approx(0.0)
+    assert lost(share=1.0) == pytest.approx(1.0 - 3 * 0.015)
 
 
 def test_bursts_of_all_end_together() -> None:

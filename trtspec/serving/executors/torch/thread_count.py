@@ -26,8 +26,8 @@ _WINDOW_S = 0.03
 # What may be missing of a processor for one thread before it counts as another program's.
 _MISSING = 0.3
 # Seconds until more threads are tried again, doubled each time that they do not get their processors. A try
-# is a window of slow steps, so tries cost a few per cent at first and then well under one.
-_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 16.0
+# is a window of slow steps, so tries cost a few per cent at first and then less than one.
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 4.0
 
 
 def usable_threads(busy: int = 0) -> int:
