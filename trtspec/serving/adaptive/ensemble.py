@@ -39,7 +39,7 @@ class Ensemble:
         return self._drafted / max(self._running, 1)
 
     def share(self, load: int) -> float:
-        """Returns the share of `load` texts that has a draft, as one of them has, to judge by the last steps."""
+        """Returns the share of `load` texts that has a draft, as one of them has, by the last steps."""
         return (1 + (load - 1) * self._offered) / load
 
     def stepped(self, number: int, is_offered: bool, load: int) -> None:
