@@ -31,8 +31,8 @@ class Stepper(Protocol):
     @property
     def has_work(self) -> bool: ...
 
-    def step(self) -> None:
-        """Makes one step; must not raise."""
+    def step(self) -> int:
+        """Makes one step, and returns how many rows it had; must not raise."""
         ...
 
 
@@ -134,9 +134,9 @@ class DeviceThread:
             took = 0.0
             if turn is not None:
                 start, cpu = time.perf_counter(), time.process_time()
-                self._engines[turn].step()
+                rows = self._engines[turn].step()
                 took = time.perf_counter() - start
-                threads.note(took, time.process_time() - cpu)
+                threads.note(took, time.process_time() - cpu, turn, rows)
             if self._said:
                 self._send(took)
         threads.reset()

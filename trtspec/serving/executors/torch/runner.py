@@ -103,22 +103,27 @@ class Runner:
         """Ends what follows guides; there is no request any more."""
         self._followers.close()
 
-    def step(self) -> None:
-        """Takes in waiting requests, runs the model once over what is scheduled, and sends the responses."""
+    def step(self) -> int:
+        """Takes in waiting requests, runs the model once over what is scheduled, and sends the responses.
+
+        Returns how many rows the model had.
+        """
+        rows = self.stats.rows
         try:
             self._take_waiting()
             works = self._scheduler.schedule(self._running.values())
             if not works:  # Whatever waited has ended at once.
-                return
+                return 0
             tokens, logged = self._run(works)
         except Exception as error:  # The engine must go on serving whatever happens to one batch.
             log.exception("a step of the engine failed")
             self._fail_step(error)
-            return
+            return 0
         self._strikes = 0
         for work in works:
             chosen, tokens = tokens[: work.choices], tokens[work.choices :]
             self._advance(work, chosen, logged)
+        return self.stats.rows - rows
 
     def _take_waiting(self) -> None:
         while self._waiting and len(self._running) < self._max_batch_size:

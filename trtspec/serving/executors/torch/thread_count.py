@@ -2,9 +2,11 @@
 
 The threads of a product wait for one another at its end, and a step has a product every few tens of
 microseconds: they spin. Where another program runs on one of their processors they all wait until the
-scheduler gives it back, for milliseconds each time, and two threads are seven times slower than one. If they
-slept instead, they would wake too late for the next product, at half the speed of one thread. So there are as
-many threads as get a processor each, which shows in the processor time that they get.
+scheduler gives it back, for milliseconds each time, and two threads are three to seven times slower than one.
+If they slept instead, they would wake too late for the next product, at half the speed of one thread. Beside
+what takes a processor for a moment only, such as this server's own threads, two are faster again, with many
+rows, and slower with one. So another number is tried where processors are missing, and used where steps like
+those before took less time.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,11 +25,13 @@ log = logging.getLogger(__name__)
 
 # Seconds of steps that are judged together: some time slices of the scheduler.
 _WINDOW_S = 0.03
-# What may be missing of a processor for one thread before it counts as another program's.
-_MISSING = 0.3
-# Seconds until more threads are tried again, doubled each time that they do not get their processors. A try
-# is a window of slow steps, so tries cost a few per cent at first and then less than one.
+# What may be missing of a processor for one thread before fewer are tried.
+_MISSING = 0.15
+# Seconds until another number is tried again, doubled each time that it is not faster. A try is a window of
+# slow steps, so tries cost a few per cent at first and then less than one.
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 4.0
+# What a number that is tried may take of the time of the one before, and how much a step counts in that time.
+_FASTER, _WEIGHT = 0.97, 0.1
 
 
 def usable_threads(busy: int = 0) -> int:
@@ -44,8 +48,23 @@ def usable_threads(busy: int = 0) -> int:
     return most
 
 
+@dataclass
+class Try:
+    """A number of threads that is tried: the seconds that steps took, and took before, and all since."""
+
+    threads: int
+    took: float = 0.0
+    usual: float = 0.0
+    since: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Says whether it told enough, or has gone on for too long with steps of which nothing is known."""
+        return self.took >= _WINDOW_S or self.since >= 4 * _WINDOW_S
+
+
 class ThreadCount:
-    """Sets the number of threads: at most `most`, and fewer while other programs use the processors.
+    """Sets the number of threads: at most `most`, and fewer where those are faster beside other programs.
 
     It is used on the thread that makes the steps alone. `set_threads` and `clock` (in seconds) are those of
     the process.
@@ -60,8 +79,10 @@ class ThreadCount:
         self.most = self.now = most
         self._set_threads, self._clock = set_threads, clock
         self._wall = self._cpu = 0.0
+        self._usual: dict[tuple[int, int], float] = {}
+        self._try: Try | None = None
         self._pause, self._next_try = _PAUSE_S, 0.0
-        self._is_try = self._is_short = False
+        self._is_short = False
 
         set_threads(most)
 
@@ -69,10 +90,23 @@ class ThreadCount:
         """Sets the number of threads that the process began with."""
         self._set_threads(self.most)
 
-    def note(self, wall_s: float, cpu_s: float) -> None:
-        """Notes a step that took `wall_s`, in which the process used `cpu_s` of all processors."""
+    def note(self, wall_s: float, cpu_s: float, engine: int, rows: int) -> None:
+        """Notes a step of so many rows that took `wall_s`.
+
+        The process used `cpu_s` of all processors meanwhile.
+        """
         if self.most == 1:
             return
+        kind = engine, round(4 * math.log2(max(rows, 1)))
+        usual = self._usual.get(kind)
+        if self._try is not None:
+            self._try.since += wall_s
+            if usual is not None:
+                self._try.took, self._try.usual = self._try.took + wall_s, self._try.usual + usual
+            if self._try.is_over:
+                self._judge(self._try)
+            return
+        self._usual[kind] = wall_s if usual is None else usual + _WEIGHT * (wall_s - usual)
         self._wall, self._cpu = self._wall + wall_s, self._cpu + cpu_s
         if self._wall >= _WINDOW_S:
             missing = self.now - self._cpu / self._wall
@@ -80,21 +114,27 @@ class ThreadCount:
             self._look(missing)
 
     def _look(self, missing: float) -> None:
+        """Begins to try fewer threads where processors are missing, and else more, if it is time."""
         was_short, self._is_short = self._is_short, missing > _MISSING
-        if self._is_short and self.now > 1:
-            if not (was_short or self._is_try):  # One window may be short by chance.
-                return
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE_S) if self._is_try else _PAUSE_S
-            self._next_try = self._clock() + self._pause
-            self._change(max(self.now - math.ceil(missing - _MISSING), 1))
-        elif self.now < self.most and self._clock() >= self._next_try:
-            self._change(min(2 * self.now, self.most))
-            self._is_try = True
-        else:
-            self._is_try = False
+        if self._clock() < self._next_try:
+            return
+        if self.now > 1 and self._is_short:
+            if was_short:  # One window may be short by chance.
+                self._begin(max(self.now - math.ceil(missing - _MISSING), 1))
+        elif self.now < self.most:
+            self._begin(min(2 * self.now, self.most))
 
-    def _change(self, threads: int) -> None:
-        log.debug("steps run on %d threads, of %d", threads, self.most)
-        self._is_try = self._is_short = False
-        self.now = threads
+    def _begin(self, threads: int) -> None:
+        self._try = Try(threads)
         self._set_threads(threads)
+
+    def _judge(self, tried: Try) -> None:
+        self._try, self._is_short = None, False
+        if tried.took < _FASTER * tried.usual:
+            log.debug("steps run on %d threads, of %d", tried.threads, self.most)
+            self.now, self._pause = tried.threads, _PAUSE_S
+            self._usual = {kind: usual * tried.took / tried.usual for kind, usual in self._usual.items()}
+        else:
+            self._set_threads(self.now)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
+        self._next_try = self._clock() + self._pause

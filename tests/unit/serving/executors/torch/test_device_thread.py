@@ -25,9 +25,10 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self.works)
 
-    def step(self) -> None:
+    def step(self) -> int:
         self.log.append(self.name)
         self.works.pop(0)()
+        return 1
 
     def add(self, *works: Callable[[], object]) -> None:
         self.device_thread.post(self.works.extend, works)
