@@ -190,6 +190,7 @@ def ratio(fast: list[float], slow: list[float]) -> dict[str, float | list[float]
         "ratio": round(found.value, 2),
         "low": round(found.low, 2),
         "high": round(found.high, 2),
+        "median": round(statistics.median(blocks), 2),
         "blocks": [round(min(blocks), 2), round(max(blocks), 2)],
     }
 
