@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -57,11 +57,14 @@ class TextChunk:
 
     def followed_by(self, later: TextChunk) -> TextChunk:
         """Returns both, of one sequence, as one response."""
-        return replace(
-            later,
-            text=self.text + later.text,
-            log_probs=self.log_probs + later.log_probs,
-            token_ids=self.token_ids + later.token_ids,
+        return TextChunk(
+            self.text + later.text,
+            later.completion,
+            later.failure,
+            self.log_probs + later.log_probs,
+            self.token_ids + later.token_ids,
+            later.sequence_index,
+            later.others_left,
         )
 
 

@@ -138,7 +138,7 @@ class Service:
         self, request: CompletionRequest, wanted: Wanted, outbox: Outbox, course: RequestLog
     ) -> None:
         try:
-            said: dict[int, TextChunk] = {}
+            said: dict[int, TextChunk | None] = {}
             left, first = request.num_return_sequences, TextChunk(wanted.prefix)
             async with aclosing(self._coordinator.stream(request)) as deltas:
                 async for delta in deltas:
@@ -148,11 +148,12 @@ class Service:
                     probs = delta.log_probs or []
                     # A text that is not streamed grows with each round, which would copy its ids each time.
                     ids = delta.token_ids if probs or wanted.output_ids else []
-                    new = TextChunk(delta.text, delta.completion, None, probs, ids, index, left)
-                    said[index] = said.get(index, first).followed_by(new)
-                    if delta.completion is not None or (wanted.stream and said[index].text):
-                        outbox.put(said[index])
-                        said[index] = TextChunk()
+                    chunk = TextChunk(delta.text, delta.completion, None, probs, ids, index, left)
+                    if (before := said.get(index, first)) is not None:
+                        chunk = before.followed_by(chunk)
+                    if is_told := delta.completion is not None or (wanted.stream and bool(chunk.text)):
+                        outbox.put(chunk)
+                    said[index] = None if is_told else chunk
         except ServingError as error:
             course.failure = kind_of(error)
             outbox.put(TextChunk(failure=_failure(error)))
