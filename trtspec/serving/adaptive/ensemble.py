@@ -18,10 +18,26 @@ class Ensemble:
     def __init__(self) -> None:
         self._running, self._drafted = 0, 0
         self._offered = 1.0
+        self._present, self._idle_since, self._idle_s = 0, 0.0, 0.0
         self._common: int | None = 0
         self._since = 0.0
         self._leader: object = None
         self._left = 0
+
+    def enter(self, now: float) -> None:
+        """Notes that a round or burst of any text begins."""
+        if not self._present:
+            self._idle_s += now - self._idle_since
+        self._present += 1
+
+    def leave(self, now: float) -> None:
+        """Notes that it is over."""
+        self._present -= 1
+        self._idle_since = now
+
+    def worked(self, now: float) -> float:
+        """Returns the seconds in which anything ran."""
+        return (now if self._present else self._idle_since) - self._idle_s
 
     def begin(self, length: int, now: float) -> None:
         """Notes that a round with a draft of `length` tokens, or a burst with 0, begins."""

@@ -148,7 +148,7 @@ class AdaptivePace:
         # A first round tells no time, and where bursts are on their way K cannot change for all.
         may_begin = not self._is_first and not self._ensemble.is_led
         outlook = Outlook(length, tokens, seconds, partial(costs.doubt, origin), share)
-        probe = trials.take(load, may_begin, now, outlook)
+        probe = trials.take(load, may_begin, self._ensemble.worked(now), outlook)
         usual = BURST_OF_MANY if size >= MANY else BURST
         number, length = (usual, length) if probe is None else (probes.BURST, probe)
         if not length:
@@ -162,6 +162,7 @@ class AdaptivePace:
     def begin(self, length: int, now: float) -> None:
         """Notes that what was chosen begins, or a burst of a text that has no draft."""
         self._begin, self._num_alone = now, 0
+        self._ensemble.enter(now)
         if self._is_chosen:
             self._ensemble.begin(length, now)
 
@@ -201,6 +202,7 @@ class AdaptivePace:
 
     def end(self, length: int, now: float) -> None:
         """Notes that it is over, in whatever way."""
+        self._ensemble.leave(now)
         if self._is_chosen:
             self._ensemble.end(self, length, now)
         self._is_first = self._is_chosen = False

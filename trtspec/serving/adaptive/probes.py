@@ -74,7 +74,8 @@ class Probes:
     def take(self, load: int, may_begin: bool, now: float, outlook: Outlook) -> int | None:
         """Returns the K of a probe for one round or burst of a completion; None for no probe.
 
-        One is under way until enough was measured; without `may_begin` none begins.
+        One is under way until enough was measured; without `may_begin` none begins. `now` counts no seconds
+        in which nothing ran, which would be saved up for probes.
         """
         if not self._left:
             if self._began is not None and outlook.seconds:
