@@ -36,6 +36,7 @@ SCRIPTS = {
             "triton_overhead",
             "executor",
             "busy_core",
+            "threads",
             "load",
             "openai_front",
             "conversion",
@@ -81,6 +82,10 @@ def promised(results: dict[str, Any]) -> list[Bar]:
         *(
             Bar(f"{way}, one busy core / quiet", beside[f"{way}, busy / quiet"], 0.4, True)
             for way in ("speculative", "plain")
+        ),
+        *(
+            Bar(f"threads that are chosen / the better of one and all, {duty}", found["ratio"], 0.85, True)
+            for duty, found in results["threads"]["duties"].items()
         ),
         *inside_triton(results["triton_overhead"]),
         Bar("us a round of the coordinator, 32 streams", coordinator["32 streams"]["us_a_round"], 30, False),

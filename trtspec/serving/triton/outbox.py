@@ -21,14 +21,13 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
+from trtspec.serving.triton.departures import ASKING_S
 from trtspec.serving.triton.responses import TextChunk
 
 log = logging.getLogger(__name__)
 
 REST_S, LONGEST_REST_S = 0.003, 0.04
 """How long a stream rests behind a response, for each other stream, and at most: 25 responses a second."""
-ASKING_S = 0.003
-"""How long Triton is asked at each tick who has left. An answer takes up to 2 ms, and holds sends up."""
 
 
 class Client(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.fakes.bls_model import QueueClient, as_received
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from trtspec.serving.errors import EngineFailure, EngineLoadError
 from trtspec.serving.executor import Limits, Request
+from trtspec.serving.triton.departures import ASKING_S
 from trtspec.serving.triton.engine_service import EngineService
 
 LIMITS = Limits(max_batch_size=8, max_input_len=255, max_seq_len=600, max_draft_len=4, vocab_size=300)
@@ -114,6 +116,26 @@ def test_a_client_that_leaves_takes_its_work_with_it(serve: Serve) -> None:
     client.left = True
 
     assert len(heard(client)) < 250
+
+
+def test_triton_is_asked_in_turn_and_not_for_long(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow it answers, nobody waits long for text, and who has left is found."""
+    asked: list[QueueClient] = []
+
+    def has_left(client: QueueClient) -> bool:
+        asked.append(client)
+        time.sleep(2 * ASKING_S)
+        return client.left
+
+    monkeypatch.setattr(QueueClient, "has_left", has_left)
+    service = serve(delay=0.005)
+    clients = [submit(service, max_tokens=300, streaming=np.array([[True]])) for _ in range(4)]
+    for client in clients:
+        client.heard.get(timeout=20)
+    clients[-1].left = True
+
+    assert len(heard(clients[-1])) < 250
+    assert any(set(asked[i : i + 4]) == set(clients) for i in range(len(asked) - 3))
 
 
 @pytest.mark.parametrize("streaming", [False, True])

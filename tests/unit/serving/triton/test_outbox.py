@@ -13,6 +13,7 @@ from trtspec.serving.completion import Completion, EndReason
 from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.triton import outbox as module
+from trtspec.serving.triton.departures import ASKING_S
 from trtspec.serving.triton.outbox import Outbox, Sender
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
 
@@ -236,7 +237,7 @@ def test_triton_is_asked_in_turn_and_not_for_long(sender: Sender, ticks: threadi
         def has_left(self, ask: bool) -> bool:
             if ask:
                 asked.append(self)
-                time.sleep(2 * module.ASKING_S)
+                time.sleep(2 * ASKING_S)
             return self.left
 
     clients = [Slow() for _ in range(3)]
@@ -255,7 +256,7 @@ def test_who_is_known_to_have_left_is_noticed_without_being_asked(sender: Sender
     class Slow(FakeClient):
         def has_left(self, ask: bool) -> bool:
             if ask:
-                time.sleep(2 * module.ASKING_S)
+                time.sleep(2 * ASKING_S)
             return self.left and not ask
 
     others = [Slow() for _ in range(20)]
