@@ -26,8 +26,8 @@ from trtspec.serving.triton.responses import TextChunk
 
 log = logging.getLogger(__name__)
 
-REST_S, LONGEST_REST_S = 0.003, 0.04
-"""How long a stream rests behind a response, for each other stream, and at most: 25 responses a second."""
+REST_S, LONGEST_REST_S = 0.002, 0.03
+"""How long a stream rests behind a response, for each other stream, and at most: 33 responses a second."""
 
 
 class Client(Protocol):

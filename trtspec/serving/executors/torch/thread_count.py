@@ -29,9 +29,9 @@ _WINDOW_S = 0.03
 _MISSING = 0.15
 # Seconds until another number is tried again, doubled each time that it is not faster. A try is a window of
 # slow steps, so tries cost a few per cent at first and then less than one.
-_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 4.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 4.0
 # What a number that is tried may take of the time of the one before, and how much a step counts in that time.
-_FASTER, _WEIGHT = 0.97, 0.1
+_FASTER, _WEIGHT = 0.97, 0.25
 
 
 def usable_threads(busy: int = 0) -> int:
