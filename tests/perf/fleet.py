@@ -34,7 +34,7 @@ from typing import Any
 
 from tests.perf.bar import Bar
 from tests.perf.load import DEADLINE_S, HERE, TINY, Texts, free_ports
-from tests.perf.pair import machine
+from tests.perf.pair import machine, run_build
 from trtspec.bench.figures import figures
 from trtspec.bench.inside import Meanwhile
 from trtspec.bench.result import Arms, Inside, Level, Load, Percentiles, Targets
@@ -64,7 +64,7 @@ def main() -> int:
     options = parsed()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        build = built(folder)
+        build = run_build(TINY / "recipe.yaml", folder / "build")
         if options.paced:
             model = build / "model_repository/speculative_llm/1/model.py"
             shutil.copy(HERE / "fleet_model.py", model)
@@ -106,13 +106,6 @@ class Server:
 
     def look(self) -> Scrape:
         return parse(read(self.metrics), time.monotonic())
-
-
-def built(folder: Path) -> Path:
-    build = folder / "build"
-    command = [sys.executable, "-m", "trtspec", "build", str(TINY / "recipe.yaml"), "--output", str(build)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    return build
 
 
 @contextmanager

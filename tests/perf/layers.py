@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from typing import Any
 import torch
 
 from tests.perf.chats import OTHER, QUOTING
-from tests.perf.pair import Run, machine, measure, rate, ratio
+from tests.perf.pair import Run, machine, measure, rate, ratio, run_build
 from trtspec.checkpoint.calibrate.model import load_model, quiet_transformers
 from trtspec.checkpoint.calibrate.tokens import Encoder
 from trtspec.checkpoint.layers.agreement import Said, Skipping
@@ -165,9 +164,7 @@ def served(target: Path, layers: Sequence[int], prompts: Prompts, tokens: int) -
             f"engine: {{max_batch_size: 1, max_seq_len: {LONGEST_PROMPT + tokens + 1}}}\n"
             "hardware: {gpu: none}\n"
         )
-        build = Path(folder) / "build"
-        command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(build)]
-        subprocess.run(command, check=True, stdout=sys.stderr)
+        build = run_build(recipe, Path(folder) / "build")
         spoken: dict[str, list[Completion]] = {f"K = {length}": [] for length in LENGTHS}
         spoken |= {"adaptive": [], "plain": []}
         lengths = {**dict(zip(spoken, LENGTHS, strict=False)), "adaptive": None, "plain": 0}

@@ -22,7 +22,6 @@ import argparse
 import asyncio
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ import torch
 
 from tests.perf.bar import Bar
 from tests.perf.dictation import Dictated, dictate
-from tests.perf.pair import built, machine
+from tests.perf.pair import built, machine, run_build
 from tests.perf.traces import step_costs
 from tests.perf.turns import Turns
 from tests.perf.workloads import GREEDY, KINDS, Question, Questions, of_chat, of_tiny
@@ -202,9 +201,7 @@ def built_of(folder: Path, model: Path, draft: Path | None = None) -> Path:
         f"speculation: {{method: {'draft_model' if draft else 'ngram'}, max_draft_len: {LONGEST}}}\n"
         "engine: {max_seq_len: 2048, max_batch_size: 4}\nhardware: {gpu: none}\n"
     )
-    command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(folder / "build")]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    return folder / "build"
+    return run_build(recipe, folder / "build")
 
 
 def measured(

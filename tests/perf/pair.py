@@ -36,7 +36,8 @@ from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
 
-TINY = Path(__file__).parents[2] / "recipes" / "tiny"
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "recipes" / "tiny"
 Run = Callable[[list[int]], list[int]]
 
 
@@ -104,9 +105,16 @@ def built(folder: Path, dtype: str, max_batch_size: int = 16) -> Path:
     for model in ("target", "draft"):
         text = text.replace(f"./{model}", str(TINY / model))
     recipe.write_text(text)
-    command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(folder / "build")]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    return folder / "build"
+    return run_build(recipe, folder / "build")
+
+
+def run_build(recipe: Path, output: Path, tree: Path = ROOT) -> Path:
+    """Builds a recipe with a checkout of trtspec, and returns the build."""
+    paths = str(recipe.resolve()), "--output", str(output.resolve())
+    command = [sys.executable, "-m", "trtspec", "build", *paths]
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    subprocess.run(command, check=True, stdout=sys.stderr, cwd=tree, env=environment)
+    return output
 
 
 def heldout(count: int) -> list[str]:

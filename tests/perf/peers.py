@@ -24,11 +24,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from tests.perf.pair import TINY, built, heldout, machine, ratio
+from tests.perf.pair import ROOT, TINY, built, heldout, machine, ratio, run_build
 from tests.perf.peer import MAX_LEN, PLACES, TOKENS
 from trtspec.serving.tokenizer import Tokenizer
 
-ROOT = Path(__file__).parents[2]
 ALONE = """\
 name: alone
 target: {{model: ./target, dtype: {dtype}}}
@@ -108,7 +107,8 @@ def main() -> None:
                 build = built_alone(beside(alone, TINY / "target"), options.dtype)
             peers = {"trtspec": Peer("trtspec", build, sys.executable, chosen, ROOT)}
             if options.tree:
-                earlier = built_by(options.tree, build)
+                # A server runs the code in its build.
+                earlier = run_build(build.parent / "recipe.yaml", build.parent / "before", options.tree)
                 peers["before"] = Peer("trtspec", earlier, sys.executable, chosen, options.tree)
             if options.vllm:
                 peers["vllm"] = Peer("vllm", models, options.vllm, chosen, ROOT)
@@ -133,18 +133,7 @@ def built_alone(folder: Path, dtype: str) -> Path:
     """Returns the build of `target` in a folder, for the `torch` backend and without a draft."""
     recipe = folder / "recipe.yaml"
     recipe.write_text(ALONE.format(dtype=dtype, length=MAX_LEN, places=PLACES))
-    command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(folder / "build")]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    return folder / "build"
-
-
-def built_by(tree: Path, build: Path) -> Path:
-    """Returns what another checkout builds from the same recipe: a server runs the code in its build."""
-    recipe, own = build.parent / "recipe.yaml", build.parent / "before"
-    command = [sys.executable, "-m", "trtspec", "build", str(recipe), "--output", str(own)]
-    environment = os.environ | {"PYTHONPATH": str(tree)}
-    subprocess.run(command, check=True, stdout=sys.stderr, cwd=tree, env=environment)
-    return own
+    return run_build(recipe, folder / "build")
 
 
 def measured(peers: dict[str, Peer], streams: int, blocks: int, tokenizer: Tokenizer) -> dict[str, Any]:

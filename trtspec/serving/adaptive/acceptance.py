@@ -37,9 +37,8 @@ def expected_tokens(
 ) -> list[float]:
     """Returns the expected tokens of a round of K = 0, 1, … `longest`, the target's own included.
 
-    They are the mean of all texts where a `share` of them has drafts, and the others get a token each.
-
-    This is 1 + a_1 + a_1 a_2 + …, with a_i the rate of position i (Leviathan et al., arXiv 2211.17192,
+    They are the mean of all texts, of which a `share` has drafts and the others get a token each. With drafts
+    it is 1 + a_1 + a_1 a_2 + …, with a_i the rate of position i (Leviathan et al., arXiv 2211.17192,
     section 3.1, without its assumption that all are the same). The more texts there are, the less its own
     rates count for a text: drafts of one length share their steps, and the rates of all are known better.
     """

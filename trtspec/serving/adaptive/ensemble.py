@@ -9,8 +9,9 @@ KEEP = 0.95
 
 
 class Ensemble:
-    """Counts what runs, but for texts that have no draft to choose a length of: they run alike beside any K.
+    """Counts what runs.
 
+    `begin` and `end` are for texts that have a draft whose length is chosen: the others run alike with any K.
     An engine's steps serve all at once, so what a round takes tells of its K while all have that K. Times are
     in seconds of any one clock.
     """

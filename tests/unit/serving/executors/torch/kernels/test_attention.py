@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from tests.fakes.engine_dir import tiny_model, write_engine
 from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
-from trtspec.serving.executors.torch.kernels import kernel
 from trtspec.serving.executors.torch.kernels.attention import Attention, TextsView
 from trtspec.serving.executors.torch.spans import Span
 
@@ -30,14 +28,7 @@ TEXTS = {
 BOUNDS = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
 
-@pytest.fixture(params=[1, 2, 3], autouse=True)
-def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """So many threads, each of which takes some of the tasks, however few these are."""
-    monkeypatch.setattr(kernel, "_WORTH_SHARING", 0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def config_of(folder: Path, family: str = "llama", /, **changes: Any) -> TorchEngineConfig:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch.nn import functional as F
 
-from trtspec.serving.executors.torch.kernels import kernel
 from trtspec.serving.executors.torch.kernels.rows import Gate, Norm
 
 # One step of each type, and in float32 a few of them, since sums run in another order.
@@ -16,13 +13,7 @@ STEPS = {torch.float32: 4e-7, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 SHAPES = [(1, 64), (3, 1), (5, 33), (9, 256), (200, 100)]
 
 
-@pytest.fixture(params=[1, 2], autouse=True)
-def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(kernel, "_WORTH_SHARING", 0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 @pytest.mark.parametrize("dtype", STEPS)
