@@ -16,7 +16,8 @@ import tritonclient.grpc as grpc
 from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, Until, wait_until
 
 RUNNING, WAITING, REFUSED = 16, 4, 44
-PROMPT, TOKENS = "def insort(items, item):\n", 500
+ATTEMPTS = 3
+PROMPT, TOKENS = "def insort(items, item):\n", 1000
 SAID = "16 completions are at work and 4 wait already; try again later"
 
 
@@ -92,18 +93,26 @@ def test_a_full_queue_refuses_at_once(
     def at_work() -> tuple[float, float]:
         return busy_server.metric("num_requests_running"), busy_server.metric("num_requests_waiting")
 
-    expected = busy_server.generate(PROMPT, max_tokens=TOKENS, end_id=-1, num_draft_tokens=0)
-    refused_before = busy_server.metric("request_errors", kind="refused")
-    with ThreadPoolExecutor(RUNNING + WAITING + REFUSED) as pool:
-        taken_in = [pool.submit(ask, busy_server) for _ in range(RUNNING + WAITING)]
-        until(lambda: at_work() == (RUNNING, WAITING), "every place taken")
-        refused = list(pool.map(ask, [busy_server] * REFUSED))
-        assert at_work() == (RUNNING, WAITING), "a place became free before everybody had been refused"
-        served = [future.result() for future in taken_in]
+    def refusals() -> float:
+        return busy_server.metric("request_errors", kind="refused")
 
-    assert refused == [(False, SAID)] * REFUSED
-    assert served == [(True, expected)] * (RUNNING + WAITING)
-    until(
-        lambda: busy_server.metric("request_errors", kind="refused") - refused_before == REFUSED, "the metric"
-    )
-    until(lambda: at_work() == (0, 0), "no request at work")
+    expected = busy_server.generate(PROMPT, max_tokens=TOKENS, end_id=-1, num_draft_tokens=0)
+    before, heard = refusals(), 0
+    # Clients that a busy machine held up may come when a place is free again, and be served: then it is tried
+    # again. A server that takes in one more than it says serves one of them each time.
+    for _ in range(ATTEMPTS):
+        with ThreadPoolExecutor(RUNNING + WAITING + REFUSED) as pool:
+            taken_in = [pool.submit(ask, busy_server) for _ in range(RUNNING + WAITING)]
+            until(lambda: at_work() == (RUNNING, WAITING), "every place taken")
+            late = list(pool.map(ask, [busy_server] * REFUSED))
+            served = [future.result() for future in taken_in]
+        assert served == [(True, expected)] * (RUNNING + WAITING)
+        assert set(late) <= {(False, SAID), (True, expected)}
+        heard += late.count((False, SAID))
+        until(lambda: at_work() == (0, 0), "no request at work")
+        if late == [(False, SAID)] * REFUSED:
+            break
+    else:
+        pytest.fail(f"{late.count((True, expected))} clients were served beside {RUNNING + WAITING}")
+
+    until(lambda: refusals() - before == heard, "the metric")
