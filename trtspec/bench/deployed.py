@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.build import Build
 from trtspec.deploy.deployment import Deployment, patience
 from trtspec.deploy.foreground import Server
@@ -20,7 +21,6 @@ from trtspec.errors import StuckError, UnavailableError
 from trtspec.openai.template import ChatTemplate
 from trtspec.progress import no_progress
 
-_LOOPBACK = "127.0.0.1"
 _LOOK_S = 0.1
 
 
@@ -56,13 +56,13 @@ def served(
         raise UnavailableError(folder, "is for NVIDIA's image of Triton with vLLM", repair)
     if launch:
         deployment, site = meanwhile(build, launch, python, plain=plain)
-        url, metrics_url = deployment.url, f"http://{_LOOPBACK}:{deployment.port}/metrics"
+        url, metrics_url = deployment.url, f"http://{LOOPBACK}:{deployment.port}/metrics"
     else:
         deployment = _under_triton(build, folder, has_api=has_chats)
         site = Here(deployment, build)
         ports = deployment.ports
-        url = deployment.api_url or f"http://{_LOOPBACK}:{ports.http}"
-        metrics_url = f"http://{_LOOPBACK}:{ports.metrics}/metrics"
+        url = deployment.api_url or f"http://{LOOPBACK}:{ports.http}"
+        metrics_url = f"http://{LOOPBACK}:{ports.metrics}/metrics"
     site.prepare(no_progress)
     if site.warning:
         say(site.warning)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trtspec.deploy.addresses import LOOPBACK
+from trtspec.deploy.ports import GRPC, HTTP, METRICS, OPENAI
 from trtspec.errors import UnavailableError
 from trtspec.terminal.cluster import ContextOption, NamespaceOption
 from trtspec.terminal.options import ApiKeysOption, DryRunOption, OutputOption, PythonOption, RecipeArgument
@@ -70,12 +72,12 @@ def deploy(
     dry_run: DryRunOption = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; Triton asks nobody for a password.")
-    ] = "127.0.0.1",
-    http_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")] = 8000,
-    grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")] = 8001,
-    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")] = 8002,
+    ] = LOOPBACK,
+    http_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")] = HTTP,
+    grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")] = GRPC,
+    metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")] = METRICS,
     openai: Annotated[bool, typer.Option("--openai/--no-openai", help="Serve OpenAI's API as well.")] = True,
-    openai_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = 9000,
+    openai_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = OPENAI,
     api_keys: ApiKeysOption = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Serve again when the server has ended by itself.")

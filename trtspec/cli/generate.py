@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trtspec.deploy.addresses import LOOPBACK
+from trtspec.deploy.ports import GRPC, HTTP, OPENAI
 from trtspec.errors import ServerError, UnavailableError
 from trtspec.terminal.api_key import read_key
 from trtspec.terminal.options import JsonOption
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
 # The largest values that the tensors can hold.
 _INT32, _UINT64 = 2**31 - 1, 2**64 - 1
 _TIMEOUT_S, _LOOK_S = 600.0, 0.2
-_HOST, _GRPC, _OPENAI = "127.0.0.1", 8001, 9000
 _OF_VLLM = "sampling_parameters"
-_API = f"http://{_HOST}:{_OPENAI}/v1"
+_API = f"http://{LOOPBACK}:{OPENAI}/v1"
 
 EXAMPLES = (
     "trtspec generate 'def fib('",
@@ -58,7 +59,7 @@ def generate(
         typer.Option(
             metavar="URL",
             help="Triton's gRPC, HOST:PORT; or OpenAI's API, http://HOST:PORT/v1.",
-            show_default="what deploy serves here: port 8001, or 9000",
+            show_default=f"what deploy serves here: port {GRPC}, or {OPENAI}",
         ),
     ] = None,
     model_name: ServedModelOption = None,
@@ -111,7 +112,7 @@ def generate(
         client.wait(wait)
         if _OF_VLLM in client.inputs():
             problem = "the model is of Triton's vLLM backend, which is asked otherwise"
-            raise ServerError(url, problem, "name Triton's HTTP port: --url http://127.0.0.1:8000")
+            raise ServerError(url, problem, f"name Triton's HTTP port: --url http://{LOOPBACK}:{HTTP}")
         completion = _complete(client, values, show=not json)
     if json:
         out.json(completion.as_dict())
@@ -166,19 +167,19 @@ async def _found(model: str | None, wait: float) -> str:
     from trtspec.endpoints.finding import find
 
     deadline = time.monotonic() + wait
-    while not listens(_HOST, _GRPC):
+    while not listens(LOOPBACK, GRPC):
         is_over, is_theirs = time.monotonic() >= deadline, False
         with suppress(UnavailableError):
             endpoint = (await find(_API, model, chat=False, timeout_s=_TIMEOUT_S)).endpoint
             await endpoint.close()
             is_theirs = not endpoint.plain_per_request
-        if is_theirs or (is_over and listens(_HOST, _OPENAI)):
+        if is_theirs or (is_over and listens(LOOPBACK, OPENAI)):
             return _API
         if is_over:
-            problem = f"nobody listens on port {_GRPC}, Triton's gRPC, or {_OPENAI}, OpenAI's API"
-            raise ServerError(_HOST, problem, "trtspec deploy RECIPE starts a server; --url names another")
+            problem = f"nobody listens on port {GRPC}, Triton's gRPC, or {OPENAI}, OpenAI's API"
+            raise ServerError(LOOPBACK, problem, "trtspec deploy RECIPE starts a server; --url names another")
         await asyncio.sleep(_LOOK_S)
-    return f"{_HOST}:{_GRPC}"
+    return f"{LOOPBACK}:{GRPC}"
 
 
 async def _ask(

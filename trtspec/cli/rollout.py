@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtspec.cli import rollout_canary
+from trtspec.deploy.addresses import LOOPBACK
+from trtspec.deploy.ports import METRICS
 from trtspec.errors import RefusedError, UnavailableError
 from trtspec.terminal.bounds import print_checks
 from trtspec.terminal.options import JsonOption, OutputOption, RecipeArgument
@@ -28,7 +30,7 @@ EXAMPLES = (
 )
 
 UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="Where the server's metrics are.")]
-_URL = "127.0.0.1:8002"
+_URL = f"{LOOPBACK}:{METRICS}"
 
 
 def status(

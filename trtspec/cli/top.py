@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trtspec.deploy.addresses import LOOPBACK
+from trtspec.deploy.ports import METRICS
 from trtspec.terminal.options import JsonOption
 from trtspec.terminal.output import out
 
@@ -25,7 +27,7 @@ EXAMPLES = (
 
 
 def top(
-    url: Annotated[str, typer.Option(metavar="URL", help="Where the metrics are.")] = "127.0.0.1:8002",
+    url: Annotated[str, typer.Option(metavar="URL", help="Where the metrics are.")] = f"{LOOPBACK}:{METRICS}",
     model_name: Annotated[
         str | None, typer.Option(help="The recipe's serving.model_name.", show_default="the only one")
     ] = None,

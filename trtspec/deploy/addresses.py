@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+LOOPBACK = "127.0.0.1"
+
 
 def in_url(host: str) -> str:
     """Returns the host as URLs write it."""
@@ -15,4 +17,4 @@ def is_loopback(host: str) -> bool:
 
 def client_host(host: str) -> str:
     """Returns where a client on this machine finds what listens on the host."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtspec.deploy.addresses import client_host, in_url, is_loopback
+from trtspec.deploy.addresses import LOOPBACK, client_host, in_url, is_loopback
 from trtspec.deploy.logs import begin_log
 from trtspec.deploy.ports import Ports
 from trtspec.serving.rollout.file import ROLLOUT
@@ -66,7 +66,7 @@ class Deployment:
     build: Path
     model_name: str
     ranks: int = 1
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     private_host: str | None = None
     ports: Ports = field(default_factory=Ports)
     start_s: float = _START_S

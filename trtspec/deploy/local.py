@@ -12,6 +12,7 @@ from pathlib import Path
 
 from yarl import URL
 
+from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.front import Front
 from trtspec.deploy.group import Group
@@ -26,8 +27,6 @@ from trtspec.deploy.tritonserver_options import server_options
 from trtspec.deploy.wheel import find_wheel
 from trtspec.errors import UnavailableError
 from trtspec.serving.triton.stopping import STOPPING
-
-_LOOPBACK = "127.0.0.1"
 
 
 def find_triton() -> TritonInstall:
@@ -47,7 +46,7 @@ def line(deployment: Deployment, triton: TritonInstall, gpus: int, memory: str =
     The ports of HTTP and of the metrics of `deployment` are those behind the front. `gpus` is how many GPUs
     this machine has, and `memory` begins the names of the server's shared memory.
     """
-    options = server_options(deployment, deployment.host, _LOOPBACK, memory, has_gpus=gpus > 0)
+    options = server_options(deployment, deployment.host, LOOPBACK, memory, has_gpus=gpus > 0)
     server = [str(triton.server), *options]
     if triton.backends:
         server.append(f"--backend-directory={triton.backends}")
@@ -78,7 +77,7 @@ def serve(deployment: Deployment, triton: TritonInstall, gpus: int) -> Iterator[
         stack.callback(front.close)
         doors: list[Door] = [front]
         if deployment.ports.openai:
-            api = OpenAi(deployment, _LOOPBACK)
+            api = OpenAi(deployment, LOOPBACK)
             api.start()
             stack.callback(api.close)
             doors.append(api)
@@ -114,7 +113,7 @@ class _Local:
         started = line(inside, self._triton, self._gpus, self._regions.prefix)
         environment = {**self._triton.environment(), **started.environment, STOPPING: str(self._stopping)}
         self._process = _Triton(started.argv, inside, environment, self._stopping)
-        return Server(replace(inside, private_host=_LOOPBACK), self._process, self._door)
+        return Server(replace(inside, private_host=LOOPBACK), self._process, self._door)
 
     def end(self) -> None:
         if self._process:

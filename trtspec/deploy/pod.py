@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from trtspec.deploy.deployment import loading_s
-from trtspec.deploy.ports import Ports
+from trtspec.deploy.ports import OPENAI, Ports
 from trtspec.store.entry import Entry
 
 ENGINES = PurePosixPath("/engines")
@@ -33,8 +33,7 @@ API_KEYS = PurePosixPath("/etc/trtspec/api-keys/keys")
 ENVIRONMENT = {"HOME": str(TEMPORARY), "TRTSPEC_ROLLOUT": str(ROLLOUT)}
 """The variables of the server. JIT compilers of CUDA and Triton keep what they make in the home folder."""
 
-OPENAI_PORT = 9000
-PORTS = Ports(openai=OPENAI_PORT)
+PORTS = Ports(openai=OPENAI)
 HEALTH, ALIVE, OPENAI_HEALTH = "/v2/health/ready", "/v2/health/live", "/health"
 PRE_STOP_S = 10
 """The seconds from the pod's end, as it is announced, to SIGTERM: until then nobody may have heard of it."""

@@ -7,16 +7,20 @@ import socket
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
+from trtspec.deploy.addresses import LOOPBACK
 from trtspec.errors import UnavailableError
+
+HTTP, GRPC, METRICS, OPENAI = 8000, 8001, 8002, 9000
+"""The ports that are taken by default: Triton's own, and that of OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports, by default Triton's own; `openai` is that of OpenAI's API, None where there is none."""
+    """The ports; `openai` is that of OpenAI's API, None where there is none."""
 
-    http: int = 8000
-    grpc: int = 8001
-    metrics: int = 8002
+    http: int = HTTP
+    grpc: int = GRPC
+    metrics: int = METRICS
     openai: int | None = None
 
 
@@ -35,7 +39,7 @@ def check_free(host: str, ports: Ports) -> None:
 def free_ports(number: int) -> list[int]:
     """Returns ports of the loopback that nobody listens to, no two of them the same."""
     with ExitStack() as held:
-        listeners = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        listeners = [held.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(number)]
         return [listener.getsockname()[1] for listener in listeners]
 
 

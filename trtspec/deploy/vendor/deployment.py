@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtspec.deploy.addresses import client_host, in_url, is_loopback
+from trtspec.deploy.addresses import LOOPBACK, client_host, in_url, is_loopback
 from trtspec.deploy.deployment import GRACE_S
+from trtspec.deploy.ports import OPENAI
 from trtspec.servers.manners import MANNERS, Manners
 
 START_S = 1800.0
@@ -30,8 +31,8 @@ class VendorDeployment:
     build: Path
     backend: str
     model_name: str
-    host: str = "127.0.0.1"
-    port: int = 9000
+    host: str = LOOPBACK
+    port: int = OPENAI
     start_s: float = START_S
     grace_s: float = GRACE_S
     key: str | None = field(default=None, repr=False)

@@ -13,7 +13,8 @@ import math
 from pathlib import PurePosixPath
 
 from trtspec.deploy.one_container import ANY
-from trtspec.deploy.pod import OPENAI_PORT, STARTUP_S, TEMPORARY, Probe
+from trtspec.deploy.pod import STARTUP_S, TEMPORARY, Probe
+from trtspec.deploy.ports import OPENAI
 from trtspec.deploy.vendor.command import options
 from trtspec.deploy.vendor.deployment import START_S
 from trtspec.servers.launch import Launch
@@ -43,7 +44,7 @@ LIVENESS = Probe(_HEALTH, _OPENAI, period_s=10, failures=6, timeout_s=25)
 
 def arguments(launch: Launch, grace_s: int) -> tuple[str, ...]:
     """Returns the server's arguments, in which Kubernetes is to replace no variables."""
-    found = options(launch, FILES, ANY, OPENAI_PORT, grace_s)
+    found = options(launch, FILES, ANY, OPENAI, grace_s)
     return tuple(word.replace("$(", "$$(") for word in found)
 
 
