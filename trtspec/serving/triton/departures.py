@@ -1,4 +1,4 @@
-"""The departures of clients, of which the front of `trtspec deploy` tells the model past Triton's HTTP.
+"""The departures of clients: of whom Triton is asked, and what the front of `trtspec deploy` reports.
 
 Triton notices that a client has left only when it sends to it, which for an answer in one piece is at the
 end. So the front names each request in a parameter, and sends the name again when the client has left.
@@ -8,7 +8,9 @@ own status.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import time
+from collections.abc import Collection, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 REQUEST, LEFT = "trtspec_request", "trtspec_left"
@@ -16,6 +18,26 @@ REQUEST, LEFT = "trtspec_request", "trtspec_left"
 ASKING_S = 0.003
 """How long Triton is asked, of one client after the other, at a time. An answer takes up to 2 ms of a thread
 that sends nothing meanwhile."""
+
+K = TypeVar("K")
+
+
+class Turns(Generic[K]):
+    """Whose turn it is: Triton is asked first of those of whom it was asked longest ago."""
+
+    def __init__(self) -> None:
+        self._asked: dict[K, float] = {}  # when, or when they were first seen
+
+    def take(self, clients: Collection[K]) -> Iterator[tuple[K, bool]]:
+        """Yields each client, and whether Triton is still to be asked of it, which ends after `ASKING_S`."""
+        now = time.monotonic()
+        until = now + ASKING_S
+        self._asked = {client: self._asked.get(client, now) for client in clients}
+        for client in sorted(self._asked, key=self._asked.__getitem__):
+            now = time.monotonic()
+            if now < until:
+                self._asked[client] = now
+            yield client, now < until
 
 
 class Leaving(Protocol):

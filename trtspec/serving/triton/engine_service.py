@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Protocol
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Executor, Request, Response
-from trtspec.serving.triton.departures import ASKING_S
+from trtspec.serving.triton.departures import Turns
 from trtspec.serving.triton.engine_requests import (
     Arrays,
     EngineRequest,
@@ -75,7 +74,7 @@ class EngineService:
         self._excludes_input, self._check_s, self._watchdog = excludes_input, check_s, watchdog
         self._tell_kv_use = tell_kv_use
         self._jobs: dict[int, EngineJob] = {}
-        self._asked = -1
+        self._turns: Turns[int] = Turns()
         self._loop = LoopThread("trtspec-engine")
         try:
             self._executor = self._loop.call(load)
@@ -150,12 +149,9 @@ class EngineService:
 
     def _cancel_abandoned(self, jobs: dict[int, EngineJob]) -> None:
         """Asks who has left, in turn, as far as the time goes."""
-        until = time.monotonic() + ASKING_S
-        for number in sorted(jobs, key=lambda number: (number <= self._asked, number)):
-            if time.monotonic() >= until:
-                return
-            self._asked, job = number, jobs[number]
-            if not job.is_over and job.client.has_left():
+        for number, is_asked in self._turns.take(jobs):
+            job = jobs[number]
+            if is_asked and not job.is_over and job.client.has_left():
                 self._loop.post(self._executor.cancel_request, number)
 
 

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
-from trtspec.serving.triton.departures import ASKING_S
+from trtspec.serving.triton.departures import Turns
 from trtspec.serving.triton.responses import TextChunk
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,7 @@ class Sender:
         self._tick, self._tick_s = tick, tick_s
         self._ready: queue.SimpleQueue[Outbox | None] = queue.SimpleQueue()
         self._open: dict[Outbox, Callable[[], object]] = {}
+        self._turns: Turns[Outbox] = Turns()
         self._streams: set[Outbox] = set()
         self._resting: list[tuple[float, int, Outbox]] = []
         self._numbers = count()
@@ -146,13 +147,10 @@ class Sender:
 
     def _look_around(self) -> None:
         """Ends what nobody waits for; Triton is asked in turn, as far as the time goes."""
-        until = time.monotonic() + ASKING_S
-        for outbox, on_leave in list(self._open.items()):
-            if ask := time.monotonic() < until:
-                self._open[outbox] = self._open.pop(outbox)
+        for outbox, is_asked in self._turns.take(list(self._open)):
             with _logged("a client could not be asked whether it has left"):
-                if outbox.has_left(ask):
-                    self._open[outbox] = _nothing
+                if outbox.has_left(is_asked):
+                    on_leave, self._open[outbox] = self._open[outbox], _nothing
                     on_leave()
         with _logged("the metrics could not be updated"):
             self._tick()
