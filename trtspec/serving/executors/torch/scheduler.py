@@ -33,10 +33,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """Fills each step with at most `max_rows` rows.
+    """Fills each step with `max_rows` rows, and with more where they would leave prompts too few.
 
     Sequences that lack at most `short` tokens are decoding, with a row or a verification each. They come
-    first and always fit, since a batch of them is small. Prompts share the remaining rows, in chunks, first
+    first, and all of them, since a batch of them is small. Prompts share the remaining rows, in chunks, first
     come, first served. They get at least a quarter of `max_rows`, and as many as those that are decoding
     have, so that long drafts of many sequences do not keep others waiting for their first token.
     """
