@@ -13,7 +13,7 @@ TARGET ?= tensorrt_llm
 IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-pythons test-podman test-gpu test-slurm test-vllm check format chart bench image clean
+.PHONY: help demo test test-sweep test-chaos test-pythons test-podman test-gpu test-slurm test-vllm check format chart bench picture image clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ chart: .venv/.dev ## Write the Helm chart anew, from what renders the manifests
 
 bench: .venv/.dev ## Measure everything and hold it to its bars; about an hour; JSON on stdout
 	$(BIN)/python -m tests.perf.bench
+
+picture: .venv/.dev ## Draw docs/dashboard.png anew, of a real run; npm, Prometheus and Chromium; about 7 minutes
+	$(BIN)/python -m tests.dashboard.picture
 
 image: ## The image of pods: make image IMAGE=registry/trtspec:0.1.0 [TARGET=torch] [TRITON_IMAGE=...] [DOCKER=podman]
 	$(DOCKER) build --target $(TARGET) $(if $(TRITON_IMAGE),--build-arg TRITON_IMAGE=$(TRITON_IMAGE)) --tag $(IMAGE) .
