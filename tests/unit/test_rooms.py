@@ -57,6 +57,13 @@ def test_every_room_has_a_floor() -> None:
     assert rooms == set().union(*FLOORS)
 
 
+def test_the_map_has_the_floors() -> None:
+    said = HOUSE.parent.joinpath("CONTRIBUTING.md").read_text(encoding="utf-8")
+    _, rooms, _ = said.split("## The rooms")[1].split("```\n", 2)
+    floors = [{line.split()[0] for line in floor.splitlines()} for floor in rooms.split("\n\n")]
+    assert floors == list(reversed(FLOORS))
+
+
 @pytest.mark.parametrize("room", sorted(set().union(*FLOORS)))
 def test_nothing_is_imported_from_above(room: str) -> None:
     rooms = set().union(*FLOORS)

@@ -30,7 +30,7 @@ LogPlace = Literal["build", "stdout"]
 
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
-    "trtspec deploy recipe.yaml --http-port 9000 --grpc-port 9001",
+    "trtspec deploy recipe.yaml --http-port 8100 --grpc-port 8101",
     "trtspec deploy recipe.yaml --container --detach",
     "trtspec deploy recipe.yaml --python .venv-vllm/bin/python    # engine.backend: vllm",
     "trtspec deploy recipe.yaml --kubernetes --store s3://engines/llama",

@@ -121,8 +121,8 @@ class Build(Section):
     )
     volume: WorkVolume = Field(
         default=EmptyDir(),
-        description="Where models, checkpoints and engines are made, at /work: from a host_path or a claim a"
-        " job goes on that broke off; with a claim what needs no GPU is done by jobs without one.",
+        description="Where models, checkpoints and engines are made, at /scratch: from a host_path or a claim"
+        " a job goes on that broke off; with a claim what needs no GPU is done by jobs without one.",
     )
     cpu: Quantity = Field(default="4", description="Processors of a job.")
     memory: Quantity | None = Field(

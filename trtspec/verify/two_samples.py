@@ -15,7 +15,7 @@ def distributions() -> Any:
     try:
         import scipy.stats
     except ImportError:
-        repair = "pip install 'trtspec[measure]', or leave the test of sampling out: --no-sampling"
+        repair = "pip install 'trtspec[measure]', or leave the test of sampling out: --draws 0"
         raise UnavailableError("scipy", "is not installed", repair) from None
     return scipy.stats
 
