@@ -234,6 +234,8 @@ def test_control_apis_are_closed_and_secrets_stay_outside(
         assert "hf_abcdefgh" not in Path(f"/proc/{pid}/environ").read_text()
     for path in ("/v2/repository/index", "/v2/systemsharedmemory/status", "/v2/logging", "/v2/trace/setting"):
         assert deploy.request("POST" if "index" in path else "GET", path)[0] == 403
+    for path in ("/v2/models/../repository/index", "/v2/./repository/index", "//v2/repository/index"):
+        assert deploy.request("POST", path)[0] in (400, 404)
     client = deploy.client()
     with pytest.raises(Exception, match="restricted"):
         client._triton.get_model_repository_index()

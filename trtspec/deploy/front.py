@@ -156,6 +156,8 @@ class Front:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self._silent.discard(request.protocol)
         path = unquote(request.path)
+        if not path.startswith("/"):
+            return self._refuse(request, Refusal.INVALID_REQUEST, 400, "the request names no path")
         if path == _ALIVE and self._is_alive and (self._state or self._triton is None):
             return web.Response()
         if _CLOSED.match(path):
@@ -197,7 +199,8 @@ class Front:
         try:
             async with self._session.request(
                 request.method,
-                triton.join(URL(request.raw_path, encoded=True)),
+                # As it came: `join` would take a host of it, and what `_CLOSED` has seen could change.
+                URL(f"{triton.origin()}{request.rel_url.raw_path_qs}", encoded=True),
                 data=_named(request, body, None if named else name) if generate else body or None,
                 headers=_forwarded(request.headers),
                 skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),

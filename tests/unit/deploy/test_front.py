@@ -139,6 +139,42 @@ def test_who_is_refused_by_a_server_that_stops_connects_again(opened: Opened) ->
         assert answer.headers["Connection"] == "close"
 
 
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("//{other}/latest/meta-data/", "//{other}/latest/meta-data/"),
+        ("http://{other}/v2?a=b", "/v2?a=b"),
+        ("/v2/models/../repository/index", "/v2/models/../repository/index"),
+        ("/v2/models/a%2Fb/%2e%2e?c=%25", "/v2/models/a%2Fb/%2e%2e?c=%25"),
+        ("//[", "//["),
+        ("http://{other}", None),
+        ("{other}", None),
+        ("*", None),
+    ],
+)
+def test_whatever_a_request_names_triton_alone_is_asked_as_it_came(
+    opened: Opened, target: str, path: str | None
+) -> None:
+    with socket.create_server((HOST, 0)) as triton, socket.create_server((HOST, 0)) as elsewhere:
+        other = f"{HOST}:{elsewhere.getsockname()[1]}"
+        triton.settimeout(10)
+        opened.front.open(Ports(http=triton.getsockname()[1], metrics=1))
+        with socket.create_connection((HOST, opened.ports.http), timeout=10) as line:
+            line.sendall(f"GET {target.format(other=other)} HTTP/1.1\r\nHost: {other}\r\n\r\n".encode())
+            if path is None:
+                assert b" 400 " in line.recv(100).split(b"\r\n")[0]
+            else:
+                asked = triton.accept()[0]
+                assert asked.recv(1000).split(b"\r\n")[0] == f"GET {path.format(other=other)} HTTP/1.1".encode()
+                asked.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+                assert line.recv(100).startswith(b"HTTP/1.1 204 ")
+                asked.close()
+        for listener in (triton, elsewhere):
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+
+
 def test_a_histogram_in_the_middle_of_its_change_is_read_again(opened: Opened) -> None:
     stats = Stats()
     before = exported(stats, 1)
