@@ -165,7 +165,9 @@ def test_whatever_a_request_names_triton_alone_is_asked_as_it_came(
                 assert b" 400 " in line.recv(100).split(b"\r\n")[0]
             else:
                 asked = triton.accept()[0]
-                assert asked.recv(1000).split(b"\r\n")[0] == f"GET {path.format(other=other)} HTTP/1.1".encode()
+                assert (
+                    asked.recv(1000).split(b"\r\n")[0] == f"GET {path.format(other=other)} HTTP/1.1".encode()
+                )
                 asked.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
                 assert line.recv(100).startswith(b"HTTP/1.1 204 ")
                 asked.close()

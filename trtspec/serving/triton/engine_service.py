@@ -75,6 +75,7 @@ class EngineService:
         self._tell_kv_use = tell_kv_use
         self._jobs: dict[int, EngineJob] = {}
         self._turns: Turns[int] = Turns()
+        self._is_closing = False
         self._loop = LoopThread("trtspec-engine")
         try:
             self._executor = self._loop.call(load)
@@ -92,17 +93,18 @@ class EngineService:
         """Starts a request, or stops those with its id, and returns immediately."""
         if is_stop(arrays):
             self._loop.post(self._stop, request_id)
-            self._send(client.send, {}, True)
+            self._sends.submit(self._send, client, {}, True)
             return
         try:
             asked = read_engine_request(arrays, self._excludes_input)
         except RequestError as error:
-            self._send(client.fail, str(error))
+            self._sends.submit(_logged, client.fail, str(error))
         else:
             self._loop.post(self._begin, EngineJob(asked, request_id, client, StopWords(asked.stop_words)))
 
     def close(self) -> None:
         """Cancels what still runs, sends the last responses, and frees the engine."""
+        self._is_closing = True
         self._loop.call(self._executor.shutdown)
         self._loop.end()
         self._sends.shutdown()
@@ -125,27 +127,40 @@ class EngineService:
             return
         if response.error is not None:
             job.is_over = True
-            self._send(job.client.fail, response.error)
+            self._sends.submit(_logged, job.client.fail, response.error)
             return
         tokens = job.stop_words.take(response.token_ids)
         job.is_over = response.is_final or job.stop_words.found
         job.log_probs += [said.value for said in (response.log_probs or [])[: len(tokens)]]
-        self._send(job.client.send, response_arrays(job.asked, tokens, job.log_probs), job.is_over)
+        arrays = response_arrays(job.asked, tokens, job.log_probs)
+        self._sends.submit(self._send, job.client, arrays, job.is_over)
         if job.is_over and not response.is_final:
             self._executor.cancel_request(response.request_id)
 
     def _look_around(self) -> None:
-        self._send(self._cancel_abandoned, dict(self._jobs))
+        # An engine that is shut down says that it has failed, which is no reason to end the server.
+        if self._is_closing:
+            return
+        self._sends.submit(_logged, self._cancel_abandoned, dict(self._jobs))
         if self._tell_kv_use and (use := self._executor.take_kv_use()) is not None:
-            self._send(self._tell_kv_use, use)
+            self._sends.submit(_logged, self._tell_kv_use, use)
         if self._executor.failure and self._watchdog:
             self._watchdog.give_up(self._executor.failure)
         asyncio.get_running_loop().call_later(self._check_s, self._look_around)
 
-    def _send(self, work: Callable[..., None], *arguments: object) -> None:
-        self._sends.submit(_logged, work, *arguments)
+    def _give_up(self, client: EngineClient) -> None:
+        for number, job in self._jobs.items():
+            if job.client is client:
+                job.is_over = True
+                self._executor.cancel_request(number)
 
     # On the sending thread.
+
+    def _send(self, client: EngineClient, arrays: Arrays, is_final: bool) -> None:
+        if not _logged(client.send, arrays, is_final):
+            # Without a last response it would wait for ever.
+            _logged(client.fail, "a response could not be sent")
+            self._loop.post(self._give_up, client)
 
     def _cancel_abandoned(self, jobs: dict[int, EngineJob]) -> None:
         """Asks who has left, in turn, as far as the time goes."""
@@ -155,8 +170,11 @@ class EngineService:
                 self._loop.post(self._executor.cancel_request, number)
 
 
-def _logged(work: Callable[..., None], *arguments: object) -> None:
+def _logged(work: Callable[..., None], *arguments: object) -> bool:
+    """Returns whether it was done."""
     try:
         work(*arguments)
     except Exception:  # One refused response must not end the thread that serves the others.
         log.exception("a response could not be sent")
+        return False
+    return True

@@ -22,12 +22,14 @@ from itertools import count
 from typing import Protocol
 
 from trtspec.serving.triton.departures import Turns
-from trtspec.serving.triton.responses import TextChunk
+from trtspec.serving.triton.responses import Code, Failure, TextChunk
 
 log = logging.getLogger(__name__)
 
 REST_S, LONGEST_REST_S = 0.002, 0.03
 """How long a stream rests behind a response, for each other stream, and at most: 33 responses a second."""
+
+_UNSENT = TextChunk(failure=Failure("a response could not be sent", Code.INTERNAL))
 
 
 class Client(Protocol):
@@ -44,29 +46,35 @@ class Outbox:
     """Holds what is still to be sent to one client; `put` may be called on any thread, one at a time.
 
     `ready` is told when something is to be sent: at once while the outbox is awake, which it is not between a
-    send and `wake`, and whenever a completion or failure comes.
+    send and `wake`, and whenever a completion or failure comes. A failure is sent behind the text that waits.
     """
 
     def __init__(self, client: Client, ready: Callable[[Outbox], None]) -> None:
         self._client, self._ready = client, ready
         self._lock = threading.Lock()
-        self._waiting: dict[int, TextChunk] = {}  # by sequence, the one with the latest chunk last
-        self._is_awake = True
+        self._waiting: dict[int | None, TextChunk] = {}  # by sequence, the latest last; a failure has none
+        self._is_awake, self._is_over = True, False
 
-    def put(self, chunk: TextChunk) -> None:
+    def put(self, chunk: TextChunk) -> bool:
+        """Returns whether it is still to be sent: nothing is behind the last one."""
         with self._lock:
-            before = self._waiting.pop(chunk.sequence_index, None)
-            self._waiting[chunk.sequence_index] = before.followed_by(chunk) if before else chunk
+            if self._is_over:
+                return False
+            self._is_over = chunk.is_last
+            sequence = None if chunk.failure else chunk.sequence_index
+            before = self._waiting.pop(sequence, None)
+            self._waiting[sequence] = before.followed_by(chunk) if before else chunk
             is_urgent = self._is_awake or chunk.completion is not None or chunk.failure is not None
             self._is_awake = False
         if is_urgent:
             self._ready(self)
+        return True
 
     def wake(self) -> None:
         """Has what waits sent, and otherwise the next chunk at once."""
         with self._lock:
-            self._is_awake = not self._waiting
-        if not self._is_awake:
+            is_awake = self._is_awake = not self._waiting
+        if not is_awake:
             self._ready(self)
 
     def send(self) -> bool:
@@ -76,6 +84,10 @@ class Outbox:
         for chunk in waiting:
             self._client.send(chunk)
         return bool(waiting) and waiting[-1].is_last
+
+    def fail(self) -> None:
+        """Ends the request of a client whose response could not be sent."""
+        self._client.send(_UNSENT)
 
     def has_left(self, ask: bool) -> bool:
         return self._client.has_left(ask)
@@ -89,9 +101,9 @@ class Sender:
         self._ready: queue.SimpleQueue[Outbox | None] = queue.SimpleQueue()
         self._open: dict[Outbox, Callable[[], object]] = {}
         self._turns: Turns[Outbox] = Turns()
-        self._streams: set[Outbox] = set()
         self._resting: list[tuple[float, int, Outbox]] = []
         self._numbers = count()
+        self._rests: dict[Outbox, int] = {}  # of streams that have had text, the number of the latest rest
         self._thread = threading.Thread(target=self._run, name="trtspec-sender", daemon=True)
         self._thread.start()
 
@@ -124,7 +136,10 @@ class Sender:
                     break
                 self._send(outbox)
             while self._resting and self._resting[0][0] <= time.monotonic():
-                heappop(self._resting)[-1].wake()
+                _, number, outbox = heappop(self._resting)
+                # An end was sent meanwhile, and the stream rests behind that.
+                if self._rests.get(outbox) == number:
+                    outbox.wake()
             if time.monotonic() >= next_tick:
                 self._look_around()
                 next_tick = time.monotonic() + self._tick_s
@@ -135,15 +150,15 @@ class Sender:
         if outbox not in self._open:
             return
         is_over = True
-        with _logged("a response could not be sent", self._open[outbox]):
+        with _logged("a response could not be sent", self._open[outbox], outbox.fail):
             is_over = outbox.send()
         if is_over:
             del self._open[outbox]
-            self._streams.discard(outbox)
+            self._rests.pop(outbox, None)
             return
-        self._streams.add(outbox)
-        rest = min(REST_S * (len(self._streams) - 1), LONGEST_REST_S)
-        heappush(self._resting, (time.monotonic() + rest, next(self._numbers), outbox))
+        self._rests[outbox] = number = next(self._numbers)
+        rest = min(REST_S * (len(self._rests) - 1), LONGEST_REST_S)
+        heappush(self._resting, (time.monotonic() + rest, number, outbox))
 
     def _look_around(self) -> None:
         """Ends what nobody waits for; Triton is asked in turn, as far as the time goes."""
@@ -157,13 +172,15 @@ class Sender:
 
 
 @contextmanager
-def _logged(problem: str, on_error: Callable[[], object] = lambda: None) -> Iterator[None]:
+def _logged(problem: str, *on_error: Callable[[], object]) -> Iterator[None]:
     """Logs any exception, since one client or one metric must not end the thread that serves the others."""
     try:
         yield
     except Exception:
         log.exception(problem)
-        on_error()
+        for repair in on_error:
+            with _logged(problem):
+                repair()
 
 
 def _nothing() -> None:

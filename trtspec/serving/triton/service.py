@@ -123,8 +123,7 @@ class Service:
     def _end(self, task: asyncio.Task[None], outbox: Outbox, course: RequestLog) -> None:
         failure = self._tasks.pop(task)
         # `_answer` cannot do this: a task that is cancelled before it starts runs none of it.
-        if task.cancelled():
-            outbox.put(TextChunk(failure=failure))
+        if task.cancelled() and outbox.put(TextChunk(failure=failure)):
             course.failure = "cancelled"
         self._note(course)
 

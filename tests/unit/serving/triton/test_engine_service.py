@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,9 @@ from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from trtspec.serving.errors import EngineFailure, EngineLoadError
 from trtspec.serving.executor import Limits, Request
 from trtspec.serving.triton.departures import ASKING_S
+from trtspec.serving.triton.engine_requests import Arrays
 from trtspec.serving.triton.engine_service import EngineService
+from trtspec.serving.triton.watchdog import Watchdog
 
 LIMITS = Limits(max_batch_size=8, max_input_len=255, max_seq_len=600, max_draft_len=4, vocab_size=300)
 LANGUAGE = babble(LIMITS.vocab_size)
@@ -50,9 +54,13 @@ def serve() -> Iterator[Serve]:
 
 
 def submit(
-    service: EngineService, request_id: str = "", max_tokens: int = 8, **values: npt.NDArray[Any]
+    service: EngineService,
+    request_id: str = "",
+    max_tokens: int = 8,
+    client: QueueClient | None = None,
+    **values: npt.NDArray[Any],
 ) -> QueueClient:
-    client = QueueClient()
+    client = client or QueueClient()
     arrays = {
         "input_ids": np.array([[3, 1, 4]], np.int32),
         "input_lengths": np.array([[3]], np.int32),
@@ -136,6 +144,45 @@ def test_triton_is_asked_in_turn_and_not_for_long(serve: Serve, monkeypatch: pyt
 
     assert len(heard(clients[-1])) < 250
     assert any(set(asked[i : i + 4]) == set(clients) for i in range(len(asked) - 3))
+
+
+def test_whose_response_cannot_be_sent_is_told_so_and_takes_its_work_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Full(QueueClient):
+        def send(self, arrays: Arrays, is_final: bool) -> None:
+            raise RuntimeError("no shared memory is left")
+
+    executor = ScriptedExecutor(LIMITS, LANGUAGE, 0.005)
+    service = EngineService(lambda: executor, excludes_input=True, check_s=0.01)
+    try:
+        with caplog.at_level(logging.CRITICAL):
+            client = submit(service, max_tokens=300, client=Full(), streaming=np.array([[True]]))
+            assert failure(client) == "a response could not be sent"
+            deadline = time.monotonic() + 20
+            while executor.in_flight and time.monotonic() < deadline:
+                time.sleep(0.01)
+        assert executor.cancelled
+        assert client.heard.empty()
+        assert heard(submit(service, max_tokens=30)) == [text(30)]
+    finally:
+        service.close()
+
+
+def test_an_engine_that_is_shut_down_is_no_reason_to_end_the_server() -> None:
+    """However long that takes: what looks around falls due meanwhile."""
+
+    class Slow(ScriptedExecutor):
+        def shutdown(self) -> None:
+            time.sleep(0.1)
+            super().shutdown()
+            self.failure = "The engine is shut down"
+
+    given_up: list[str] = []
+    watchdog = cast(Watchdog, SimpleNamespace(beat=lambda: None, give_up=given_up.append))
+    EngineService(lambda: Slow(LIMITS, LANGUAGE), True, 0.01, watchdog).close()
+
+    assert given_up == []
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -18,6 +18,7 @@ from trtspec.serving.triton.outbox import Outbox, Sender
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
 
 DONE = Completion(EndReason.LENGTH, 1, 1, SpeculationCounts())
+TROUBLE = Failure("why", Code.INTERNAL)
 SECONDS = 10
 
 
@@ -154,10 +155,13 @@ def test_one_stream_alone_never_rests(sender: Sender) -> None:
 
 
 @pytest.mark.usefixtures("long_rests")
-@pytest.mark.parametrize("end", [TextChunk("c", DONE), TextChunk("c", failure=Failure("why", Code.INTERNAL))])
+@pytest.mark.parametrize(
+    ("end", "texts"), [(TextChunk("c", DONE), ["abc"]), (TextChunk(failure=TROUBLE), ["ab", ""])]
+)
 def test_of_many_each_rests_behind_a_response_but_begins_and_ends_at_once(
-    sender: Sender, end: TextChunk
+    sender: Sender, end: TextChunk, texts: list[str]
 ) -> None:
+    """A failure has no text of its own, so what was said until then goes before it."""
     streams = Streams(sender, 2)
 
     streams.outboxes[1].put(TextChunk("a"))
@@ -168,7 +172,44 @@ def test_of_many_each_rests_behind_a_response_but_begins_and_ends_at_once(
 
     streams.outboxes[1].put(end)
     assert streams.clients[1].is_served.wait(SECONDS)
-    assert streams.said(1) == ["first ", "abc"]
+    assert streams.said(1) == ["first ", *texts]
+
+
+@pytest.mark.usefixtures("long_rests")
+def test_nothing_follows_the_last_chunk(sender: Sender) -> None:
+    """Who is cancelled behind its last token has its answer, and no failure in its place."""
+    client = FakeClient()
+    client.may_send.clear()
+    outbox = sender.open(client, lambda: None)
+    outbox.put(TextChunk("first"))
+    assert client.is_sending.wait(SECONDS)
+
+    assert outbox.put(TextChunk("a", DONE))
+    assert not outbox.put(TextChunk(failure=TROUBLE))
+    client.may_send.set()
+
+    assert client.is_served.wait(SECONDS)
+    assert client.heard == [TextChunk("first"), TextChunk("a", DONE)]
+
+
+def test_sequences_that_have_ended_leave_the_rests_of_the_others_as_long(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REST_S", 0.1)
+    monkeypatch.setattr(module, "LONGEST_REST_S", 0.1)
+    streams, ended = Streams(sender, 2), 16
+    client, outbox = streams.clients[1], streams.outboxes[1]
+    for sequence in range(ended):
+        outbox.put(TextChunk("x", DONE, sequence_index=sequence, others_left=ended - sequence))
+        assert client.responses.acquire(timeout=SECONDS)
+        outbox.put(TextChunk("y", sequence_index=ended, others_left=ended - sequence))
+    before, until = len(client.heard), time.monotonic() + 0.5
+
+    while time.monotonic() < until:
+        outbox.put(TextChunk("y", sequence_index=ended, others_left=1))
+        time.sleep(0.001)
+
+    assert 1 <= len(client.heard) - before <= 6
 
 
 def test_what_comes_during_a_rest_goes_out_behind_it_and_what_comes_later_at_once(
@@ -215,6 +256,27 @@ def test_a_refused_send_ends_that_request_alone(sender: Sender, caplog: pytest.L
         assert good.is_served.wait(SECONDS)
 
     assert bad.heard == []
+
+
+def test_whose_response_could_not_be_sent_is_told_so(
+    sender: Sender, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Triton would have it wait for ever: no response was the last."""
+
+    class Full(FakeClient):
+        def send(self, chunk: TextChunk) -> None:
+            if chunk.text:
+                raise RuntimeError("no shared memory is left")
+            super().send(chunk)
+
+    client, gone = Full(), threading.Event()
+    with caplog.at_level(logging.CRITICAL):
+        sender.open(client, gone.set).put(TextChunk("a"))
+        assert client.is_served.wait(SECONDS)
+
+    assert gone.is_set()
+    told = Failure("a response could not be sent", Code.INTERNAL)
+    assert [chunk.failure for chunk in client.heard] == [told]
 
 
 def test_a_client_that_leaves_is_noticed_once(sender: Sender, ticks: threading.Semaphore) -> None:
