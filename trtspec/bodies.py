@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 from trtspec.client_bounds import MAX_BODY, SENDING_S
+from trtspec.serving.time_limit import within
 
 
 class BodyError(Exception):
@@ -35,7 +36,7 @@ class Bodies:
         size = 0
         try:
             try:
-                await asyncio.wait_for(self._fill(body, chunks), SENDING_S)
+                await within(SENDING_S, self._fill(body, chunks))
             except asyncio.TimeoutError:
                 raise BodyError(408, f"the body was not here after {SENDING_S:g} s") from None
             size, whole = len(body), bytes(body)

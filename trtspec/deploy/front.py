@@ -45,10 +45,10 @@ _CLOSED = re.compile(r"/v2/(\w*sharedmemory|repository|logging|trace)\b|/v2/mode
 _ALIVE = "/v2/health/live"
 _READY = re.compile(r"/v2/health/ready|/v2/models/[^/]+(/versions/\d+)?/ready")
 _GENERATE = re.compile(r"(/v2/models/[^/]+(?:/versions/\d+)?)/generate(_stream)?")
-# Headers of one connection (RFC 9110, 7.6.1), or of the body in the form in which it came.
+# Headers of one connection (RFC 9110, 7.6.1), or of the body in the form in which it came or would come.
 _NOT_FORWARDED = {
     *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
-    *("content-encoding", "content-length", "expect", "host"),
+    *("accept-encoding", "content-encoding", "content-length", "expect", "host"),
 }
 # Nowhere in JSON but at a key: in a string the quotation marks would have backslashes.
 _NAMED = re.compile(rf'"{REQUEST}":\s*"(\w{{1,64}})"'.encode())

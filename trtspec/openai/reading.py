@@ -13,6 +13,7 @@ from trtspec.openai.errors import ApiError
 
 _MAX_DEPTH = 100
 _LONGEST_DIGITS = 400
+_LONGEST_PATH = 200
 R = TypeVar("R", bound=BaseModel)
 
 
@@ -24,7 +25,7 @@ def read(body: bytes, kind: type[R]) -> R:
     except ValidationError as error:
         # Where a value may be one of several things, the deepest error is of what it was meant to be.
         first = max(error.errors(include_url=False, include_context=False), key=lambda one: len(one["loc"]))
-        path, problem = _path(first["loc"], content, first["type"]), first["msg"]
+        path, problem = _path(first["loc"], content, first["type"])[:_LONGEST_PATH], first["msg"]
         if first["type"] == "extra_forbidden":
             problem = "is not a field that this server knows" + _hint(path, kind)
         problem = problem.removeprefix("Value error, ")

@@ -18,6 +18,7 @@ from trtspec.openai.errors import ApiError, ShutError
 from trtspec.openai.pieces import failure
 from trtspec.openai.wire import Wire, WireError, Wires
 from trtspec.refusals import Refusal, Refusals, while_shut
+from trtspec.serving.time_limit import within
 from trtspec.serving.triton.departures import LEFT, REQUEST
 
 _ANSWER_S = 5.0
@@ -90,7 +91,7 @@ class Upstream:
     async def _status(self, method: str, url: str, body: bytes = b"") -> int:
         """Returns the HTTP status of an answer, 0 where there is none in five seconds."""
         try:
-            return await asyncio.wait_for(self._asked(method, url, body), _ANSWER_S)
+            return await within(_ANSWER_S, self._asked(method, url, body))
         except (WireError, asyncio.TimeoutError):
             return 0
 

@@ -13,6 +13,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import httptools
 
+from trtspec.serving.time_limit import within
+
 _CONNECT_S = 5.0
 # When Triton is told to end, it waits ten seconds for connections that nobody uses.
 _UNUSED_S = 1.0
@@ -31,7 +33,7 @@ class Wire(asyncio.Protocol):
     """
 
     def __init__(self) -> None:
-        self.is_lost, self._is_paused, self.uses = False, False, 0
+        self.is_lost, self._is_paused, self.uses = True, False, 0
         self._heard: asyncio.Future[None] | None = None
         self._begin()
 
@@ -72,10 +74,11 @@ class Wire(asyncio.Protocol):
     @property
     def is_free(self) -> bool:
         """Says whether another request can follow."""
-        return self.is_over and self._keeps and not self.is_lost
+        return self.is_over and self._keeps and not self.is_lost and not self._is_paused
 
     def close(self) -> None:
-        self._transport.abort()
+        if not self.is_lost:
+            self._transport.abort()
 
     async def _wait(self) -> None:
         if self.is_lost:
@@ -93,7 +96,7 @@ class Wire(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._transport = transport
+        self._transport, self.is_lost = transport, False
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -180,13 +183,17 @@ class Wires:
 async def _connected(where: SplitResult) -> Wire:
     is_safe = where.scheme == "https"
     port = where.port or (443 if is_safe else 80)
+    wire = Wire()
     connecting = asyncio.get_running_loop().create_connection(
-        Wire, where.hostname or "", port, ssl=True if is_safe else None
+        lambda: wire, where.hostname or "", port, ssl=True if is_safe else None
     )
     try:
-        _, wire = await asyncio.wait_for(connecting, _CONNECT_S)
+        await within(_CONNECT_S, connecting)
     except (OSError, asyncio.TimeoutError):
         raise WireError from None
+    except asyncio.CancelledError:
+        wire.close()
+        raise
     return wire
 
 

@@ -39,6 +39,7 @@ from trtspec.serving.seeds import of_sequence
 from trtspec.serving.sequences import interleave
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import ArmStats, Stats
+from trtspec.serving.time_limit import within
 from trtspec.serving.timeline import Timeline
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -224,7 +225,7 @@ class Coordinator:
     async def _read(self, guides: Guides, guide: Guide, deadline: float) -> None:
         left = max(deadline - asyncio.get_running_loop().time(), 0.0)
         try:
-            await asyncio.wait_for(guides.grammar(guide), left)
+            await within(left, guides.grammar(guide))
         except asyncio.TimeoutError:
             raise Overdue from None
         except GuideError as error:

@@ -107,7 +107,7 @@ def kill_everywhere(recipe: Path, every: int) -> int:
     """How many builds were killed, each at another moment."""
     script = Path(__file__).with_name("killed_everywhere.py")
     command: list[str | Path] = [sys.executable, script, recipe, recipe.parent / "build", str(every)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr
     return int(result.stdout)
 

@@ -160,14 +160,18 @@ def test_whatever_a_request_names_triton_alone_is_asked_as_it_came(
         triton.settimeout(10)
         opened.front.open(Ports(http=triton.getsockname()[1], metrics=1))
         with socket.create_connection((HOST, opened.ports.http), timeout=10) as line:
-            line.sendall(f"GET {target.format(other=other)} HTTP/1.1\r\nHost: {other}\r\n\r\n".encode())
+            head = (
+                f"GET {target.format(other=other)} HTTP/1.1\r\nHost: {other}\r\nAccept-Encoding: gzip\r\n\r\n"
+            )
+            line.sendall(head.encode())
             if path is None:
                 assert b" 400 " in line.recv(100).split(b"\r\n")[0]
             else:
                 asked = triton.accept()[0]
-                assert (
-                    asked.recv(1000).split(b"\r\n")[0] == f"GET {path.format(other=other)} HTTP/1.1".encode()
-                )
+                heard = asked.recv(1000).decode()
+                assert heard.split("\r\n")[0] == f"GET {path.format(other=other)} HTTP/1.1"
+                # What came back would be passed on without the header that says so.
+                assert "accept-encoding" not in heard.lower()
                 asked.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
                 assert line.recv(100).startswith(b"HTTP/1.1 204 ")
                 asked.close()

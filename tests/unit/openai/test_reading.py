@@ -32,6 +32,7 @@ def refused(body: dict[str, Any], kind: Any = ChatRequest) -> ApiError:
     ("changes", "param", "says"),
     [
         ({"max_token": 3}, "max_token", "did you mean max_tokens?"),
+        ({"a" * 1_000_000: 3}, "a" * 200, "is not a field that this server knows"),
         ({"temperature": "hot"}, "temperature", "number"),
         ({"temperature": True}, "temperature", "number"),
         ({"n": 0}, "n", "greater than or equal to 1"),

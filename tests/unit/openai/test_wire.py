@@ -118,6 +118,25 @@ def test_one_that_was_left_early_is_not_used_again() -> None:
     assert run(endless, use) == ([b"ab", b"ab"], 2)
 
 
+def test_one_whose_answer_nobody_read_is_not_used_again() -> None:
+    """Reading has paused with the answer whole, and nobody would go on with it."""
+    size = 3 << 20
+
+    async def large(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await request_of(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
+
+    async def use(wires: Wires, url: str) -> int:
+        async with wires.ask("POST", f"{url}/v2/x", b"{}") as answer:
+            # As if the last of it had come with the piece that is too much.
+            answer.data_received(bytes(size - answer._held))
+            assert answer.is_over
+        return len((await body_of(wires, url))[1])
+
+    assert run(large, use) == (size, 2)
+
+
 @pytest.mark.parametrize(
     "said",
     [b"", b"HTTP/1.1 200", CHUNKED + b"5\r\nab", CHUNKED + b"zz\r\n", b"no HTTP at all\r\n\r\n"],

@@ -22,6 +22,8 @@ SURETY = 3.0
 """How many standard deviations the line's slope is from 0 before rounds of many K are known."""
 SURPRISE = 0.5
 """By how much, in logarithms, a trial may differ from what was expected; a pause may fall into it."""
+NEVER = 16
+"""After how many windows of rounds of another K the one that was chosen never comes: offers are shorter."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class Costs:
         # Where many run, a trial has rounds of all, though they are not independent.
         self._noise = NOISE / load**0.25
         self._seen: dict[tuple[str, int], Estimate] = {}
+        self._chosen: dict[str, int] = {}
         self._in_use: dict[str, int] = {}
         self._before: deque[float] = deque(maxlen=self._window)
         self._trial: dict[tuple[str, int], list[float]] = {}
@@ -55,8 +58,9 @@ class Costs:
         self._fitted: dict[str, list[float]] = {}
 
     def use(self, origin: str, length: int) -> None:
-        """Notes the K that is in use, which tells the speed from here on."""
-        self._in_use[origin] = length
+        """Notes the K that is chosen: it is in use, and tells the speed, as long as it comes at all."""
+        if self._chosen.get(origin) != length:
+            self._chosen[origin] = self._in_use[origin] = length
 
     def record_alone(self, seconds: float) -> None:
         """Adds what a token of the target alone took."""
@@ -85,7 +89,7 @@ class Costs:
         if seconds <= 0:  # The clock is too coarse.
             return
         if not is_in_use:
-            self._trial.setdefault(key, []).append(seconds)
+            self._try(key, seconds)
             return
         seen = self._seen.get(key)
         if seen is None:
@@ -98,6 +102,19 @@ class Costs:
         self._after.append(seconds / seen.seconds)
         if len(self._after) == self._window:
             self._end_trial(seen)
+
+    def _try(self, key: tuple[str, int], seconds: float) -> None:
+        tried = self._trial.setdefault(key, [])
+        tried.append(seconds)
+        if len(tried) < NEVER * self._window:
+            return
+        origin, length = key
+        if not length:
+            tried.pop(0)
+            return
+        self._in_use[origin] = length
+        self._trial.clear()
+        self._after.clear()
 
     def _end_trial(self, in_use: Estimate) -> None:
         after = _mean(self._after)

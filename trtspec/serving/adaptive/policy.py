@@ -196,7 +196,8 @@ class AdaptivePace:
             self._costs.record_alone((self._last - self._begin) / self._num_alone)
             self._tried()
         if not self._is_chosen:  # What has a draft while none is used, nobody knows.
-            self._ensemble.stepped(num_tokens - self._num_alone, False, load)
+            # An end token is told, and is none of the text's.
+            self._ensemble.stepped(max(num_tokens - self._num_alone, 0), False, load)
         for acceptance in self._own.values():
             acceptance.fade(OWN_KEEP ** (num_tokens / 4))
 

@@ -15,6 +15,7 @@ from trtspec.serving.executor import Guide, GuideType
 from trtspec.serving.guides.bounds import check
 from trtspec.serving.guides.compiler import Grammar, GuideCompiler, is_installed
 from trtspec.serving.thread_pool import ThreadPool
+from trtspec.serving.time_limit import within
 
 T = TypeVar("T")
 Key = tuple[GuideType, str]
@@ -124,7 +125,7 @@ class Guides:
         done: asyncio.Future[T] = loop.create_future()
         call = self._threads.submit(partial(_run, work, loop, done))
         try:
-            return await asyncio.wait_for(done, limit_s)
+            return await within(limit_s, done)
         except asyncio.TimeoutError:
             if self._threads.give_up(call):
                 raise Busy("other grammars are being read") from None

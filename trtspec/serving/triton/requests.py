@@ -40,9 +40,11 @@ class UnknownInput(ServingError):
     """The model does not have a tensor, or field of a `generate` body, of that name."""
 
     def __init__(self, name: str) -> None:
+        # Comparing takes a name apart, which of some megabytes takes seconds.
+        name = _shortened(name)
         nearest = get_close_matches(name, [known.name for known in INPUTS], n=1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        super().__init__(f"{_shortened(name)} is not an input of this model{hint}")
+        super().__init__(f"{name} is not an input of this model{hint}")
 
 
 def read(

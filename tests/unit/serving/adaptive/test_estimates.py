@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trtspec.serving.adaptive.acceptance import Acceptance, expected_tokens
-from trtspec.serving.adaptive.costs import WINDOW, Costs
+from trtspec.serving.adaptive.costs import NEVER, WINDOW, Costs
 
 
 def test_expected_tokens_are_those_of_the_observed_rates() -> None:
@@ -145,3 +145,23 @@ def test_long_rounds_that_come_again_and_again_are_paid() -> None:
             costs.record("engine", 4, 0.010 if index % 4 else 0.030)
     alone, _, _, _, four = costs.seconds("engine")
     assert alone / four == pytest.approx(0.005 / 0.015, rel=0.1)
+
+
+def test_a_length_that_is_chosen_and_never_comes_tells_no_speed() -> None:
+    """Whatever there is to offer is shorter; what comes instead is learned, and no list grows."""
+    costs = Costs(8, load=1)
+    for _ in range(10 * NEVER * WINDOW):
+        costs.use("lookup", 4)
+        costs.record("lookup", 2, 0.010)
+        costs.use("lookup", 4)
+        costs.record("lookup", 1, 0.008)
+        costs.record_alone(0.005)
+    alone, one, two, *_ = costs.seconds("lookup")
+    assert [one / alone, two / alone] == pytest.approx([1.6, 2.0], rel=0.1)
+    assert sum(map(len, costs._trial.values())) <= 3 * NEVER * WINDOW
+
+    tried(costs, 20, k0=0.005)
+    costs.use("lookup", 3)
+    for _ in range(WINDOW):
+        costs.record("lookup", 3, 0.012)
+    assert costs.seconds("lookup")[3] / costs.seconds("lookup")[0] == pytest.approx(2.4, rel=0.1)

@@ -234,6 +234,44 @@ def test_texts_without_a_draft_do_not_hide_what_rounds_take() -> None:
     assert rounds < 0.05 * tokens_alone
 
 
+@pytest.mark.parametrize(("offered", "load"), [(1, 1), (2, 1), (1, 8)])
+def test_drafts_that_are_shorter_than_what_was_chosen_are_learned_too(offered: int, load: int) -> None:
+    """None of them is ever right, and a round takes three times a token."""
+    policy, now, rounds, tokens = AdaptivePolicy(LONGEST), 1.0, 0, 0
+    paces = [policy.pace() for _ in range(load)]
+    for _ in range(6000 // load):
+        lengths = [pace.choose("lookup", offered, load, now) for pace in paces]
+        for pace, length in zip(paces, lengths, strict=True):
+            pace.begin(length, now)
+        alone = [pace for pace, length in zip(paces, lengths, strict=True) if not length]
+        now += 0.03 if len(alone) < load else 0.0
+        for _ in range(min((pace.burst for pace in alone), default=0)):
+            now += 0.01
+            for pace in alone:
+                pace.told(1, now)
+        for pace, length in zip(paces, lengths, strict=True):
+            if length:
+                pace.verified("lookup", VerificationCounts(length, 0), load, now)
+            else:
+                pace.decoded(pace.burst, load)
+            pace.end(length, now)
+        rounds, tokens = rounds + load - len(alone), tokens + sum(pace.burst for pace in alone)
+    assert rounds < 0.1 * tokens
+
+
+def test_an_end_token_that_is_none_of_the_text_is_no_step_back() -> None:
+    policy, now = AdaptivePolicy(LONGEST), 1.0
+    for _ in range(200):
+        pace = policy.pace()
+        pace.begin(0, now)
+        for _ in range(11):
+            now += 0.01
+            pace.told(1, now)
+        pace.decoded(10, 1)
+        pace.end(0, now)
+    assert policy.ensemble.share(8) <= 1
+
+
 def test_the_share_of_texts_with_a_draft_is_that_of_their_steps() -> None:
     ensemble = AdaptivePolicy(LONGEST).ensemble
     assert ensemble.share(16) == 1

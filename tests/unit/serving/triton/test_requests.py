@@ -175,6 +175,13 @@ def test_an_unknown_name_has_its_nearest(where: str) -> None:
     assert str(caught.value) == "max_token is not an input of this model; did you mean max_tokens?"
 
 
+def test_a_name_without_end_is_shortened_before_it_is_compared() -> None:
+    with pytest.raises(ServingError) as caught:
+        read(tensors(text_input=b"a"), {"max_tokens" + "a" * 50_000_000: 1})
+    assert str(caught.value).startswith("max_tokensaaa")
+    assert len(str(caught.value)) < 200
+
+
 def test_tritons_own_parameters_are_let_through() -> None:
     completion, _ = read(tensors(text_input=b"a"), {"triton_enable_empty_final_response": True})
     assert completion == CompletionRequest("a")

@@ -91,13 +91,13 @@ class ThreadCount:
         self._set_threads(self.most)
 
     def note(self, wall_s: float, cpu_s: float, engine: int, rows: int) -> None:
-        """Notes a step of so many rows that took `wall_s`.
+        """Notes a step of so many rows that took `wall_s`; one without rows tells nothing.
 
         The process used `cpu_s` of all processors meanwhile.
         """
-        if self.most == 1:
+        if self.most == 1 or not rows:
             return
-        kind = engine, round(4 * math.log2(max(rows, 1)))
+        kind = engine, round(4 * math.log2(rows))
         usual = self._usual.get(kind)
         if self._try is not None:
             self._try.since += wall_s

@@ -102,3 +102,13 @@ def test_steps_of_another_size_are_not_taken_for_faster_ones() -> None:
     while machine.set == 1:
         machine.step(rows=1)
     assert machine.threads.now == 2
+
+
+def test_a_step_in_which_nothing_was_computed_tells_nothing() -> None:
+    """Requests that end at once take no time, and beside that any number of threads would seem slow."""
+    machine = Machine(2)
+    for _ in range(20):
+        took = machine.step(rows=1)
+        machine.threads.note(1e-6, 1e-6, 0, 0)
+
+    assert list(machine.threads._usual.values()) == pytest.approx([took])
