@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -47,3 +48,11 @@ def find_cause(causes: Iterable[Cause], said: str) -> tuple[str, str] | None:
         if found := re.search(cause.pattern, said):
             return cause.problem.format(*found.groups("")), cause.repair
     return None
+
+
+def signal_name(number: int) -> str:
+    """Returns the name of a signal; Python has none for those of real time."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

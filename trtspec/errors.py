@@ -92,7 +92,7 @@ class ServerError(TrtspecError):
 
 
 class StuckError(ServerError):
-    """A Triton server whose start hung in Triton itself; a second attempt may succeed."""
+    """A Triton server whose start hung, or broke off, in Triton itself; a second attempt may succeed."""
 
 
 class MeasureError(TrtspecError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -144,9 +145,9 @@ def is_podman(executable: str) -> bool:
 def signalled(status: int) -> int:
     """Returns the exit status of a container as Python gives that of a process: negative for a signal.
 
-    Both programs add 128 to the number of the signal.
+    Both programs add 128 to the number of the signal; 255 and other numbers beyond that are statuses.
     """
-    return 128 - status if status > 128 else status
+    return 128 - status if status - 128 in signal.valid_signals() else status
 
 
 def _heard(stream: IO[bytes] | None, said: list[str]) -> Iterator[str]:

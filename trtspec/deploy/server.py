@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from trtspec.causes import find_cause
+from trtspec.causes import find_cause, signal_name
 from trtspec.deploy.causes import CAUSES
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.following import KEPT
@@ -33,6 +33,9 @@ _WATCHDOG = re.compile(r"^trtspec: (\S+) (.+), so this server ends$", re.MULTILI
 # Errors of Triton (E1121 …), of TensorRT and of TensorRT-LLM; their warnings are about what does no harm.
 _ERROR = re.compile(r"^(?:E\d{4} |error: |.*\[(?:E|ERROR)\]).*$", re.MULTILINE)
 
+
+# A race of Triton's Python backend with its own processes (triton-inference-server/server#8882).
+_ABORTED = "boost::interprocess::lock_exception"
 
 # What is no line of Triton's own log, but said by one of its processes.
 _PLAIN = re.compile(r"^(?![IWEF]\d{4} ).+$", re.MULTILINE)
@@ -86,8 +89,10 @@ class Server:
         """Says whether the server is ready, and opens the door when it is.
 
         Raises `ServerError` when the server has ended or takes longer than `start_s`, and `StuckError` when
-        its start has got stuck.
+        its start has got stuck, or Triton has ended it by a mistake of its own.
         """
+        if self._process.poll() == -signal.SIGABRT and _ABORTED in self._said():
+            raise StuckError("tritonserver", "has ended while it began its processes", "start it again")
         self.check_running()
         if self._deployment.is_ready():
             if self._door:
@@ -159,7 +164,7 @@ class Server:
 
 def how_ended(status: int) -> str:
     """Returns an exit status, negative for a signal, in words."""
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    return f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
 
 
 def check_path(path: Path) -> None:

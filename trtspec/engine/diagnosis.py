@@ -10,7 +10,7 @@ import re
 import signal
 from pathlib import Path
 
-from trtspec.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory
+from trtspec.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory, signal_name
 from trtspec.errors import StepError
 
 _SHOWN = 8
@@ -94,7 +94,7 @@ def diagnose(command: str, status: int, log: Path, causes: tuple[Cause, ...] = (
     how = f"failed with status {status}"
     repair = None
     if status < 0:
-        how = f"was killed by {signal.Signals(-status).name}"
+        how = f"was killed by {signal_name(-status)}"
     if known := find_cause((*CAUSES, *causes), text):
         problem, repair = known
     else:

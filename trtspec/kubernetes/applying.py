@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from trtspec.errors import ClusterError
-from trtspec.kubernetes.cluster import MANAGER, Cluster, Manifest
+from trtspec.kubernetes.cluster import MANAGER, SCALER, Cluster, Manifest
 from trtspec.kubernetes.refusals import RefusedByCluster
 from trtspec.kubernetes.rendering.labels import MANAGED_BY
 from trtspec.kubernetes.resources import (
     APPLIED,
     AUTOSCALERS,
+    DEPLOYMENT,
     JOB,
+    LEADER_WORKER_SET,
     VOLUME_CLAIM,
     Ref,
     Resource,
@@ -21,7 +24,7 @@ from trtspec.kubernetes.resources import (
     ref_of,
 )
 
-_HOLDER = re.compile(r'conflict with "([^"]+)"')
+_HOLDER = re.compile(r'conflicts? with "([^"]+)"')
 OWNED = tuple(each for each in APPLIED if each != JOB)
 """What a deployment is made of; jobs that build its engines are none of it."""
 
@@ -88,6 +91,7 @@ def apply(
             # It would go on to set replicas of what is applied now.
             cluster.delete(ref)
     for manifest in in_order(manifests):
+        _hand_over(cluster, manifest)
         _apply(cluster, manifest, force=force)
         advance(1, str(ref_of(manifest)))
 
@@ -129,11 +133,34 @@ def _check_ours(cluster: Cluster, ref: Ref, labels: Mapping[str, str]) -> None:
         raise ClusterError(str(ref), problem, "kubernetes.name in the recipe gives ours another name")
 
 
+def _hand_over(cluster: Cluster, manifest: Manifest) -> None:
+    """Keeps the replicas that run where an autoscaler is to set them from here on.
+
+    A field goes when its only manager applies it no more, and the API's default is one replica; so another
+    manager takes it before (Kubernetes' documentation, Server-Side Apply, "Transferring ownership").
+    """
+    ref = ref_of(manifest)
+    if ref.resource not in (DEPLOYMENT, LEADER_WORKER_SET) or "replicas" in manifest["spec"]:
+        return
+    replicas = ((cluster.find(ref) or {}).get("spec") or {}).get("replicas")
+    if replicas is None:
+        return
+    kept = {key: manifest[key] for key in ("apiVersion", "kind")}
+    kept |= {"metadata": {"name": ref.name}, "spec": {"replicas": replicas}}
+    try:
+        cluster.apply(kept, manager=SCALER)
+    except RefusedByCluster as error:
+        # The autoscaler has set another number since, and has the field.
+        if error.answer.status != HTTPStatus.CONFLICT:
+            raise
+
+
 def _apply(cluster: Cluster, manifest: Manifest, *, force: bool, dry_run: bool = False) -> None:
     try:
         cluster.apply(manifest, force=force, dry_run=dry_run)
     except RefusedByCluster as error:
         # A roll-out sets replicas in our name by another operation, which is another manager to the server.
-        if set(_HOLDER.findall(error.answer.message)) != {MANAGER}:
+        holders = set(_HOLDER.findall(error.answer.message))
+        if not holders or not holders <= {MANAGER, SCALER}:
             raise
         cluster.apply(manifest, force=True, dry_run=dry_run)

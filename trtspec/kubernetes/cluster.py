@@ -14,7 +14,7 @@ from trtspec.kubernetes.resources import EVENT, POD, Ref, Resource, ref_of
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
-MANAGER = "trtspec"
+MANAGER, SCALER = "trtspec", "trtspec-scaling"
 """The field manager of what is applied: the API server keeps who has set which field."""
 
 _CONNECT_S, _READ_S, _PROXY_S = 10.0, 60.0, 10.0
@@ -50,14 +50,16 @@ class Cluster:
         """The URL of the API server."""
         return str(self._api.configuration.host)
 
-    def apply(self, manifest: Manifest, *, force: bool = False, dry_run: bool = False) -> None:
-        """Makes an object what the manifest says, by a server-side apply.
+    def apply(
+        self, manifest: Manifest, *, force: bool = False, dry_run: bool = False, manager: str = MANAGER
+    ) -> None:
+        """Makes an object what the manifest says, by a server-side apply in the manager's name.
 
         With `force` fields that others have set are taken over; with `dry_run` the server says what it would
         answer and changes nothing.
         """
         of = ref_of(manifest)
-        options = {"fieldManager": MANAGER, "force": str(force).lower()}
+        options = {"fieldManager": manager, "force": str(force).lower()}
         self._ask(
             "PATCH",
             of.resource.path(self.namespace, of.name),
@@ -108,13 +110,13 @@ class Cluster:
         """Returns the last lines that a container, or the one before its last restart, has written."""
         options = {"container": container, "tailLines": str(lines), "previous": str(previous).lower()}
         path = f"{POD.path(self.namespace, pod)}/log"
-        return tuple(self._ask("GET", path, options, of=Ref(POD, pod)).splitlines()[-lines:])
+        return tuple(_lines(self._ask("GET", path, options, of=Ref(POD, pod)))[-lines:])
 
     def log_since(self, pod: str, container: str, time: str | None) -> list[LogLine]:
         """Returns what a container has written after a time, from the beginning if that is None."""
         options = {"container": container, "timestamps": "true", **({"sinceTime": time} if time else {})}
         text = self._ask("GET", f"{POD.path(self.namespace, pod)}/log", options, of=Ref(POD, pod))
-        lines = (LogLine(*line.split(" ", 1)) for line in text.splitlines() if " " in line)
+        lines = (LogLine(*line.split(" ", 1)) for line in _lines(text) if " " in line)
         # The server counts whole seconds.
         return [line for line in lines if time is None or line.time > time]
 
@@ -191,3 +193,8 @@ def _unreachable(context: str, server: str, error: Exception) -> UnreachableErro
     problem = next(known, f"does not answer ({why[:200]})")
     repair = "is the cluster up, and this machine in its network? kubectl cluster-info tells"
     return UnreachableError(context, f"no cluster: {host} {problem}", repair)
+
+
+def _lines(text: str) -> list[str]:
+    """Returns the lines of a log; a carriage return, as progress bars write it, ends none."""
+    return text.removesuffix("\n").split("\n") if text else []

@@ -7,6 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trtspec.causes import signal_name
 from trtspec.jobs.state import JobState, Phase
 
 SQUEUE_FORMAT = "%A|%j|%T|%N|%r"
@@ -101,9 +102,9 @@ def _verdict(found: End) -> tuple[Phase, str | None, str | None]:
         return Phase.FAILED, *_REFUSED
     if found.signal:
         again = "the same command goes on where it was killed"
-        return Phase.FAILED, f"was killed by {_signal(found.signal)}", again
-    if found.status > 128 and _is_signal(found.status - 128):
-        return Phase.FAILED, f"was killed by {_signal(found.status - 128)}", None
+        return Phase.FAILED, f"was killed by {signal_name(found.signal)}", again
+    if found.status - 128 in signal.valid_signals():
+        return Phase.FAILED, f"was killed by {signal_name(found.status - 128)}", None
     if found.status:
         return Phase.FAILED, f"ended with status {found.status}", None
     return Phase.FAILED, f"ended as {found.state or 'nobody knows what'}: {found.reason or 'no reason'}", None
@@ -130,14 +131,6 @@ def _numbers(code: str) -> tuple[int, int]:
 
 def _named(nodes: str) -> str:
     return "" if nodes in ("(null)", "None assigned") else nodes
-
-
-def _is_signal(number: int) -> bool:
-    return number in {member.value for member in signal.Signals}
-
-
-def _signal(number: int) -> str:
-    return signal.Signals(number).name if _is_signal(number) else f"signal {number}"
 
 
 _KEYS = ("JobState", "Reason", "ExitCode", "Restarts", "NodeList")

@@ -74,9 +74,12 @@ class Slurm:
             return reading.waiting(row)
         said = run_if_known("scontrol", "show", "job", "--oneliner", job_id)
         if said:
-            return reading.over(reading.end(said))
+            now = reading.end(said)
+            # It was requeued since squeue was asked, which tells of it again.
+            return JobState(Phase.WAITS, "is requeued") if now.state in reading.ACTIVE else reading.over(now)
         found = reading.accounted(_accounts(job_id))
-        return reading.over(found) if found else _FORGOTTEN
+        # Accounts may be late: they say of a job that Slurm knows no more that it runs.
+        return reading.over(found) if found and found.state not in reading.ACTIVE else _FORGOTTEN
 
 
 def _accounts(job_id: str) -> str:

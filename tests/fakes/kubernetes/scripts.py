@@ -139,7 +139,7 @@ def _ending(phase: str, code: int, reason: str, log: str, after: float, node: st
         name, is_over = spec["containers"][0]["name"], age >= after
         status = _status(spec, main=_ended(code, reason) if is_over else _running())
         status["phase"] = phase if is_over else "Running"
-        lines = log.splitlines(keepends=True)
+        lines = [f"{line}\n" for line in log.removesuffix("\n").split("\n")]
         said = "".join(lines if is_over else lines[: int(age * 2) + 1])
         return Moment(status, logs={name: said})
 

@@ -115,7 +115,9 @@ def _of_pod(
 
 def _lines(log: str, born: float, options: dict[str, str]) -> str:
     """The lines that are asked for; a container writes two a second. `sinceTime` counts whole seconds."""
-    lines = log.splitlines(keepends=True)
+    lines = re.findall(r"[^\n]*\n|[^\n]+", log)
+    if not re.fullmatch(r"(\d{4}-\d\d-\d\dT\S+Z)?", options.get("sinceTime", "")):
+        raise Refused(400, "BadRequest", "sinceTime: parsing time as RFC3339")
     if options.get("timestamps") == "true":
         stamped = [(stamp(born + number / 2), line) for number, line in enumerate(lines)]
         since = options.get("sinceTime", "")[:19]

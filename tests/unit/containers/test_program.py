@@ -9,7 +9,8 @@ import pytest
 from trtspec.causes import find_cause
 from trtspec.containers.dialect import DOCKER, PODMAN, Dialect
 from trtspec.containers.images import ensure_image
-from trtspec.containers.program import CHOICE, find_program
+from trtspec.containers.program import CHOICE, find_program, signalled
+from trtspec.deploy.server import how_ended
 from trtspec.errors import UnavailableError
 
 VERSIONS = {
@@ -217,3 +218,20 @@ def test_how_far_a_pull_is(folder: Path, name: str, shown: list[str]) -> None:
 
     ensure_image(find_program(), "x", watch)
     assert notes == shown
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [
+        (0, "ended with status 0"),
+        (3, "ended with status 3"),
+        (137, "was killed by SIGKILL"),
+        (128 + 35, "was killed by signal 35"),
+        (128, "ended with status 128"),
+        (200, "ended with status 200"),
+        (255, "ended with status 255"),
+    ],
+)
+def test_the_status_of_a_container_is_that_of_its_process(status: int, how: str) -> None:
+    """Docker says 255 of a container that it lost, and a program may end with any number."""
+    assert how_ended(signalled(status)) == how

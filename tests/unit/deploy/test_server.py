@@ -8,7 +8,7 @@ import pytest
 
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.server import Server
-from trtspec.errors import ServerError
+from trtspec.errors import ServerError, StuckError
 
 LOADING = "E1121 07:30:00.1 1 model_lifecycle.cc:669] \"failed to load 'pair' version 1: Internal: {}\"\n"
 DRIVER = "CUDA driver version is insufficient for CUDA runtime version"
@@ -81,3 +81,18 @@ def test_why_it_ended(tmp_path: Path, status: int, log: str, problem: str, repai
         server.check_running()
     assert problem in str(caught.value)
     assert repair in str(caught.value.repair)
+
+
+def test_a_start_that_triton_breaks_off_may_be_tried_again(tmp_path: Path) -> None:
+    deployment = Deployment("x", tmp_path, "pair")
+    deployment.log.write_text("")
+    server = Server(deployment, Ended(-6))
+    deployment.log.write_text(
+        "terminate called after throwing an instance of 'boost::interprocess::lock_exception'\n"
+        "  what():  boost::interprocess::lock_exception\n"
+    )
+    with pytest.raises(StuckError):
+        server.is_ready()
+    # One that was ready has requests, and what becomes of it is for the user to say.
+    with pytest.raises(ServerError, match="was killed by SIGABRT"):
+        server.check_running()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,30 @@ def test_an_interrupted_move_goes_on(cli: Cli, emulator: Emulator) -> None:
     assert cli.status()["reached"] is True
 
 
+def _interrupted_step(cli: Cli, emulator: Emulator, weights: Callable[[], dict[str, int]]) -> None:
+    """A step that is interrupted before its pod is there, and its end: the pod first, then requests."""
+
+    def interrupt(now: float) -> None:
+        emulator.at_time = lambda now: None
+        raise KeyboardInterrupt
+
+    emulator.at_time = interrupt
+    cli("next", status=130)
+    assert weights()["llama-canary"] == 0
+    seen: list[int] = []
+
+    def look(now: float) -> None:
+        pods = emulator.manifest("deployments", "llama-canary").get("status", {}).get("readyReplicas", 0)
+        if not pods:
+            seen.append(weights().get("llama-canary", 0))
+
+    emulator.at_time = look
+    cli("next")
+    emulator.at_time = lambda now: None
+    assert set(seen) == {0}
+    assert weights() == {"llama-stable": 950, "llama-canary": 50}
+
+
 def test_a_gateway_has_weights(cli: Cli, emulator: Emulator) -> None:
     emulator.groups.add("gateway.networking.k8s.io")
     gateway = "  gateway: {name: public}\n"
@@ -239,6 +264,8 @@ def test_a_gateway_has_weights(cli: Cli, emulator: Emulator) -> None:
     cli("off")
     assert emulator.manifest("httproutes", "llama")["spec"] == plain
     assert emulator.names("services") == ["llama"]
+    _interrupted_step(cli, emulator, weights)
+    cli("off")
     for _ in range(4):
         cli("next", "--force")
     assert weights() == {"llama": 1}

@@ -143,6 +143,18 @@ def test_an_autoscaler_that_is_gone_sets_no_replicas(cli: Cli, emulator: Emulato
     assert gone == [False] * (len(gone) // 2) + [True] * (len(gone) // 2)
 
 
+def test_an_autoscaler_that_is_new_takes_the_replicas_as_they_are(cli: Cli, emulator: Emulator) -> None:
+    cli.recipe(replicas=4)
+    cli.deploy()
+    cli.recipe(more="  autoscaling: {max_replicas: 6}\n", section=BLOCK)
+    for _ in range(2):
+        cli.deploy()
+        assert emulator.manifest("deployments", "llama")["spec"]["replicas"] == 4
+    cli.recipe(replicas=3)
+    cli.deploy()
+    assert emulator.manifest("deployments", "llama")["spec"]["replicas"] == 3
+
+
 def test_volume_claims_are_left_with_what_they_hold(cli: Cli, emulator: Emulator) -> None:
     cli.deploy()
     labels = emulator.manifest("deployments", "llama")["metadata"]["labels"]

@@ -72,6 +72,9 @@ def test_an_api_server_takes_the_jobs_of(recipe: Path, stage: str) -> None:
     assert template["metadata"]["annotations"]["trtspec/recipe"] == recipe.read_text()
     chosen = objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
     assert chosen.items() <= template["metadata"]["labels"].items()
+    # By name and instance a deployment of the same recipe finds what is its own, and takes it away.
+    for each in (template, objects["NetworkPolicy"], objects["Job"]):
+        assert each["metadata"]["labels"]["app.kubernetes.io/name"] == "trtspec-build"
 
 
 @every_recipe

@@ -51,6 +51,18 @@ def test_a_log_grows_while_its_job_runs_and_no_line_is_there_twice(
     assert len(seen) > 5
 
 
+def test_a_progress_bar_in_a_log_ends_no_line(
+    emulator: Emulator, scheduler: KubernetesJobs, recipe: Path
+) -> None:
+    """Its carriage returns are no ends of lines, and what follows them is no time."""
+    lines = [f"line {number}\rLoading shards: {number}%\r Done\u2028" for number in range(20)]
+    scripted(emulator, finishing("\n".join(lines) + "\n", after=15.0))
+    job = job_of(recipe)
+    run(scheduler, job)
+    with job.log.open(newline="\n") as log:
+        assert log.read().split("\n") == [f"pod {pods(emulator)[0]} on gpu-1:", *lines, ""]
+
+
 @pytest.mark.parametrize(
     ("script", "reason", "repair"),
     [

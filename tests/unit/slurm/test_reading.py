@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from trtspec.jobs.job import Job
 from trtspec.jobs.state import JobState, Phase
 from trtspec.slurm.reading import ACTIVE, Row, accounted, end, over, rows, waiting
+from trtspec.slurm.scheduler import _FORGOTTEN, Slurm
 
 KILLED = (
     "JobId=3 JobName=t-kill UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=4294901757 Nice=0 "
@@ -118,3 +123,24 @@ def test_accounts() -> None:
     assert found
     assert over(found) == JobState(Phase.CANCELLED, "was cancelled in Slurm", restarts=1)
     assert accounted("") is None
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "sacct", "state"),
+    [
+        ("JobState=PENDING Reason=BeginTime Restarts=1", "", JobState(Phase.WAITS, "is requeued")),
+        ("JobState=RUNNING Reason=None Restarts=1", "", JobState(Phase.WAITS, "is requeued")),
+        ("", "RUNNING|0:0|n1\n", _FORGOTTEN),
+        ("", "PENDING|0:0|None assigned\n", _FORGOTTEN),
+        ("", "COMPLETED|0:0|n1\n", JobState(Phase.DONE, node="n1")),
+    ],
+)
+def test_what_two_of_slurms_commands_say_at_different_times(
+    monkeypatch: pytest.MonkeyPatch, scontrol: str, sacct: str, state: JobState
+) -> None:
+    """A job was requeued behind squeue's look, or its accounts are late: it has not failed."""
+    said = {"squeue": "7|trtspec-x|NODE_FAIL|n1|None\n", "sacct": sacct}
+    monkeypatch.setattr("trtspec.slurm.scheduler.run", lambda command, *words: said[command])
+    monkeypatch.setattr("trtspec.slurm.scheduler.run_if_known", lambda *words: scontrol)
+    job = cast(Job, SimpleNamespace(name="trtspec-x"))
+    assert Slurm("python", {}).states({"7": job}) == {"7": state}

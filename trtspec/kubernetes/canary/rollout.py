@@ -145,8 +145,8 @@ class Canary:
         meant = self._write(replace(standing, share=then, is_reached=False, since=None, counted={}))
         if then == 1:
             return self._promote(meant)
-        # A build has requests only while its pods are there.
-        self._pair.lead(min(standing.share, then))
+        # A build has requests only while its pods are there; a step that broke off may have none of them yet.
+        self._pair.lead(min(standing.share, then) if standing.is_reached else 0.0)
         self._pair.shift(self._counts(then, standing.replicas))
         self._pair.lead(then)
         self._write(replace(meant, is_reached=True, since=now(), counted=self._counted()))

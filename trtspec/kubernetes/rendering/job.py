@@ -42,7 +42,7 @@ CONTAINER = "build"
 WORK = "/scratch"
 """The volume in which models, checkpoints and engines are made."""
 
-BUILDS = {"app.kubernetes.io/name": "trtspec", "app.kubernetes.io/component": "build"}
+BUILDS = {"app.kubernetes.io/name": "trtspec-build", "app.kubernetes.io/component": "build"}
 """The labels of all jobs of builds, and of their pods."""
 
 QUEUE = "kueue.x-k8s.io/queue-name"
