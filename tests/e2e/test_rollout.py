@@ -211,11 +211,15 @@ def a_killed_command_leaves_the_old_or_the_new(cli: Cli) -> None:
 
 
 @pytest.mark.sweep
-@IN_PROCESS
+@pytest.mark.parametrize("tiny_recipe", ["in_process"], indirect=True)
 def test_the_evidence_of_a_long_run_is_enough(
     deployer: Deployer, build_copy: Path, tiny_recipe: Path
 ) -> None:
-    """The demo pair's own drafts carry it from off to all; at 5 % alone that would take 2,000 requests."""
+    """The demo pair's own drafts carry it from off to all; at 5 % alone that would take 2,000 requests.
+
+    Not in the bls layout: a round is several requests between models there, which is more than the pair's
+    drafts save.
+    """
     deploy = deployer(build_copy, recipe=tiny_recipe)
     wait_until(lambda: deploy.is_ready, "the server ready")
     cli = Cli(tiny_recipe, build_copy, deploy)
