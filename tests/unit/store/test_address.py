@@ -21,6 +21,23 @@ from trtspec.store.store import Store
         ("sftp://me:pa%24s@host/folder", "sftp://me:***@host/folder"),
         ("https://host/x?token=abc&sig=d%2Fe", "https://host/x?token=***&sig=***"),
         ("simplecache::s3://key:secret@bucket/x", "simplecache::s3://key:***@bucket/x"),
+        ("sftp://me@host:22/engines@v1", "sftp://me@host:22/engines@v1"),
+        ("sftp://me@[fe80::1:2]:22/x", "sftp://me@[fe80::1:2]:22/x"),
+        (
+            "abfs://container@account.dfs.core.windows.net/x",
+            "abfs://container@account.dfs.core.windows.net/x",
+        ),
+        ("hdfs://one:8020,two:8020/x", "hdfs://one:8020,two:8020/x"),
+        ("https://host:8443/engines@v1", "https://host:8443/engines@v1"),
+        ("https://geheim@host/x", "https://***@host/x"),
+        ("HTTPS://geheim:@host/x", "HTTPS://***:@host/x"),
+        ("simplecache::https://geheim:x-oauth-basic@host/x", "simplecache::https://***@host/x"),
+        ("sftp://me:ge#he?i/m@host/x", "sftp://me:***@host/x"),
+        ("sftp://me:ge@he/im@host/x", "sftp://me:***@host/x"),
+        ("sftp://me:ge::heim@host/x", "sftp://me:***@host/x"),
+        ("sftp://me@firm:ge/heim@host/x", "sftp://me@firm:***@host/x"),
+        ("sftp://me:geheim@[fe80::1:2]/x", "sftp://me:***@[fe80::1:2]/x"),
+        ("s3://[bucket/x?sig=geheim", "s3://[bucket/x?sig=***"),
     ],
 )
 def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
@@ -34,8 +51,9 @@ def test_secrets_are_found_decoded_too() -> None:
     assert address.redact("login failed: pa$s, pa%24s, d/e") == "login failed: ***, ***, ***"
 
 
-def test_a_failure_says_nothing_of_the_password() -> None:
-    url = "ftp://me:geheim@127.0.0.1:1/engines"
+@pytest.mark.parametrize("password", ["geheim", "geheim#1", "geheim/1"])
+def test_a_failure_says_nothing_of_the_password(password: str) -> None:
+    url = f"ftp://me:{password}@127.0.0.1:1/engines"
     with pytest.raises(StoreError) as failure:
         Store(url).entries()
     assert "geheim" not in "".join(traceback.format_exception(failure.value))
@@ -57,6 +75,11 @@ def test_a_package_that_is_missing(url: str, package: str, monkeypatch: pytest.M
 def test_a_protocol_that_nobody_knows() -> None:
     with pytest.raises(UnavailableError, match="s4 is no file system"):
         Store("s4://bucket/x")
+
+
+def test_a_url_that_nobody_can_read() -> None:
+    with pytest.raises(StoreError, match=r"s3://\[bucket/x: cannot be opened"):
+        Store("s3://[bucket/x")
 
 
 def test_a_bucket_that_is_not_there(s3_url: str) -> None:
