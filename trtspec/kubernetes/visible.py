@@ -1,4 +1,4 @@
-"""What a build on a cluster would not find there: files of this machine."""
+"""What of a recipe is not for a build on a cluster: files of this machine, and secrets."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from trtspec.findings import Finding
 from trtspec.kubernetes.rendering.job import WORK
 from trtspec.recipe.kubernetes import EmptyDir
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.store.address import Address
 
 
 def check_visible(loaded: LoadedRecipe, store: str) -> None:
-    """Raises RecipeError for models, texts and a store that pods would not see.
+    """Raises RecipeError for models, texts and a store that pods would not see, or a store with a secret.
 
-    They see the Hub, the store by its URL, and what is below WORK on a volume that outlives them.
+    Pods see the Hub, the store by its URL, and what is below WORK on a volume that outlives them.
     """
     findings = [*_unseen(loaded), *_store(loaded, store)]
     if findings:
@@ -37,9 +38,14 @@ def _unseen(loaded: LoadedRecipe) -> Iterator[Finding]:
 
 
 def _store(loaded: LoadedRecipe, store: str) -> Iterator[Finding]:
-    if loaded.recipe.kubernetes.store is None and "://" not in store:
+    url = loaded.recipe.kubernetes.store
+    if url is None and "://" not in store:
         problem = f"is missing: {store} is a folder of this machine, which pods do not see"
         yield loaded.problem("kubernetes.store", problem, "write the store's URL as pods reach it, or use S3")
+    if url is not None and Address(url).has_secret:
+        problem = f"{Address(url)} has a secret, which whoever reads a Job would see"
+        repair = "put it into a Secret, and name that in kubernetes.build.secret or kubernetes.secrets.store"
+        yield loaded.problem("kubernetes.store", problem, repair)
 
 
 def _is_file(loaded: LoadedRecipe, name: str) -> bool:

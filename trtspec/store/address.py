@@ -32,6 +32,11 @@ class Address:
     def __repr__(self) -> str:
         return f"Address({self})"
 
+    @property
+    def has_secret(self) -> bool:
+        """Whether the URL may not be shown as it is."""
+        return str(self) != self.url
+
     def redact(self, text: str) -> str:
         """The text without the secrets of this URL."""
         for secret in self._secrets():

@@ -104,7 +104,7 @@ def _plain(url: str) -> str:
     from trtspec.store.address import Address
 
     address = Address(url)
-    if str(address) != url:
+    if address.has_secret:
         problem = "has a secret, which whoever reads a job's script would see"
         raise StoreError(str(address), problem, "give credentials by variables or files of the environment")
     return str(Path(url).absolute()) if "://" not in url else url

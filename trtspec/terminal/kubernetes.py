@@ -62,9 +62,11 @@ def _of_engines(loaded: LoadedRecipe, store: str | None) -> Served:
     if url is None:
         problem = loaded.problem("kubernetes.store", "is missing: the URL of the store that has the build")
         raise RecipeError(loaded.path, [problem])
-    if str(Address(url)) != url:
-        repair = "put it into a Secret, and name that in kubernetes.secrets.store"
-        raise StoreError(str(Address(url)), "its URL has a secret, which every manifest would show", repair)
+    # The recipe is in a ConfigMap, whatever store is named beside it.
+    for address in map(Address, filter(None, (store, loaded.recipe.kubernetes.store))):
+        if address.has_secret:
+            repair = "put it into a Secret, and name that in kubernetes.secrets.store"
+            raise StoreError(str(address), "its URL has a secret, which every manifest would show", repair)
     if Address(url).protocol == "file":
         out.warning(f"{url} is a folder of this machine, which pods do not have")
     build = find_build(Store(url), loaded.recipe)

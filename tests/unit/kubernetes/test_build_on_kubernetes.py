@@ -66,6 +66,17 @@ def test_what_pods_would_not_see_is_refused_with_its_line(pair_recipe: Path) -> 
     assert all(finding.line and finding.repair for finding in error.findings)
 
 
+def test_a_secret_in_the_recipes_store_is_for_no_job(pair: Path) -> None:
+    pair.write_text(pair.read_text() + "  store: 'sftp://me:geheim@host/engines'\n")
+    result = build(pair, "--dry-run")
+    assert isinstance(result.exception, RecipeError)
+    (finding,) = result.exception.findings
+    assert finding.subject == "kubernetes.store"
+    assert finding.line
+    assert "sftp://me:***@host/engines has a secret" in finding.problem
+    assert "geheim" not in result.output
+
+
 def test_options_that_do_not_go_together(pair: Path) -> None:
     assert build(pair, "--only", "target").exit_code == 2
     slurm = ["build", str(pair), "--on", "slurm", "--store", "s", "--namespace", "x"]

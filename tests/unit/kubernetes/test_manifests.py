@@ -175,3 +175,6 @@ def test_no_store_and_a_store_with_a_secret(pair_recipe: Path) -> None:
     error = run("deploy", pair_recipe, "--kubernetes", "--store", url, "--dry-run").exception
     assert isinstance(error, StoreError)
     assert "hidden" not in str(error)
+    pair_recipe.write_text(pair_recipe.read_text() + f"kubernetes: {{store: '{url}'}}\n")
+    error = run("deploy", pair_recipe, "--kubernetes", "--store", "s3://engines", "--dry-run").exception
+    assert "ftp://me:***@host/engines: its URL has a secret" in str(error)
