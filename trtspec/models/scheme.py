@@ -52,8 +52,8 @@ def name_of(content: Mapping[str, Any]) -> str:
         return str(settings.get("quant_algo")).upper()
     if method == "compressed-tensors":
         return _name_of_groups(content)
-    if method == "fp8" and content.get("weight_block_size"):
-        return f"FP8 in blocks of {'x'.join(map(str, content['weight_block_size']))}"
+    if method == "fp8" and (block := content.get("weight_block_size")):
+        return f"FP8 in blocks of {'x'.join(map(str, block)) if isinstance(block, list) else block}"
     if method in ("gptq", "awq"):
         group = content.get("group_size")
         in_groups = f" in groups of {group}" if type(group) is int and group > 0 else ""

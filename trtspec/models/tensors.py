@@ -127,7 +127,7 @@ def _tensor(file: Path, name: str, entry: Any, base: int) -> Tensor:
     numbers = [*shape, start, end] if isinstance(shape, list) else [None]
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise TensorError(file, f"{name}: shape {shape} at {start}..{end} is not possible", DOWNLOAD_AGAIN)
-    if dtype not in ITEM_SIZE:
+    if not isinstance(dtype, str) or dtype not in ITEM_SIZE:
         raise TensorError(file, f"{name}: dtype {dtype} is not one that trtspec knows")
     if end - start != prod(shape) * ITEM_SIZE[dtype]:
         claim = f"{dtype} {shape} takes {prod(shape) * ITEM_SIZE[dtype]} bytes"

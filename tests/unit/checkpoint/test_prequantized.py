@@ -259,6 +259,10 @@ INPUTS = ("config_groups", "group_0", "input_activations")
         (change(NVIDIA, "quantization", "kv_cache_quant_algo", value="NVFP4"), "KV cache is quantized to NV"),
         ({"quant_method": "modelopt", "quantization": "FP8"}, "cannot be read"),
         ({**AUTO_FP8, "activation_scheme": "dynamic"}, "activation_scheme is dynamic: no input scale is st"),
+        (
+            {**AUTO_FP8, "weight_block_size": 128},
+            "to FP8 in blocks of 128: the weights have a scale for each",
+        ),
         ({**AUTO_FP8, "weight_block_size": [128, 128]}, r"a scale for each block of \[128, 128\]"),
         ({**COMPRESSED_TENSORS, "format": "pack-quantized"}, "format is pack-quantized, not one of float-q"),
         ({**COMPRESSED_TENSORS, "sparsity_config": {"format": "sparse-24-bitmask"}}, "stored sparse"),

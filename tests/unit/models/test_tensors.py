@@ -68,6 +68,7 @@ def test_a_truncated_file_names_the_tensor(file: Path) -> None:
         ({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 6]}}, b"", "is not possible"),
         ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, b"1234", "is not possible"),
         ({"a": {"dtype": "F4", "shape": [1], "data_offsets": [0, 4]}}, b"1234", "dtype F4"),
+        ({"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}}, b"1234", "is not one that"),
         (
             {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}},
             b"1234",
