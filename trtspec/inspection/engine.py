@@ -11,7 +11,7 @@ from trtspec.errors import EngineError
 from trtspec.findings import Finding, Severity
 from trtspec.inspection import pretrained
 from trtspec.inspection.model import mapping_of, section
-from trtspec.inspection.ranks import compare, read_ranks
+from trtspec.inspection.ranks import compare, missing_ranks, rank_files, read_ranks
 from trtspec.inspection.report import Report, finding, stored
 from trtspec.serving.executors.limits import TORCH_VERSION
 
@@ -68,13 +68,10 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
 
 
 def _engine_files(folder: Path, world_size: int, findings: list[Finding]) -> list[Path]:
-    files = [folder / f"rank{rank}.engine" for rank in range(world_size)]
-    for file in files:
-        if not file.is_file():
-            findings.append(Finding(file.name, f"is missing; the engine has {world_size} ranks", _AGAIN))
-        elif not file.stat().st_size:
-            findings.append(Finding(file.name, "is empty", _AGAIN))
-    return [file for file in files if file.is_file()]
+    files = rank_files(folder, ".engine", world_size)
+    findings += missing_ranks(files, ".engine", world_size, "engine", _AGAIN)
+    findings += [Finding(file.name, "is empty", _AGAIN) for file in files.values() if not file.stat().st_size]
+    return list(files.values())
 
 
 def _oddities(build: Mapping[str, Any]) -> Iterator[Finding]:

@@ -19,6 +19,8 @@ from trtspec.models.families import FAMILIES
 from trtspec.models.tensors import Tensor, read_header
 
 _AGAIN = "convert the model again"
+_FEW = 8
+_RANK = re.compile("0|[1-9][0-9]*")
 _HEAD = "lm_head.weight"
 _CACHE = "attention.kv_cache_scaling_factor"
 # Tensors without effect: ModelOpt's separate scales of keys and of values, and what TensorRT-LLM's own
@@ -33,20 +35,41 @@ def read_ranks(
 ) -> dict[int, dict[str, Tensor]]:
     """The tensors of every rank whose file is whole; what is wrong with others is added to `findings`."""
     world_size = mapping_of(config).world_size
-    names = [f"rank{rank}.safetensors" for rank in range(world_size)]
+    files = rank_files(folder, ".safetensors", world_size)
+    findings += missing_ranks(files, ".safetensors", world_size, "checkpoint", _AGAIN)
     ranks = {}
-    for rank, name in enumerate(names):
-        if not (folder / name).is_file():
-            findings.append(Finding(name, f"is missing; the checkpoint has {world_size} ranks", _AGAIN))
-            continue
+    for rank, file in files.items():
         try:
-            ranks[rank] = read_header(folder / name)
+            ranks[rank] = read_header(file)
         except ModelError as error:
             findings.append(finding(error, folder, Severity.ERROR))
-    for file in sorted(folder.glob("rank*.safetensors")):
-        if file.name not in names:
-            findings.append(note(file.name, f"is not read; the checkpoint has {world_size} ranks"))
+    for file in sorted(set(folder.glob("rank*.safetensors")) - set(files.values())):
+        findings.append(note(file.name, f"is not read; the checkpoint has {world_size} ranks"))
     return ranks
+
+
+def rank_files(folder: Path, suffix: str, world_size: int) -> dict[int, Path]:
+    """The files `rank<number><suffix>` that are there, by rank; `world_size` may be any number."""
+    found = {}
+    for file in folder.glob(f"rank*{suffix}"):
+        rank = file.name.removeprefix("rank").removesuffix(suffix)
+        if _RANK.fullmatch(rank) and int(rank) < world_size and file.is_file():
+            found[int(rank)] = file
+    return dict(sorted(found.items()))
+
+
+def missing_ranks(
+    files: Mapping[int, Path], suffix: str, world_size: int, what: str, repair: str
+) -> Iterator[Finding]:
+    """Finds the ranks of `what` without a file: of many, as a config may claim, the first and the number."""
+    number = world_size - len(files)
+    missing = (f"rank{rank}{suffix}" for rank in range(world_size) if rank not in files)
+    if number > _FEW:
+        problem = f"is missing (and {number - 1} more); the {what} has {world_size} ranks"
+        yield Finding(next(missing), problem, repair)
+        return
+    for name in missing:
+        yield Finding(name, f"is missing; the {what} has {world_size} ranks", repair)
 
 
 def compare(config: Mapping[str, Any], ranks: Mapping[int, Mapping[str, Tensor]]) -> Iterator[Finding]:

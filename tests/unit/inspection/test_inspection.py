@@ -257,9 +257,22 @@ def test_engine_files_that_are_missing_or_empty(engine: Path) -> None:
     (engine / "rank0.engine").write_bytes(b"")
     (engine / "rank1.engine").unlink()
     assert said(inspect(str(engine)), wrong=True) == [
-        "rank0.engine: is empty",
         "rank1.engine: is missing; the engine has 2 ranks",
+        "rank0.engine: is empty",
     ]
+
+
+def test_ranks_that_only_a_config_claims(engine: Path, tmp_path: Path) -> None:
+    checkpoint, many = tmp_path / "checkpoint", 100_000
+    edit(checkpoint, "mapping", tp_size=many, world_size=many)
+    edit(engine, "pretrained_config", "mapping", tp_size=many, world_size=many)
+    (checkpoint / "rank0.safetensors").unlink()
+    lines = said(inspect(str(checkpoint)), wrong=True)
+    assert "rank0.safetensors: is missing (and 99998 more); the checkpoint has 100000 ranks" in lines
+    assert len([line for line in lines if "is missing" in line]) == 1
+    lines = said(inspect(str(engine)), wrong=True)
+    assert "rank2.engine: is missing (and 99997 more); the engine has 100000 ranks" in lines
+    assert len([line for line in lines if "is missing" in line]) == 1
 
 
 # What is neither.
