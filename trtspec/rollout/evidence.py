@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtspec.monitoring.scrape import Scrape
-from trtspec.serving.metrics import COUNTED
+from trtspec.serving.metrics import COUNTED, STARTED
 from trtspec.serving.rollout.state import ARMS
 
 _FIRST = "trtspec:rollout_time_to_first_token_seconds"
@@ -18,7 +18,11 @@ _BY_ARM = (
     *(f"{name}_{part}" for name in (_FIRST, _LATER) for part in ("count", "sum", "squares")),
 )
 _DRAFTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
-_OVERALL = (COUNTED, *(f"trtspec:{kind}_{name}" for kind in ("shadow", "spec_decode") for name in _DRAFTS))
+_OVERALL = (
+    COUNTED,
+    STARTED,
+    *(f"trtspec:{kind}_{name}" for kind in ("shadow", "spec_decode") for name in _DRAFTS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +96,14 @@ def counted(scrape: Scrape, model: str) -> dict[str, float]:
     return found
 
 
+def is_of_one_process(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+    """Says whether one process counted both; of servers that tell no start, who counts for less is new."""
+    return now[STARTED] == before.get(STARTED, 0.0) and now[COUNTED] >= before.get(COUNTED, 0.0)
+
+
 def between(before: Mapping[str, float], now: Mapping[str, float]) -> Evidence:
     """Returns what came since; a server that was started anew in between counts from its start."""
-    since = before if now[COUNTED] >= before.get(COUNTED, 0.0) else {}
+    since = before if is_of_one_process(before, now) else {}
 
     def grown(name: str) -> float:
         return max(now[name] - since.get(name, 0.0), 0.0)

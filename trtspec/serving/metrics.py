@@ -16,6 +16,7 @@ from trtspec.serving.stats import RolloutStats, Stats
 
 PREFIX = "trtspec:"
 COUNTED = f"{PREFIX}counted_seconds"
+STARTED = f"{PREFIX}start_time_seconds"
 KV_FRACTION = "nv_trt_llm_kv_cache_block_metrics"
 """NVIDIA's gauge of a KV cache; with `fraction` as its `kv_cache_block_type` it is the share in use."""
 
@@ -45,13 +46,14 @@ class Sample:
     labels: dict[str, str]
 
 
-def gauges(stats: Stats) -> Iterator[Sample]:
-    """Yields what describes the present.
+def gauges(stats: Stats, started: float) -> Iterator[Sample]:
+    """Yields what describes the present, and when counting `started`, in seconds of Unix time.
 
     The three gauges that the endpoint picker of the Gateway API Inference Extension reads of a server of the
     type `triton-tensorrt-llm` are among them where the target says its KV use. NVIDIA's C++ backend has these
     names too, for models of its own, and where it runs the engines they are only its.
     """
+    yield Sample(STARTED, started, {})
     yield Sample("trtspec:num_requests_running", stats.running, {})
     yield Sample("trtspec:num_requests_waiting", stats.waiting, {})
     yield Sample("trtspec:max_num_requests_running", stats.places, {})
@@ -154,6 +156,7 @@ def _histogram(name: str, histogram: Histogram, labels: dict[str, str]) -> Itera
 
 _MEANINGS = {
     Kind.GAUGE: {
+        "start_time_seconds": "Unix time at which counting began, so that a new process is told from the old",
         "num_requests_running": "Completions at work",
         "num_requests_waiting": "Completions that wait for a place",
         "max_num_requests_running": "Places: how many completions may be at work at once",

@@ -83,8 +83,9 @@ def test_a_pod_that_was_started_anew_counts_from_its_start() -> None:
     before = {"a": counted(scrape.parse(text_of(stats, 50.0), 0.0), "pair")}
     again = Stats()
     again.ended["stop"] = 3
-    now = {"a": counted(scrape.parse(text_of(again, 5.0), 0.0), "pair")}
-    found = arm(grown(before, now))
-    assert (found.requests, found.failures) == (3, 0)
+    for seconds in (5.0, 500.0):
+        now = {"a": counted(scrape.parse(text_of(again, seconds, started=60.0), 0.0), "pair")}
+        found = arm(grown(before, now))
+        assert (found.requests, found.failures) == (3, 0)
     assert arm(grown(before, before)).requests == 0
     assert arm(grown({}, before)).requests == 9

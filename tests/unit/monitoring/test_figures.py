@@ -27,7 +27,7 @@ from trtspec.terminal.live import drawn, rows
 
 def exported(stats: Stats, seconds: float, model: str = "pair") -> str:
     """The text that Triton makes of them."""
-    samples: list[Sample] = [*counters(stats, seconds), *histograms(stats), *gauges(stats)]
+    samples: list[Sample] = [*counters(stats, seconds), *histograms(stats), *gauges(stats, 1.0)]
     lines = []
     for sample in samples:
         labels = {"model": model, **sample.labels, "version": "1"}

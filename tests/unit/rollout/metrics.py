@@ -11,10 +11,10 @@ from trtspec.serving.metrics import counters, gauges, histograms
 from trtspec.serving.stats import Stats
 
 
-def text_of(stats: Stats, seconds: float, model: str = "pair") -> str:
+def text_of(stats: Stats, seconds: float, model: str = "pair", started: float = 1.0) -> str:
     """As Triton writes it, whose custom metrics have the labels of the model first."""
     lines = []
-    for sample in (*gauges(stats), *counters(stats, seconds), *histograms(stats)):
+    for sample in (*gauges(stats, started), *counters(stats, seconds), *histograms(stats)):
         labels = {"model": model, "version": "1", **sample.labels}
         pairs = ",".join(f'{key}="{value}"' for key, value in labels.items())
         lines.append(f"{sample.name}{{{pairs}}} {sample.value}")

@@ -13,8 +13,8 @@ from trtspec.rollout.evidence import Drafts, Evidence, between, counted
 from trtspec.serving.stats import Stats
 
 
-def look(stats: Stats, seconds: float) -> dict[str, float]:
-    return counted(parse(text_of(stats, seconds), seconds), "pair")
+def look(stats: Stats, seconds: float, started: float = 1.0) -> dict[str, float]:
+    return counted(parse(text_of(stats, seconds, started=started), seconds), "pair")
 
 
 def test_means_and_their_errors_are_those_of_the_values_since() -> None:
@@ -47,8 +47,17 @@ def test_a_server_that_was_started_anew_counts_from_its_start() -> None:
     old.rollout.shadow.record(4, 4)
     old.rollout.shadow.record(4, 4)
     new.rollout.shadow.record(4, 1)
-    assert between(look(old, 100.0), look(new, 5.0)).shadow == Drafts(1, 4, 1)
+    for seconds in (5.0, 500.0):
+        assert between(look(old, 100.0), look(new, seconds, started=150.0)).shadow == Drafts(1, 4, 1)
     assert between({}, look(new, 5.0)).shadow == Drafts(1, 4, 1)
+
+
+def test_a_server_without_a_start_time_is_told_by_how_long_it_counts() -> None:
+    old, new = Stats(), Stats()
+    old.rollout.shadow.record(4, 4)
+    new.rollout.shadow.record(4, 1)
+    assert between(look(old, 100.0, started=0.0), look(new, 5.0, started=0.0)).shadow == Drafts(1, 4, 1)
+    assert between(look(old, 100.0, started=0.0), look(old, 105.0, started=0.0)).shadow == Drafts(0, 0, 0)
 
 
 def test_production_and_shadow_are_told_apart() -> None:

@@ -79,7 +79,7 @@ def test_every_value_is_of_a_family_and_no_two_are_the_same() -> None:
     stats.kv_reuse["target"] = KvReuse(asked=10, found=4)
     stats.rollout.arms["plain"].requests += 1
     counted = [*counters(stats, 1.0), *histograms(stats)]
-    for samples, kind in ((counted, Kind.COUNTER), (list(gauges(stats)), Kind.GAUGE)):
+    for samples, kind in ((counted, Kind.COUNTER), (list(gauges(stats, 1.0)), Kind.GAUGE)):
         known = {(sample.name, *sample.labels.items()) for sample in samples}
         assert len(known) == len(samples)
         assert {sample.name for sample in samples} == {
@@ -88,7 +88,7 @@ def test_every_value_is_of_a_family_and_no_two_are_the_same() -> None:
 
 
 def test_an_engine_that_does_not_say_its_kv_use_has_no_gauge() -> None:
-    names = {sample.name for sample in gauges(Stats())}
+    names = {sample.name for sample in gauges(Stats(), 1.0)}
     assert not {name for name in names if "kv_cache" in name or name.startswith("nv_")}
     assert "trtspec:num_requests_waiting" in names
 

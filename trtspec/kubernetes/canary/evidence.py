@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 
 from trtspec.monitoring.scrape import Scrape
-from trtspec.rollout.evidence import Arm, Drafts, Times
-from trtspec.serving.metrics import COUNTED
+from trtspec.rollout.evidence import Arm, Drafts, Times, is_of_one_process
+from trtspec.serving.metrics import COUNTED, STARTED
 
 Counted = dict[str, float]
 """Counters of one pod by their names; those of a bucket have its upper bound in braces."""
@@ -24,7 +24,7 @@ _DRAFTS = tuple(
 
 def counted(scrape: Scrape, model: str) -> Counted:
     """Returns the counters of a pod that matter here."""
-    names = (COUNTED, _DONE, _TOKENS, *_DRAFTS, f"{_FIRST}_sum", f"{_NEXT}_sum")
+    names = (COUNTED, STARTED, _DONE, _TOKENS, *_DRAFTS, f"{_FIRST}_sum", f"{_NEXT}_sum")
     found = {name: scrape.total(name, model=model) for name in names}
     found[_FAILED] = sum(scrape.total("trtspec:request_errors", model=model, kind=kind) for kind in _KINDS)
     for name in (_FIRST, _NEXT):
@@ -38,7 +38,7 @@ def grown(before: Mapping[str, Counted], now: Mapping[str, Counted]) -> Counted:
     total: Counted = {}
     for pod, counters in now.items():
         old = before.get(pod, {})
-        since = old if counters[COUNTED] >= old.get(COUNTED, 0.0) else {}
+        since = old if is_of_one_process(old, counters) else {}
         for name, value in counters.items():
             total[name] = total.get(name, 0.0) + max(value - since.get(name, 0.0), 0.0)
     return total

@@ -26,13 +26,15 @@ class Metrics:
     def __init__(self, labels: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
         self._labels, self._clock = dict(labels), clock
         self._began = self._due = clock()
+        # Whole milliseconds come out of every text format as they went in.
+        self._started = round(time.time(), 3)
         self._done = 0
         self._series: dict[str, Series] = {}
         self.update(Stats())
 
     def update(self, stats: Stats) -> None:
         # What is present is read first and told last: who sees that nothing runs any more finds all counted.
-        present, now = list(gauges(stats)), self._clock()
+        present, now = list(gauges(stats, self._started)), self._clock()
         is_idle = not any(sample.value for sample in present if sample.name in _AT_WORK)
         done = sum(map(sum, (stats.rounds.copy().values(), stats.ended.values(), stats.failures.values())))
         is_due = now >= self._due

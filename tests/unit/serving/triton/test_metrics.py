@@ -95,6 +95,16 @@ def test_when_nothing_runs_any_more_all_is_told(triton: Triton) -> None:
     assert triton.sent == []
 
 
+def test_when_counting_began_is_told_once(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module(MODULE)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 1234.56789))
+    metrics = module.Metrics({"model": "pair"}, lambda: 0.0)
+    assert triton.values["trtspec:start_time_seconds", "model=pair"] == 1234.568
+    triton.sent.clear()
+    metrics.update(Stats(running=1))
+    assert "trtspec:start_time_seconds" not in triton.sent
+
+
 def test_a_client_that_leaves_leaves_its_rounds_counted(triton: Triton) -> None:
     """Its request is not over yet when its place is free, and has no end that is counted."""
     metrics = importlib.import_module(MODULE).Metrics({"model": "pair"}, lambda: 0.0)
