@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +91,28 @@ class Running:
         self._file = rollout_file(build)
 
     def view(self) -> View:
-        """Looks at the file and at the server; raises `UnavailableError` where one of them cannot be read."""
+        """Looks at the file and at the server; raises `UnavailableError` where one of them cannot be read.
+
+        A step whose counters could not be read has its evidence begin with this look.
+        """
+        found = standing.read(self._file)
+        if found is not None and found.counted is None:
+            # Who may only read still sees where it stands, and all of it open.
+            with suppress(OSError), standing.locked(self._build):
+                self._begin()
+        return self._look()
+
+    def _begin(self) -> None:
+        """Has the evidence begin now where it has not yet; for who has the lock."""
+        found = standing.read(self._file)
+        if found is not None and found.counted is None:
+            standing.write(self._file, replace(found, counted=counted(self._scrape(), self._model)))
+
+    def _look(self) -> View:
         found, said = standing.read(self._file), self._scrape()
         now = found or Standing(RolloutState(share=self._usual))
-        evidence = between(now.counted, counted(said, self._model))
+        so_far = counted(said, self._model)
+        evidence = between(so_far if now.counted is None else now.counted, so_far)
         has_begun = found is not None or self._usual < 1
         checks = check(now.state, evidence) if has_begun else []
         return View(self._model, now, self._server(said), evidence, checks)
@@ -133,7 +152,8 @@ class Running:
         return found.state if found else RolloutState(share=self._usual)
 
     def _check(self, step: Step) -> None:
-        view = self.view()
+        self._begin()
+        view = self._look()
         if not view.server.goes_by(view.standing.state):
             why = "cannot read its file" if view.server.is_malformed else "does not go by its file"
             raise RefusedError(self._model, f"its server {why}: {self._file}", "its log says more")
@@ -145,10 +165,11 @@ class Running:
     def _move(self, now: RolloutState, step: Step) -> Moved:
         """Writes the new state, whose evidence begins with what the server has counted until now.
 
-        Where nothing is to be judged, or the server cannot be asked, that is left out.
+        Where the server cannot be asked, that is not known; where nothing is to be judged, it is left out.
         """
-        so_far: dict[str, float] = {}
+        so_far: Mapping[str, float] | None = {}
         if step is not steps.OFF:
+            so_far = None
             with suppress(UnavailableError):
                 so_far = counted(self._scrape(), self._model)
         standing.write(self._file, Standing(step.state, standing.now(), so_far))

@@ -21,12 +21,12 @@ from trtspec.serving.rollout.state import VERSION, RolloutState, parse
 class Standing:
     """A state, `since` when it stands so, a time in ISO 8601, and the server's counters at that time.
 
-    `counted` are values by the names of `evidence.py`; empty where the server could not be asked.
+    `counted` are values by the names of `evidence.py`; None where the server could not be asked.
     """
 
     state: RolloutState
     since: str | None = None
-    counted: Mapping[str, float] = field(default_factory=dict)
+    counted: Mapping[str, float] | None = field(default_factory=dict)
 
 
 def now() -> str:
@@ -45,13 +45,10 @@ def read(path: Path) -> Standing | None:
     except RolloutError as error:
         raise UnavailableError(path, str(error), "trtspec rollout off writes it anew") from error
     said = json.loads(text)
-    since, counted = said.get("since"), said.get("counted")
+    since, counted = said.get("since"), said.get("counted", {})
     numbers = counted.items() if isinstance(counted, dict) else ()
-    return Standing(
-        state,
-        since if isinstance(since, str) else None,
-        {str(name): float(value) for name, value in numbers if isinstance(value, (int, float))},
-    )
+    known = {str(name): float(value) for name, value in numbers if isinstance(value, (int, float))}
+    return Standing(state, since if isinstance(since, str) else None, None if counted is None else known)
 
 
 def write(path: Path, standing: Standing) -> None:
@@ -61,7 +58,7 @@ def write(path: Path, standing: Standing) -> None:
         "mode": standing.state.mode,
         "share": standing.state.share,
         "since": standing.since,
-        "counted": dict(standing.counted),
+        "counted": None if standing.counted is None else dict(standing.counted),
     }
     write_atomically(path, json.dumps(said, indent=2) + "\n")
 

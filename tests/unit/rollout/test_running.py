@@ -149,6 +149,25 @@ def test_back_and_off_need_no_server(tmp_path: Path) -> None:
     assert "shadow" in (tmp_path / "build/pair/rollout.json").read_text()
 
 
+@pytest.mark.parametrize("first", ["status", "next"])
+def test_a_step_that_no_counters_were_read_for_is_judged_from_the_next_look_on(
+    cli: Cli, server: Server, first: str
+) -> None:
+    """What the server counted before the step would break a bound."""
+    server.serve("plain", 400, 0.02)
+    server.serve("speculate", 200, 0.03)
+    unreachable = Cli(server.build.parent.parent, "127.0.0.1:9")
+    for verb in ("back", "back", "next"):
+        unreachable(verb, *(("--force",) if verb == "next" else ()))
+    assert json.loads(server.file.path.read_text())["counted"] is None
+    assert "0 with drafts, 0 plain" in cli(first, status=int(first == "next"))
+    server.serve("plain", 400, 0.02)
+    server.serve("speculate", 110, 0.01)
+    found = cli.json("status")
+    assert (found["step"], found["verdict"]) == ("50 %", "holds")
+    assert found["evidence"]["arms"]["speculate"]["per_token"]["count"] == 110
+
+
 def test_a_broken_file_can_be_written_anew(cli: Cli, server: Server) -> None:
     cli("off")
     cli("next")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ while True:
 def test_what_is_written_is_read_by_both_sides(tmp_path: Path) -> None:
     path = tmp_path / "rollout.json"
     assert standing.read(path) is None
-    for each in (OLD, NEW):
+    for each in (OLD, NEW, replace(OLD, counted=None)):
         standing.write(path, each)
         assert standing.read(path) == each
         assert RolloutFile(path).look() == Reading(each.state)
