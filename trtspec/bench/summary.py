@@ -23,7 +23,7 @@ from trtspec.bench.result import (
 )
 from trtspec.bench.sample import ArmName, Block
 from trtspec.bench.statistics import ratio
-from trtspec.bench.verdict import verdict
+from trtspec.bench.verdict import fails_often, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ def _level(plan: Plan, level: Measured) -> Level:
     # Seconds are better where they are fewer.
     compared = pairs if level.load.kind == "streams" else tuple((plain, own) for own, plain in pairs)
     arms = Arms(_figures(plan, level, "speculative"), _figures(plan, level, "plain"))
-    return Level(level.load, arms, ratio(compared, plan.confidence), pairs)
+    speedup = None if fails_often(level.load, arms) else ratio(compared, plan.confidence)
+    return Level(level.load, arms, speedup, pairs)
 
 
 def _worth(level: Measured, block: Block) -> float:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trtspec.bench.result import Interval, Level, Verdict
+from trtspec.bench.result import Arms, Interval, Level, Load, Verdict
 
 _NO_PLAIN = (
     "no speed-up is stated, since nothing was measured without drafts: name the same engine without them "
     "with --baseline URL"
 )
 _NO_PAIRS = "no speed-up is stated"
+_MOST_FAILED = 0.01
+"""The largest share of an arm's requests at a rate that may fail where a speed-up is stated."""
 
 
 def verdict(levels: Sequence[Level], notes: tuple[str, ...] = ()) -> Verdict:
@@ -21,7 +23,7 @@ def verdict(levels: Sequence[Level], notes: tuple[str, ...] = ()) -> Verdict:
     within.
     """
     notes += tuple(
-        f"{level.load}: no speed-up is stated, since too few pairs of blocks have answers"
+        f"{level.load}: no speed-up is stated, since {_why_none(level)}"
         for level in levels
         if level.arms.plain and level.speedup is None
     )
@@ -57,6 +59,21 @@ def verdict(levels: Sequence[Level], notes: tuple[str, ...] = ()) -> Verdict:
     even = _break_even(last.load.value, before.value, first.load.value, after.value)
     words = f"{told[0]}, break-even at {_number(even)}{_unit(last)}, switch off above"
     return Verdict(words, "up_to", even, even, notes)
+
+
+def fails_often(load: Load, arms: Arms) -> bool:
+    """Says whether so many requests at a rate failed that the times of the others do not tell two arms apart.
+
+    Who is refused leaves room for the others, whose times get better by it.
+    """
+    every = [arm for arm in (arms.speculative, arms.plain) if arm is not None]
+    return load.kind == "rate" and any(arm.failed > _MOST_FAILED * arm.requests for arm in every)
+
+
+def _why_none(level: Level) -> str:
+    if fails_often(level.load, level.arms):
+        return f"more than {_MOST_FAILED:.0%} of the requests of an arm failed; a lower --rate has fewer"
+    return "too few pairs of blocks have answers"
 
 
 def _state(speedup: Interval) -> str:
