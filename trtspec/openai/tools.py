@@ -149,25 +149,44 @@ def reader(template: str) -> Calls:
 
 
 def forced_schema(tools: list[dict[str, Any]], name: str | None, *, several: bool) -> dict[str, Any]:
-    """Returns the JSON schema of an answer that must be calls: a list of them, or the arguments of `name`."""
+    """Returns the JSON schema of an answer that must be calls: a list of them, or the arguments of `name`.
+
+    Parameters refer to their own parts from their root, so that in a list they are `$defs`, by number.
+    """
     functions = {tool["function"]["name"]: tool["function"] for tool in tools}
     if name is not None:
         return _parameters(functions[name])
     schemas = [
         {
             "type": "object",
-            "properties": {"name": {"const": function["name"]}, "arguments": _parameters(function)},
+            "properties": {"name": {"const": name}, "arguments": {"$ref": f"#/$defs/{number}"}},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
-        for function in functions.values()
+        for number, name in enumerate(functions)
     ]
+    parameters = {
+        str(number): _moved(_parameters(function), f"#/$defs/{number}")
+        for number, function in enumerate(functions.values())
+    }
     most = {} if several else {"maxItems": 1}
-    return {"type": "array", "minItems": 1, **most, "items": {"anyOf": schemas}}
+    return {"type": "array", "minItems": 1, **most, "items": {"anyOf": schemas}, "$defs": parameters}
 
 
 def _parameters(function: dict[str, Any]) -> dict[str, Any]:
     return function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """Returns a schema whose references from its root are from where that is in another one."""
+    if isinstance(schema, list):
+        return [_moved(entry, root) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {key: _moved(value, root) for key, value in schema.items()}
+    if isinstance(ref := schema.get("$ref"), str) and (ref == "#" or ref.startswith("#/")):
+        moved["$ref"] = root + ref[1:]
+    return moved
 
 
 def _calls(text: str) -> list[Call]:

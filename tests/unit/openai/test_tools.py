@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import xgrammar
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import ValidationError, validate
@@ -107,6 +108,38 @@ def test_the_schema_of_forced_calls_admits_calls_of_the_tools_alone() -> None:
     assert not any(map(several, ([], [{"name": "other", "arguments": {}}], [{**add, "arguments": {}}], add)))
     assert not is_of(forced_schema(TOOLS, None, several=False))([add, now])
     assert is_of(forced_schema(TOOLS, "add", several=True))({"a": 1})
+
+
+def nested(kind: str) -> dict[str, Any]:
+    """Parameters as `openai.pydantic_function_tool` writes those of nested models, and a reference to all."""
+    place = {"type": "object", "properties": {"at": {"type": kind}}, "required": ["at"]}
+    properties = {"where": {"$ref": "#/$defs/Place"}, "then": {"$ref": "#"}, "$ref": {"const": "#/$defs"}}
+    return {"type": "object", "properties": properties, "required": ["where"], "$defs": {"Place": place}}
+
+
+def test_references_of_parameters_stay_their_own() -> None:
+    kinds = {"text": "string", "number": "integer"}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": nested(kind)}}
+        for name, kind in kinds.items()
+    ]
+    schema = forced_schema(tools, None, several=True)
+    admits = is_of(schema)
+
+    def call(name: str, *places: Any) -> list[Any]:
+        first, then = ({"where": {"at": place}} for place in places)
+        return [{"name": name, "arguments": {**first, "then": then}}]
+
+    assert admits(call("text", "a", "b"))
+    assert admits(call("number", 1, 2))
+    assert not any(map(admits, (call("text", "a", 1), call("number", "a", 1), call("number", 1, "a"))))
+    assert '"$ref": {"const": "#/$defs"}' in json.dumps(schema)
+
+
+@pytest.mark.parametrize("name", [None, "go"])
+def test_xgrammar_reads_references_of_parameters(name: str | None) -> None:
+    tools = [{"type": "function", "function": {"name": "go", "parameters": nested("string")}}]
+    xgrammar.Grammar.from_json_schema(json.dumps(forced_schema(tools, name, several=True)))
 
 
 def test_ids_are_as_mistrals_templates_demand() -> None:
