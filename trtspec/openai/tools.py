@@ -42,7 +42,8 @@ class TaggedCalls:
     """Takes an answer as it comes, and finds calls between tags; what is around them is content."""
 
     def __init__(self) -> None:
-        self._held, self._is_inside, self._has_calls = "", False, False
+        self._held, self._is_inside = "", False
+        self._blanks, self._is_behind_call = "", False
 
     def push(self, text: str) -> Found:
         """Takes more of the answer; what may be the beginning of a tag is held back."""
@@ -59,9 +60,10 @@ class TaggedCalls:
             if self._is_inside:
                 calls = _calls(before)
                 found.calls += calls
-                self._has_calls = self._has_calls or bool(calls)
-                if not calls:
-                    found.content += f"{_BEGIN}{before}{_END}"
+                if calls:
+                    self._blanks, self._is_behind_call = "", True
+                else:
+                    self._show(found, f"{_BEGIN}{before}{_END}")
             else:
                 self._show(found, before)
             self._held, self._is_inside = after, not self._is_inside
@@ -69,15 +71,20 @@ class TaggedCalls:
     def flush(self) -> Found:
         """Returns what is left when the answer has ended; a whole call counts, closed or not."""
         held, self._held = self._held, ""
-        if not self._is_inside:
-            return Found(held)
-        calls = _calls(held)
-        return Found("" if calls else _BEGIN + held, calls)
+        found = Found(calls=_calls(held) if self._is_inside else [])
+        if not found.calls:
+            self._show(found, _BEGIN + held if self._is_inside else held)
+        return found
 
     def _show(self, found: Found, text: str) -> None:
-        # Line ends before and between calls belong to the form.
-        if not (self._has_calls and not text.strip()):
-            found.content += text
+        # Blanks behind a call are content where text follows; before another call or the end they are form.
+        if self._is_behind_call:
+            text, self._blanks = self._blanks + text, ""
+            if not text.strip():
+                self._blanks = text
+                return
+            self._is_behind_call = False
+        found.content += text
 
 
 class BareCalls:

@@ -42,6 +42,31 @@ def test_calls_between_tags_are_found_wherever_the_text_is_cut(places: list[int]
     assert [(name, json.loads(arguments)) for name, arguments in calls] == [("add", {"a": 1, "b": "é"})] * 2
 
 
+CALL = f"<tool_call>{ONE}</tool_call>"
+PARTS = (CALL, "<tool_call>", "</tool_call>", ONE, "\n", " \t", "text", "<", "tool_call>", '{"name": 3}')
+
+
+@given(st.lists(st.integers(0, 500), max_size=30), st.lists(st.sampled_from(PARTS), max_size=20))
+def test_however_an_answer_is_cut_it_is_the_same(places: list[int], parts: list[str]) -> None:
+    text = "".join(parts)
+    whole = read(reader("<tool_call>"), [text])
+    assert read(reader("<tool_call>"), cut(text, places)) == read(reader("<tool_call>"), list(text)) == whole
+
+
+@pytest.mark.parametrize(
+    ("behind", "content"),
+    [
+        ("\n", ""),
+        ("\n\nI did.\n\nNow", "\n\nI did.\n\nNow"),
+        (f"\n{CALL}\nI did.\n ", "\nI did.\n "),
+        ("\n<tool_call>3</tool_call>\n", "\n<tool_call>3</tool_call>\n"),
+        ("\n<tool", "\n<tool"),
+    ],
+)
+def test_blanks_behind_a_call_are_shown_before_text_alone(behind: str, content: str) -> None:
+    assert read(reader("<tool_call>"), list(CALL + behind))[0] == content
+
+
 @given(st.lists(st.integers(0, 500), max_size=12), st.text(max_size=60))
 def test_an_answer_without_calls_is_shown_as_it_is(places: list[int], text: str) -> None:
     for calls in (reader("<tool_call>"), reader("")):
