@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -21,6 +21,7 @@ TEMPORARY = "tmp"
 _WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
 # Those of them, and others, that create a file only if it is not there; trusted once they have refused to.
 _EXCLUSIVE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "file", "local"})
+_LOCAL = frozenset({"file", "local"})
 _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
 
 
@@ -119,10 +120,14 @@ class Files:
     def find(self, folder: str) -> dict[str, Stat]:
         """Every file below a folder, by name; the folder need not be there."""
         with self._explained(folder):
-            self._system.invalidate_cache()
-            found = self._system.find(self._path(folder), detail=True)
+            if self.address.protocol in _LOCAL:
+                stats = dict(_stats_below(self._path(folder)))
+            else:
+                self._system.invalidate_cache()
+                found = self._system.find(self._path(folder), detail=True)
+                stats = {path: Stat(int(info["size"]), _modified(info)) for path, info in found.items()}
         start = len(self._root) + 1
-        return {path[start:]: Stat(int(info["size"]), _modified(info)) for path, info in found.items()}
+        return {path[start:]: stat for path, stat in stats.items()}
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes files; one that is gone already is no failure."""
@@ -187,6 +192,25 @@ def _open(address: Address) -> tuple[Any, str]:
         problem = f"cannot be opened: {address.redact(str(error))}"
         raise StoreError(str(address), problem, _ACCESS) from None
     return system, root.rstrip("/")
+
+
+def _stats_below(folder: str) -> Iterator[tuple[str, Stat]]:
+    """Yields every file below a folder of this machine, by its path.
+
+    Raises OSError for a folder that cannot be listed, which fsspec takes for an empty one; a prune would
+    remove what the entries in it need. What is gone by now is left out.
+    """
+    for parent, _, names in os.walk(folder, onerror=_raise_unless_gone, followlinks=True):
+        for name in names:
+            path = os.path.join(parent, name)
+            with suppress(FileNotFoundError):
+                stat = os.stat(path)
+                yield path, Stat(stat.st_size, datetime.fromtimestamp(stat.st_mtime, timezone.utc))
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _package(protocol: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,45 @@ def test_an_entry_goes_with_what_only_it_needs(store: Store, engine: Path) -> No
     assert before.keys() - store.files.find("").keys() == {old.document, gone.name}
     assert store.entries() == [new]
     assert not verify(store, no_progress).findings
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, entry = Store(str(tmp_path / "store")), entry_of(engine)
+    push(store, entry, engine, silent)
+    scandir = os.scandir
+
+    def refused(path: str) -> Any:
+        if str(path).endswith(entry.key):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    for looks in (store.entries, partial(store.find, H200, entry.key)):
+        with pytest.raises(StoreError, match="Permission denied"):
+            looks()
+    with pytest.raises(StoreError, match="Permission denied"):
+        prune(store, NOTHING, silent, dry_run=False)
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert store.entries() == [entry]
+    assert not verify(store, no_progress).findings
+
+
+def test_a_folder_that_vanishes_while_it_is_listed_is_empty(
+    tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, entry = Store(str(tmp_path / "store")), entry_of(engine)
+    push(store, entry, engine, silent)
+    scandir = os.scandir
+
+    def gone(path: str) -> Any:
+        if str(path).endswith(entry.key):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", gone)
+    assert store.entries() == []
 
 
 def test_what_a_killed_push_left_stays_for_a_while(
