@@ -6,11 +6,14 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtspec.digest import digest_of
+from trtspec.errors import StoreError
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import Progress
 from trtspec.roles import Role
+from trtspec.run.build_lock import only_build
 from trtspec.run.step import Step, name_of
 from trtspec.steps import build, copy_tokenizer, write_manifest, write_repository
 from trtspec.steps.pull import StoredEngine, engine_key
@@ -18,6 +21,9 @@ from trtspec.store import push as store_push
 from trtspec.store.entry import Content, Entry
 from trtspec.store.platform import Platform, platform_of
 from trtspec.store.store import Store
+
+if TYPE_CHECKING:
+    from trtspec.build.plan import Plan
 
 
 def look(
@@ -35,13 +41,24 @@ def look(
     return found
 
 
-def push_build(
-    store: Store, steps: Sequence[Step], resolved: Resolved, watch: Progress, only: Role | None = None
-) -> list[Entry]:
+def push_build(store: Store, made: Plan, watch: Progress, only: Role | None = None) -> list[Entry]:
     """Pushes each engine, and the build as it is served, unless the store has it; returns the new entries.
 
-    `steps` are those of a plan without a store; with `only` it pushes this engine alone. Raises StoreError.
+    With `only` it pushes this engine alone. The build directory is held meanwhile, for another build would
+    be stored by the keys of this one. Raises UnavailableError if another build is at work there, and
+    StoreError, also if another build has been.
     """
+    with only_build(made.output):
+        if undone := made.pending():
+            problem = f"has changed since it was built: {min(undone)} is to be done"
+            raise StoreError(made.output, problem, "run the same command again, or choose another --output")
+        return _push_held(store, made.own_steps, made.resolved, watch, only)
+
+
+def _push_held(
+    store: Store, steps: Sequence[Step], resolved: Resolved, watch: Progress, only: Role | None
+) -> list[Entry]:
+    """Does so for a build directory that is held; `steps` are those of a plan without a store."""
     folder, roles = resolved.output, (only,) if only else tuple(resolved.engines)
     manifest = json.loads((folder / write_manifest.OUTPUT).read_text(encoding="utf-8"))
     platforms = {role: engine_platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}

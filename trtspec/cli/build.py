@@ -159,7 +159,7 @@ def build(
             return
         run_steps(made, up_to(made.steps, stage), watch, json=json)
         if pushes:
-            print_pushed(push_build(pushes, made.own_steps, made.resolved, watch, only))
+            print_pushed(push_build(pushes, made, watch, only))
 
 
 def _only_of_engines(recipes: list[Path], backend: str | None, options: dict[str, object]) -> None:

@@ -46,7 +46,7 @@ def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) 
     if undone := made.pending():
         problem = f"is not a finished build of {recipe}: {sorted(undone)[0]} is to be done"
         raise UnavailableError(made.output, problem, f"trtspec build {recipe} --store URL")
-    print_pushed(push_build(store, made.own_steps, made.resolved, out.watch))
+    print_pushed(push_build(store, made, out.watch))
 
 
 def pull(

@@ -11,7 +11,10 @@ import torch
 from typer.testing import CliRunner, Result
 
 from trtspec.cli.app import app
-from trtspec.errors import StoreError
+from trtspec.errors import StoreError, UnavailableError
+from trtspec.run.build_lock import only_build
+from trtspec.store import push as store_push
+from trtspec.terminal.steps import run_steps
 
 PUSHED = {"target", "draft", "pair"}
 
@@ -120,3 +123,39 @@ def test_a_finished_build_is_pushed_by_hand(pair_recipe: Path, store: Path) -> N
     assert run("store", "push", store, pair_recipe, "--output", output).exit_code == 0
     assert {entry["role"] for entry in entries(store)} == PUSHED
     assert run("store", "push", store, pair_recipe, "--output", output).stderr.endswith("has it all\n")
+
+
+def test_what_another_build_has_replaced_is_not_pushed(
+    pair_recipe: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be found by the keys of a recipe of which it is not made."""
+    output = pair_recipe.parent / "build"
+    other = pair_recipe.with_name("other.yaml")
+    other.write_text(pair_recipe.read_text().replace("float32", "float16"))
+
+    def run_both(*args: Any, **options: Any) -> None:
+        run_steps(*args, **options)
+        monkeypatch.undo()
+        assert run("build", other, "--output", output).exit_code == 0
+
+    monkeypatch.setattr("trtspec.cli.build.run_steps", run_both)
+    result = run("build", pair_recipe, "--output", output, "--store", store)
+    assert isinstance(result.exception, StoreError)
+    assert "has changed since it was built" in str(result.exception)
+    assert entries(store) == []
+
+
+def test_a_build_directory_is_held_while_it_is_pushed(
+    pair_recipe: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, push, refused = pair_recipe.parent / "build", store_push.push, list[str]()
+
+    def push_and_look(*args: Any) -> None:
+        with pytest.raises(UnavailableError, match="another build is at work here"):
+            only_build(output).__enter__()
+        refused.append(args[1].role)
+        push(*args)
+
+    monkeypatch.setattr(store_push, "push", push_and_look)
+    build(pair_recipe, "build", store)
+    assert set(refused) == PUSHED
