@@ -69,6 +69,8 @@ class LocalLauncher:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # It inherits the lock of the build directory; the other descriptors are closed by themselves.
+            close_fds=False,
         )
         return _Process(process)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.engine.launcher import LocalLauncher
 from trtspec.errors import UnavailableError
 from trtspec.run.build_lock import only_build
 
@@ -33,10 +34,12 @@ def test_one_process_at_a_time_and_a_dead_one_holds_nothing(tmp_path: Path) -> N
 
 
 def test_a_builder_that_outlives_trtspec_keeps_the_directory(tmp_path: Path) -> None:
-    with only_build(tmp_path):
-        builder = subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False)
-    with pytest.raises(UnavailableError):
-        only_build(tmp_path).__enter__()
-    builder.communicate()
+    with only_build(tmp_path), (tmp_path / "log").open("wb") as log:
+        builder = LocalLauncher("sleep").start(("sleep", "600"), log, tmp_path)
+    try:
+        with pytest.raises(UnavailableError):
+            only_build(tmp_path).__enter__()
+    finally:
+        builder.kill()
     with only_build(tmp_path):
         pass
