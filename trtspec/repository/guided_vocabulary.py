@@ -21,14 +21,18 @@ def vocabulary_path(model: str) -> str:
     return f"{_REPOSITORY}/{model}/1/xgrammar_tokenizer_info.json"
 
 
+def vocabularies(spec: RepositorySpec) -> list[str]:
+    """Returns the places of all such files of a repository."""
+    engines = (engine for engine in spec.engines if engine.backend == "tensorrt_llm")
+    return [engine.tokenizer for engine in engines if engine.tokenizer]
+
+
 def write_vocabularies(repository: Path, spec: RepositorySpec, tokenizer: Path) -> None:
     """Writes the files of a `repository`; `tokenizer` is the build's folder of it.
 
     Raises `TokenizerError` for one that cannot be served.
     """
-    for engine in spec.engines:
-        if engine.backend != "tensorrt_llm" or engine.tokenizer is None:
-            continue
+    for place in vocabularies(spec):
         read = Tokenizer.load(tokenizer)
         told = guided_vocabulary(read, read.size)
         if told is None:
@@ -38,5 +42,5 @@ def write_vocabularies(repository: Path, spec: RepositorySpec, tokenizer: Path) 
             "tokenizer_str": told.tokenizer_str,
             "stop_token_ids": [told.stop_token_id],
         }
-        path = repository / Path(engine.tokenizer).relative_to(_REPOSITORY)
+        path = repository / Path(place).relative_to(_REPOSITORY)
         path.write_text(json.dumps(content), encoding="utf-8")

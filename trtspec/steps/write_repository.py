@@ -11,6 +11,7 @@ from trtspec.plan.facts import Facts
 from trtspec.plan.layout import repository_spec
 from trtspec.plan.resolved import Resolved
 from trtspec.progress import Advance
+from trtspec.repository.guided_vocabulary import vocabularies
 from trtspec.repository.spec import RepositorySpec
 from trtspec.run.step import Step
 from trtspec.steps import build, copy_tokenizer
@@ -30,6 +31,7 @@ def step(resolved: Resolved, facts: Facts) -> Step:
         command=(),
         digest=digest_of([asdict(spec), facts.serving_code]),
         action=partial(run, spec),
+        after=(copy_tokenizer.KIND,) if vocabularies(spec) else (),
     )
 
 

@@ -18,6 +18,7 @@ from tests.processes import naming
 from trtspec.build.plan import make_plan
 from trtspec.errors import StepError
 from trtspec.progress import no_progress
+from trtspec.repository.guided_vocabulary import vocabulary_path
 from trtspec.run.runner import run
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
@@ -42,6 +43,27 @@ def config(recipe: Path, role: str) -> dict[str, dict[str, object]]:
         (recipe.parent / "out" / role / "engine/config.json").read_text()
     )
     return content
+
+
+def test_nvidias_backend_gets_the_vocabulary_of_a_tokenizer_that_changed(
+    recipe: Path, machine: GpuMachine
+) -> None:
+    recipe.write_text(recipe.read_text() + "serving: {layout: bls}\n")
+    assert build(recipe, machine).returncode == 0
+    place = recipe.parent / "out" / vocabulary_path("tensorrt_llm")
+    before = json.loads(place.read_text())["encoded_vocab"]
+    for role in ("target", "draft"):
+        file = recipe.parent / role / "tokenizer.json"
+        tokenizer = json.loads(file.read_text())
+        words = tokenizer["model"]["vocab"]
+        (a, first), (b, second) = list(words.items())[40:42]
+        words |= {a: second, b: first}
+        file.write_text(json.dumps(tokenizer))
+
+    result = build(recipe, machine)
+    assert result.returncode == 0, result.stderr
+    after = json.loads(place.read_text())["encoded_vocab"]
+    assert (after[first], after[second]) == (before[second], before[first]) != (before[first], before[second])
 
 
 def test_both_engines_are_built_by_the_command_that_the_plan_shows(recipe: Path, machine: GpuMachine) -> None:
