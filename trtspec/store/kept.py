@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -83,6 +84,9 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
     if folder.exists():
         problem = find_problem(entry, folder, watch)
         if problem is None:
+            # A folder of a disk that is full by now is served without it.
+            with suppress(OSError):
+                _remember(entry, folder)
             return
         say(f"{folder} {problem}; it is pulled anew")
     made = temporary(folder)
@@ -91,13 +95,19 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
         with watch(f"pull {entry.name}", entry.size) as advance:
             pull(store, entry, made, advance)
         publish(made, folder)
-        write_atomically(_document_of(folder), to_bytes(entry).decode())
+        _remember(entry, folder)
     except OSError as error:
         if error.errno not in _FULL:
             raise
         # The disk may be the node's, which others need.
         remove(made)
         raise _no_room(entry, folder) from None
+
+
+def _remember(entry: Entry, folder: Path) -> None:
+    """Writes the document of the entry; a pull that was killed may have made the folder without it."""
+    if remembered(folder, entry.digest) is None:
+        write_atomically(_document_of(folder), to_bytes(entry).decode())
 
 
 def _check_room(entry: Entry, made: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.store.conftest import entry_of, tree
-from trtspec.atomic import temporary
+from trtspec.atomic import temporary, write_atomically
 from trtspec.errors import UnavailableError
 from trtspec.locks import try_lock
 from trtspec.progress import no_progress
@@ -241,6 +241,34 @@ def test_the_entry_of_a_folder_is_remembered(store: Store, entry: Entry, folder:
     document = folder.with_name(f".{folder.name}.json")
     document.write_bytes(document.read_bytes().replace(b'"llama"', b'"other"'))
     assert remembered(folder, entry.digest) is None
+
+
+def test_a_folder_whose_pull_was_killed_before_its_end_is_remembered_by_the_next(
+    store: Store, entry: Entry, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kept, "write_atomically", die)
+    with pytest.raises(KeyboardInterrupt):
+        keep(store, entry, folder, no_progress, lambda _: None)
+    monkeypatch.setattr(kept, "write_atomically", write_atomically)
+    assert folder.exists()
+    assert remembered(folder, entry.digest) is None
+    assert kept_by(store, entry, folder) == (0, [])
+    assert remembered(folder, entry.digest) == entry
+
+
+def test_a_whole_folder_is_used_where_no_document_can_be_written(
+    store: Store, entry: Entry, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    keep(store, entry, folder, no_progress, lambda _: None)
+    folder.with_name(f".{folder.name}.json").unlink()
+    monkeypatch.setattr(kept, "write_atomically", full)
+    assert kept_by(store, entry, folder) == (0, [])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is always full")
