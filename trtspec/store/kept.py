@@ -137,7 +137,8 @@ def _remove_leftovers(folder: Path) -> None:
     remove(folder.with_name(f".{folder.name}{REPLACED}"))
     for left in folder.parent.glob(f".*{PARTIAL}"):
         theirs = left.with_name(left.name[1:].removesuffix(PARTIAL))
-        if theirs == folder:
+        # A document that is being written is a file, and belongs to the lock of its folder.
+        if theirs == folder or not left.is_dir():
             continue
         lock = _lock_of(theirs)
         held = try_lock(lock)

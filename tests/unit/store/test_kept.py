@@ -203,6 +203,16 @@ def test_what_a_killed_pull_of_another_entry_left_is_removed_and_one_that_runs_i
     os.close(descriptor)
 
 
+def test_a_document_that_another_process_writes_is_left_alone(
+    store: Store, entry: Entry, folder: Path
+) -> None:
+    document = temporary(folder.with_name(".other.json"))
+    document.parent.mkdir(parents=True)
+    document.write_text("half")
+    keep(store, entry, folder, no_progress, lambda _: None)
+    assert document.read_text() == "half"
+
+
 def test_no_room_names_what_could_go(
     store: Store, entry: Entry, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
