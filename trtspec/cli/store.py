@@ -208,7 +208,7 @@ def verify(
             out.result(f"{entry.digest[:12]} {entry.name} {entry.role}: cannot be pulled")
         out.status(f"{len(found.entries)} entries of {mb_or_gb(found.size)}")
     if found.findings:
-        removed = ", and were removed with what needs them" if remove else ""
+        removed = "; those that still are not were removed with what needs them" if remove else ""
         out.status(f"{len(found.findings)} file(s) are not what they should be{removed}")
         raise typer.Exit(1)
 

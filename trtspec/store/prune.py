@@ -14,7 +14,7 @@ from trtspec.errors import StoreError
 from trtspec.progress import Advance
 from trtspec.store.entry import Entry
 from trtspec.store.files import TEMPORARY, Stat
-from trtspec.store.push import PRUNE_LIMIT
+from trtspec.store.push import LIMIT
 from trtspec.store.store import BUILDING, OBJECTS, PRUNING, PUSHING, THREADS, Store
 from trtspec.threads import in_threads
 
@@ -105,7 +105,7 @@ def exclusively(store: Store) -> Iterator[Remove]:
     def remove(names: Sequence[str], advance: Advance) -> None:
         nonlocal start
         for first in range(0, len(names), _BATCH):
-            if monotonic() - start > PRUNE_LIMIT.total_seconds() / 2:
+            if monotonic() - start > LIMIT.total_seconds() / 2:
                 problem = "it took so long to look at this store that a push may have begun"
                 raise StoreError(str(store), problem, "run the same command again; nothing is lost")
             store.files.write(mark, b"")

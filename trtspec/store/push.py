@@ -17,7 +17,7 @@ from trtspec.store.store import PRUNING, PUSHING, THREADS, Store
 from trtspec.threads import in_threads
 
 CHUNK = 32 << 20  # bytes; eight chunks are in memory at once
-PRUNE_LIMIT = timedelta(hours=1)  # a prune that has not renewed its mark for so long was killed
+LIMIT = timedelta(hours=1)  # who has not renewed a mark for so long was killed
 _POLL_S = 2.0
 
 
@@ -109,14 +109,15 @@ def _announced(store: Store, entry: Entry, advance: Advance) -> Iterator[None]:
     """
     mark = f"{PUSHING}/{entry.digest}.json"
     store.files.write(mark, to_bytes(entry))
-    while _is_pruned(store):
+    while living(store, PRUNING):
         advance(0, "waits for the end of a prune")
         time.sleep(_POLL_S)
     yield
     store.files.remove([mark])
 
 
-def _is_pruned(store: Store) -> bool:
+def living(store: Store, folder: str) -> list[str]:
+    """The marks in a folder of those that were not killed, as far as their age tells."""
     now = datetime.now(timezone.utc)
-    marks = store.files.find(PRUNING).values()
-    return any(mark.modified is None or now - mark.modified < PRUNE_LIMIT for mark in marks)
+    marks = store.files.find(folder).items()
+    return [name for name, mark in marks if mark.modified is None or now - mark.modified < LIMIT]

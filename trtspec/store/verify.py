@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from trtspec.errors import CorruptedError
 from trtspec.findings import Finding
-from trtspec.progress import Progress
+from trtspec.progress import Advance, Progress
 from trtspec.store.entry import Chunk, Entry
 from trtspec.store.prune import exclusively
+from trtspec.store.push import living
 from trtspec.store.store import ENTRIES, PUSHING, THREADS, Store
 from trtspec.threads import in_threads
 
@@ -29,8 +32,46 @@ class Verified:
 
 def verify(store: Store, watch: Progress) -> Verified:
     """Reads every entry and chunk of a store; raises StoreError if the store cannot be read at all."""
-    findings: list[Finding] = []
-    entries = []
+    entries, findings = _read_entries(store)
+    chunks = {chunk for entry in entries for chunk in entry.chunks}
+    size = sum(chunk.size for chunk in chunks)
+    with watch(f"read {store}", size) as advance:
+        findings += _read_chunks(store, chunks, advance)
+    return Verified(tuple(entries), size, tuple(findings))
+
+
+def drop(store: Store, found: Verified) -> None:
+    """Removes what is still as it was `found`, and the entries that need it.
+
+    A push or a build brings them back. A chunk that somebody pushes now is left to that push.
+    """
+    names = {finding.subject for finding in found.findings}
+    with exclusively(store) as remove:
+        # Marks first: a push that has ended since then has its entry among those that are read.
+        pushed = _pushed_now(store)
+        entries, findings = _read_entries(store)
+        needed = {chunk for entry in entries for chunk in entry.chunks}
+        doubtful = [chunk for chunk in needed - pushed if chunk.name in names]
+        findings = [finding for finding in findings if finding.subject in names]
+        findings += _read_chunks(store, doubtful, lambda *_: None)
+        still = Verified(tuple(entries), 0, tuple(findings))
+        remove([entry.document for entry in still.damaged()], lambda *_: None)
+        remove([finding.subject for finding in still.findings], lambda *_: None)
+
+
+def _pushed_now(store: Store) -> set[Chunk]:
+    """The chunks of the pushes that are at work."""
+    chunks = set[Chunk]()
+    for mark in living(store, PUSHING):
+        with suppress(CorruptedError):
+            if entry := store.read_entry(mark):
+                chunks |= entry.chunks
+    return chunks
+
+
+def _read_entries(store: Store) -> tuple[list[Entry], list[Finding]]:
+    """The entries that can be read, and what is wrong with other documents and with the marks of pushes."""
+    entries, findings = list[Entry](), list[Finding]()
     for name in [*store.files.find(ENTRIES), *store.files.find(PUSHING)]:
         try:
             entry = store.read_entry(name)
@@ -39,8 +80,12 @@ def verify(store: Store, watch: Progress) -> Verified:
             continue
         if entry and name == entry.document:
             entries.append(entry)
-    chunks = {chunk for entry in entries for chunk in entry.chunks}
-    size = sum(chunk.size for chunk in chunks)
+    return entries, findings
+
+
+def _read_chunks(store: Store, chunks: Iterable[Chunk], advance: Advance) -> list[Finding]:
+    """What is wrong with chunks."""
+    findings = list[Finding]()
 
     def read(chunk: Chunk) -> int:
         try:
@@ -49,13 +94,5 @@ def verify(store: Store, watch: Progress) -> Verified:
             findings.append(Finding(chunk.name, error.problem))
         return chunk.size
 
-    with watch(f"read {store}", size) as advance:
-        in_threads(read, chunks, advance, THREADS)
-    return Verified(tuple(entries), size, tuple(findings))
-
-
-def drop(store: Store, found: Verified) -> None:
-    """Removes what is corrupted and the entries that need it; a push or a build brings them back."""
-    with exclusively(store) as remove:
-        remove([entry.document for entry in found.damaged()], lambda *_: None)
-        remove([finding.subject for finding in found.findings], lambda *_: None)
+    in_threads(read, chunks, advance, THREADS)
+    return findings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,38 @@ class TestCorruption:
         found = verify(pushed, no_progress)
         assert [finding.subject for finding in found.findings] == [entry.document]
         drop(pushed, found)
+        assert pushed.entries() == []
+
+    def test_what_was_pushed_again_since_it_was_found_stays(self, pushed: Store, engine: Path) -> None:
+        first, second = pushed.entries()[0], entry_of(engine, key="2" * 64)
+        lost, other = sorted(first.chunks)[:2]
+        pushed.files.remove([lost.name])
+        pushed.files.write(other.name, b"")
+        document = entry_of(engine, key="3" * 64).document
+        pushed.files.write(document, b"half")
+        found = verify(pushed, no_progress)
+        assert len(found.findings) == 3
+        push(pushed, second, engine, silent)
+        drop(pushed, found)
+        assert {entry.key for entry in pushed.entries()} == {first.key, second.key}
+        assert not verify(pushed, no_progress).findings
+
+    def test_what_is_pushed_now_is_left_to_that_push(
+        self, pushed: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry = pushed.entries()[0]
+        chunk = sorted(entry.chunks)[0]
+        pushed.files.write(chunk.name, b"?" * chunk.size)
+        found = verify(pushed, no_progress)
+        second = entry_of(engine, key="2" * 64)
+        pushed.files.write(f"pushing/{second.digest}.json", to_bytes(second))
+        drop(pushed, found)
+        assert pushed.files.size(chunk.name) == chunk.size
+        assert pushed.entries() == [entry]
+
+        monkeypatch.setattr("trtspec.store.push.LIMIT", timedelta(0))
+        drop(pushed, found)
+        assert pushed.files.size(chunk.name) is None
         assert pushed.entries() == []
 
     def test_a_shorter_object_is_written_again(self, pushed: Store, engine: Path) -> None:
