@@ -19,6 +19,7 @@ from trtspec.threads import in_threads
 CHUNK = 32 << 20  # bytes; eight chunks are in memory at once
 LIMIT = timedelta(hours=1)  # who has not renewed a mark for so long was killed
 _POLL_S = 2.0
+_RENEWAL_S = 300.0
 
 
 def describe(
@@ -54,10 +55,18 @@ def _describe(file: Path) -> StoredFile:
 def push(store: Store, entry: Entry, folder: Path, advance: Advance) -> None:
     """Writes what the store lacks of these files, and then the entry; it can be killed and called again.
 
-    Raises StoreError, also for a file that is no longer what the entry says.
+    Raises StoreError, also for a file that is no longer what the entry says, and if it was at rest for so
+    long that a prune has taken it for dead.
     """
-    with _announced(store, entry, advance):
-        in_threads(_Upload(store, folder), _pieces(entry.files), advance, THREADS)
+    with _announced(store, entry, advance) as mark:
+        upload = _Upload(store, folder)
+
+        def write(piece: _Piece) -> int:
+            mark.renew()
+            return upload(piece)
+
+        in_threads(write, _pieces(entry.files), advance, THREADS)
+        mark.check()
         store.files.write(entry.document, to_bytes(entry))
 
 
@@ -99,21 +108,46 @@ class _Upload:
         return chunk.size
 
 
+class _Mark:
+    """The mark of a push that is at work, which keeps the chunks of its entry from being pruned."""
+
+    def __init__(self, store: Store, entry: Entry) -> None:
+        self.name = f"{PUSHING}/{entry.digest}.json"
+        self._store, self._entry = store, entry
+        self.write()
+
+    def write(self) -> None:
+        self._written = time.monotonic()
+        self._store.files.write(self.name, to_bytes(self._entry))
+
+    def renew(self) -> None:
+        """Writes it again if it is some minutes old; raises StoreError as `check` does."""
+        if time.monotonic() - self._written > _RENEWAL_S:
+            self.check()
+            self.write()
+
+    def check(self) -> None:
+        """Raises StoreError if the mark is gone, unless another push of this entry has come to its end."""
+        files = self._store.files
+        if files.size(self.name) is None and files.size(self._entry.document) is None:
+            problem = f"the push of {self._entry.name} was at rest for so long that a prune took it for dead"
+            raise StoreError(str(self._store), problem, "run the same command again")
+
+
 @contextmanager
-def _announced(store: Store, entry: Entry, advance: Advance) -> Iterator[None]:
+def _announced(store: Store, entry: Entry, advance: Advance) -> Iterator[_Mark]:
     """Keeps the chunks of an entry from being pruned until the entry itself is written.
 
     A prune writes its mark and then looks for marks of pushes; a push writes its mark and then looks for
     marks of prunes. So at least one of the two sees the other. A push that is killed leaves its mark, which
     keeps its chunks for a while.
     """
-    mark = f"{PUSHING}/{entry.digest}.json"
-    store.files.write(mark, to_bytes(entry))
+    mark = _Mark(store, entry)
     while living(store, PRUNING):
         advance(0, "waits for the end of a prune")
         time.sleep(_POLL_S)
-    yield
-    store.files.remove([mark])
+    yield mark
+    store.files.remove([mark.name])
 
 
 def living(store: Store, folder: str) -> list[str]:

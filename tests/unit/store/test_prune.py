@@ -179,6 +179,54 @@ def test_a_push_that_uses_an_object_nobody_else_needs(
     assert not verify(store, no_progress).findings
 
 
+def test_a_push_that_takes_long_renews_its_mark(
+    store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, names, write = entry_of(engine), list[str](), Files.write
+
+    def note(self: Files, name: str, content: bytes) -> None:
+        write(self, name, content)
+        names.append(name)
+
+    monkeypatch.setattr("trtspec.store.push.THREADS", 1)
+    monkeypatch.setattr("trtspec.store.push._RENEWAL_S", -1)
+    monkeypatch.setattr(Files, "write", note)
+    push(store, entry, engine, silent)
+    mark = f"pushing/{entry.digest}.json"
+    assert names.count(mark) == len(entry.chunks) + 1
+    assert store.files.size(mark) is None
+
+
+def test_a_push_whose_mark_a_prune_has_removed_fails(store: Store, engine: Path) -> None:
+    entry = entry_of(engine)
+
+    def advance(*_: object) -> None:
+        store.files.remove([f"pushing/{entry.digest}.json"])
+        prune(store, NOTHING, silent, dry_run=False)
+
+    with pytest.raises(StoreError, match="a prune took it for dead"):
+        push(store, entry, engine, advance)
+    assert store.entries() == []
+    push(store, entry, engine, silent)
+    assert not verify(store, no_progress).findings
+
+
+def test_of_two_pushes_of_an_entry_the_second_finds_no_mark_and_is_done_too(
+    store: Store, engine: Path
+) -> None:
+    entry = entry_of(engine)
+    rival: list[bool] = []
+
+    def advance(*_: object) -> None:
+        if not rival:
+            rival.append(True)
+            push(Store(store.address.url), entry, engine, silent)
+
+    push(store, entry, engine, advance)
+    assert store.entries() == [entry]
+    assert not verify(store, no_progress).findings
+
+
 def test_a_push_waits_for_a_prune(store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prune has looked, and will remove an object that the push is about to find."""
     entry = entry_of(engine)
