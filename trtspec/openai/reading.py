@@ -23,8 +23,10 @@ def read(body: bytes, kind: type[R]) -> R:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        # Where a value may be one of several things, the deepest error is of what it was meant to be.
-        first = max(error.errors(include_url=False, include_context=False), key=lambda one: len(one["loc"]))
+        # Where a value may be one of several things, the deepest error is of what it was meant to be, and
+        # what is too long was of the right kind.
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        first = max(errors, key=lambda one: (len(one["loc"]), one["type"] == "too_long"))
         path, problem = _path(first["loc"], content, first["type"])[:_LONGEST_PATH], first["msg"]
         if first["type"] == "extra_forbidden":
             problem = "is not a field that this server knows" + _hint(path, kind)

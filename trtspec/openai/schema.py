@@ -8,16 +8,46 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
-_MOST_MESSAGES, _MOST_TOOLS, _MOST_PROMPTS = 4096, 128, 128
+_MOST_MESSAGES, _MOST_PARTS, _MOST_TOOLS, _MOST_CALLS, _MOST_PROMPTS = 4096, 4096, 128, 1024, 128
+_MOST_WORDS, _MOST_BIASES, _MOST_NOTES = 256, 1024, 64
 _UINT64 = 2**64
 
 
 class Body(BaseModel):
-    """What is common to all parts of a body: a value is what it says it is, and every key is known."""
+    """What is common to all parts of a body: a value is what it says it is, and every key is known.
+
+    Whatever is sent makes few errors, since each takes memory: a list stops at its first one.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_stranger(cls, given: Any) -> Any:
+        """Returns what is given with one unknown key alone, where there are many."""
+        if not isinstance(given, dict) or len(given) <= len(cls.model_fields):
+            return given
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        stranger = next(key for key in given if key not in known)
+        return {key: value for key, value in given.items() if key in known or key == stranger}
+
+
+def _at_most(number: int) -> BeforeValidator:
+    """Returns a bound on the keys of a dictionary; pydantic's own comes after the errors of all values."""
+
+    def check(given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > number:
+            raise ValueError(f"has {len(given)} keys, and may have {number}")
+        return given
+
+    return BeforeValidator(check)
+
+
+_Words = Annotated[list[str], Field(fail_fast=True, max_length=_MOST_WORDS)]
+_Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], _at_most(_MOST_BIASES)]
+_Notes = Annotated[dict[str, str], _at_most(_MOST_NOTES)]
 
 
 class StreamOptions(Body):
@@ -53,14 +83,14 @@ class Request(Body):
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
     n: int | None = Field(default=None, ge=1, le=128)
-    stop: str | list[str] | None = None
+    stop: str | _Words | None = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=_UINT64)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: _Biases | None = None
     # Without an effect on the answer; a roll-out treats the requests of one user alike.
     user: str | None = None
     safety_identifier: str | None = None
@@ -70,7 +100,7 @@ class Request(Body):
     repetition_penalty: float | None = Field(default=None, gt=0)
     min_tokens: int | None = Field(default=None, ge=0, lt=2**31)
     ignore_eos: bool | None = None
-    bad_words: list[str] | None = None
+    bad_words: _Words | None = None
     return_tokens_as_token_ids: bool | None = None
     # Of this server: K, the tokens that are drafted a round.
     num_draft_tokens: int | None = Field(default=None, ge=0, lt=2**31)
@@ -86,10 +116,10 @@ def _prompts(given: Any) -> list[str | list[int]]:
     """Returns the prompts that OpenAI's `prompt` is: a text, token ids, or a list of one or the other."""
     is_list = isinstance(given, list) and bool(given) and isinstance(given[0], (str, list))
     prompts = given if is_list else [given]
-    if not all(isinstance(prompt, str) or _are_tokens(prompt) for prompt in prompts):
-        raise ValueError("must be a text, a list of token ids, or a list of texts or of lists of token ids")
     if len(prompts) > _MOST_PROMPTS:
         raise ValueError(f"has {len(prompts)} prompts, and a request may have {_MOST_PROMPTS}")
+    if not all(isinstance(prompt, str) or _are_tokens(prompt) for prompt in prompts):
+        raise ValueError("must be a text, a list of token ids, or a list of texts or of lists of token ids")
     return list(prompts)
 
 
@@ -132,12 +162,15 @@ class ToolCall(Body):
     function: CalledFunction
 
 
+_Parts = Annotated[list[Part], Field(fail_fast=True, max_length=_MOST_PARTS)]
+
+
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
+    content: str | _Parts | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=_MOST_CALLS)] | None = None
     tool_call_id: str | None = None
     # Clients send answers back as they got them.
     annotations: list[Any] | None = None
@@ -175,21 +208,23 @@ class NamedTool(Body):
 
 class Prediction(Body):
     type: Literal["content"]
-    content: str | list[Part]
+    content: str | _Parts
 
 
 class ChatRequest(Request):
     """A body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=_MOST_MESSAGES)]
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    tools: Annotated[list[Tool], Field(max_length=_MOST_TOOLS)] | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=_MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     # OpenAI's form before tools.
-    functions: Annotated[list[Function], Field(min_length=1, max_length=_MOST_TOOLS)] | None = None
+    functions: (
+        Annotated[list[Function], Field(fail_fast=True, min_length=1, max_length=_MOST_TOOLS)] | None
+    ) = None
     function_call: Literal["none", "auto"] | NamedFunction | None = None
     # For the chat template.
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
@@ -198,13 +233,13 @@ class ChatRequest(Request):
     chat_template_kwargs: dict[str, Any] | None = None
     # Without an effect on the answer.
     store: bool | None = None
-    metadata: dict[str, str] | None = None
+    metadata: _Notes | None = None
     service_tier: Literal["auto", "default"] | None = None
     prediction: Prediction | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
-    prompt_cache_options: dict[str, str] | None = None
-    modalities: list[Literal["text"]] | None = None
+    prompt_cache_options: _Notes | None = None
+    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
 
     @model_validator(mode="after")
     def _has_tools(self) -> ChatRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -62,6 +63,60 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], param: str | None, says
     error = refused({**CHAT, **changes})
     assert error.param == param
     assert says in error.message
+
+
+@pytest.mark.parametrize(
+    ("field", "most"), [("stop", 256), ("bad_words", 256), ("tools", 128), ("functions", 128)]
+)
+def test_lists_are_bounded(field: str, most: int) -> None:
+    function = {"name": "f"}
+    one: Any = {"tools": {"type": "function", "function": function}, "functions": function}.get(field, "a")
+    read(json.dumps({**CHAT, field: [one] * most}).encode(), ChatRequest)
+    error = refused({**CHAT, field: [one] * (most + 1)})
+    assert error.param == field
+    assert f"at most {most} items" in error.message
+
+
+@pytest.mark.parametrize(("field", "most", "value"), [("logit_bias", 1024, 1), ("metadata", 64, "a")])
+def test_dictionaries_are_bounded(field: str, most: int, value: Any) -> None:
+    values = {str(number): value for number in range(most)}
+    read(json.dumps({**CHAT, field: values}).encode(), ChatRequest)
+    error = refused({**CHAT, field: {**values, "more": value}})
+    assert (error.param, error.message) == (field, f"{field}: has {most + 1} keys, and may have {most}")
+
+
+MANY = 50_000
+KEYS = {f"k{number}": None for number in range(MANY)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"stop": [1] * MANY}, "stop[0]"),
+        ({"bad_words": [1] * MANY}, "bad_words[0]"),
+        ({"modalities": [1] * MANY}, "modalities[0]"),
+        ({"tools": [1] * MANY}, "tools[0]"),
+        ({"messages": [1] * MANY}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": [1] * MANY}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "tool_calls": [1] * MANY}]}, "messages[0].tool_calls[0]"),
+        ({"messages": [{"role": "user", "content": "a", **KEYS}]}, "messages[0].k0"),
+        ({"logit_bias": KEYS}, "logit_bias"),
+        ({"metadata": KEYS}, "metadata"),
+        (KEYS, "k0"),
+    ],
+)
+def test_much_that_is_wrong_takes_little_memory(changes: dict[str, Any], param: str) -> None:
+    body = json.dumps({**CHAT, **changes}).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiError) as caught:
+            read(body, ChatRequest)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.param == param
+    # An error of each of them takes 400 bytes and more.
+    assert peak < MANY * 300
 
 
 @pytest.mark.parametrize("name", sorted(NOT_HERE))
