@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from difflib import get_close_matches
+from math import isinf
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -37,7 +38,7 @@ def read(body: bytes, kind: type[R]) -> R:
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(body, parse_constant=_refuse, parse_int=_whole)
+        content = json.loads(body, parse_constant=_refuse, parse_int=_whole, parse_float=_number)
     except RecursionError:
         raise ApiError(400, "the JSON has too many brackets in brackets") from None
     except ValueError as error:
@@ -56,6 +57,13 @@ def _whole(digits: str) -> int:
     if len(digits) > _LONGEST_DIGITS:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
+
+
+def _number(digits: str) -> float:
+    number = float(digits)
+    if isinf(number):
+        raise ValueError(f"{digits[:20]} is larger than any number here")
+    return number
 
 
 def _check_text(content: dict[str, Any]) -> None:

@@ -166,3 +166,11 @@ def test_nothing_is_filled_in_before_a_suffix() -> None:
 
 def test_numbers_may_be_whole() -> None:
     assert read(json.dumps({**TEXT, "temperature": 1}).encode(), CompletionRequest).temperature == 1.0
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 400 + ".0"])
+def test_what_no_number_here_can_hold_is_refused(number: str) -> None:
+    body = '{"model": "m", "prompt": "a", "repetition_penalty": ' + number + "}"
+    with pytest.raises(ApiError, match="is larger than any number here") as caught:
+        read(body.encode(), CompletionRequest)
+    assert caught.value.status == 400
