@@ -168,12 +168,12 @@ def _shared(body: Request, tenant: str, tokenizer: Tokenizer | None, log_probs: 
         "return_num_output_tokens": True,
         "temperature": 1.0 if body.temperature is None else float(body.temperature),
     }
+    if body.top_k is not None and body.top_k > 0:
+        values["top_k"] = body.top_k
     if body.top_p == 0:
         values["top_k"] = 1
     elif body.top_p is not None and body.top_p < 1:
         values["top_p"] = float(body.top_p)
-    if body.top_k is not None and body.top_k > 0:
-        values["top_k"] = body.top_k
     for name in ("presence_penalty", "frequency_penalty", "min_p", "min_tokens"):
         if value := getattr(body, name):
             values[name] = value

@@ -81,6 +81,7 @@ def test_every_input_is_one_of_the_models(tokenizer: Tokenizer) -> None:
     [
         ({"temperature": 0}, {"temperature": 0.0}),
         ({"top_p": 0}, {"top_k": 1}),
+        ({"top_p": 0, "top_k": 50}, {"top_k": 1}),
         ({"top_p": 1, "presence_penalty": 0, "top_k": -1, "repetition_penalty": 1.0}, {}),
         ({"stop": []}, {}),
         ({"stop": ["a", "b"]}, {"stop_words": ["a", "b"]}),
