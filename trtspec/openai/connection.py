@@ -1,4 +1,4 @@
-"""A client's connection: uvicorn's, which does not wait for ever for the head of a request."""
+"""A client's connection: uvicorn's, which does not wait for ever for the client."""
 
 from __future__ import annotations
 
@@ -10,32 +10,46 @@ from trtspec.client_bounds import HEAD_S
 
 
 class Connection(HttpToolsProtocol):
-    """Hangs up when a head is not there `head_s` seconds after it, or the connection, has begun."""
+    """Hangs up when no request is at work and the whole head of one is not there within `head_s` seconds.
+
+    What else comes in that time does not prolong it, such as the rest of a body that was answered before it
+    was whole. A client that still takes in its last answer is waited for.
+    """
 
     head_s = HEAD_S
-    _waiting: asyncio.TimerHandle | None = None
+    _clock: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait()
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
         self._wait()
 
-    def on_headers_complete(self) -> None:
-        self._stop()
-        super().on_headers_complete()
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        if self._waiting is None:
-            self._waiting = self.loop.call_later(self.head_s, self.transport.abort)
+        """Begins to wait for what the client has to do next, if that is anything."""
+        self._stop()
+        # The cycle is that of the last request whose head has come.
+        if self.cycle is None or self.cycle.response_complete:
+            unsent = self.transport.get_write_buffer_size()
+            self._clock = self.loop.call_later(self.head_s, self._look, unsent)
+
+    def _look(self, unsent: int) -> None:
+        if self.transport.get_write_buffer_size() < unsent:
+            self._wait()
+        else:
+            self.transport.abort()
 
     def _stop(self) -> None:
-        if self._waiting:
-            self._waiting.cancel()
-            self._waiting = None
+        if self._clock:
+            self._clock.cancel()
+            self._clock = None
