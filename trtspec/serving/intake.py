@@ -21,6 +21,7 @@ MAX_STOP_CHARACTERS = 4096
 MAX_BIAS_WORDS = 300
 MAX_TENANT_LENGTH = 256
 MAX_BIAS = 1e6
+MAX_PENALTY = 1e6
 LONG = 4096
 """The size of a request, in characters, that takes some milliseconds to read."""
 
@@ -134,9 +135,10 @@ def _check_sampling(sampling: SamplingConfig, limits: Limits) -> None:
     check("top_p", sampling.top_p, above_zero, 1, "above 0 and at most 1")
     check("min_p", sampling.min_p, 0, 1, "0 to 1")
     check("seed", sampling.seed, 0, NUM_SEEDS - 1, "0 to 2^64 - 1")
-    check("repetition_penalty", sampling.repetition_penalty, above_zero, anything, "a finite number above 0")
-    check("presence_penalty", sampling.presence_penalty, -anything, anything, "a finite number")
-    check("frequency_penalty", sampling.frequency_penalty, -anything, anything, "a finite number")
+    most = MAX_PENALTY
+    check("repetition_penalty", sampling.repetition_penalty, 1 / most, most, f"{1 / most:f} to {most:.0f}")
+    check("presence_penalty", sampling.presence_penalty, -most, most, f"{-most:.0f} to {most:.0f}")
+    check("frequency_penalty", sampling.frequency_penalty, -most, most, f"{-most:.0f} to {most:.0f}")
     check("min_tokens", sampling.min_tokens, 0, anything, "at least 0")
     for field in sorted(limits.ignored_options & {*sampling.in_effect}):
         nothing = 1 if field == "repetition_penalty" else 0

@@ -33,17 +33,20 @@ class Penalties:
     def apply(self, logits: Tensor, draft: list[int]) -> None:
         """Changes `logits`, float32 `[len(draft) + 1, vocab_size]`, in place; row j follows `draft[:j]`.
 
-        The draft, which may be rejected, counts for its rows alone.
+        The draft, which may be rejected, counts for its rows alone. What is forbidden, -inf, stays so.
         """
         seen = torch.cat([self._seen, self._tensor(draft)]) if draft else self._seen
         counts = self._counts[seen].repeat(len(draft) + 1, 1)
         for row, token_id in enumerate(draft, 1):
             counts[row:] += seen == token_id
         values, is_counted = logits.index_select(1, seen), counts > 0
+        is_forbidden = values.isneginf()
         if self._repetition != 1:
             punished = torch.where(values < 0, values * self._repetition, values / self._repetition)
             values = torch.where(is_counted, punished, values)
         values -= counts.mul_(self._frequency).add_(is_counted, alpha=self._presence)
+        # A penalty that overflows would make it NaN, which is chosen before any number.
+        values.masked_fill_(is_forbidden, float("-inf"))
         logits.index_copy_(1, seen, values)
 
     def _tensor(self, token_ids: list[int]) -> Tensor:

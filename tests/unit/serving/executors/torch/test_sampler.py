@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -121,6 +122,18 @@ def test_presence_and_frequency_penalties_are_those_of_openai() -> None:
             count = (text + draft[:row]).count(token)
             expected = float(logits[row, token]) - count * -0.2 - (count > 0) * 0.7
             assert float(ours[row, token]) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "penalties",
+    [{"frequency_penalty": -3e38}, {"presence_penalty": -math.inf}, {"repetition_penalty": 1e-60}],
+)
+def test_what_is_forbidden_stays_so_under_any_penalty(penalties: dict[str, float]) -> None:
+    logits = torch.randn(1, 50)
+    logits[0, [3, 5]] = -math.inf
+    penalized(SamplingConfig(**penalties), [3, 5, 3], []).change(logits)  # type: ignore[arg-type]
+    assert logits[0].isneginf().nonzero().flatten().tolist() == [3, 5]
+    assert not logits.isnan().any()
 
 
 def test_a_draft_leaves_no_count() -> None:
