@@ -57,6 +57,10 @@ class GuideError(ServingError):
     """A guide cannot be followed; `str()` says why, in one line."""
 
 
+class TooAmbiguous(GuideError):
+    """A guide takes too long to follow, whatever the text."""
+
+
 class RolloutError(ServingError):
     """A file of the roll-out says nothing that can be followed; `str()` says why, in one line."""
 

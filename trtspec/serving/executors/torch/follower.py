@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtspec.serving.bounded_calls import BoundedCalls
-from trtspec.serving.errors import GuideError
+from trtspec.serving.errors import GuideError, TooAmbiguous
 from trtspec.serving.executor import GUIDE_REFUSED, Request
 from trtspec.serving.guides.compiler import MAX_MASK_S, TOO_AMBIGUOUS, Bitmasks, Grammar
 from trtspec.serving.text import Text
@@ -73,7 +73,7 @@ class Follower:
     def masks(self, draft: list[int], vocab_size: int, end_ids: frozenset[int], num_endless: int) -> Masks:
         """Returns the masks of the rows behind each prefix of the draft; `num_endless` of them have no end.
 
-        Raises `GuideError` for a grammar so ambiguous that a mask takes long.
+        Raises `TooAmbiguous` for a grammar so ambiguous that a mask takes long.
         """
         bitmasks = Bitmasks(len(draft) + 1, self._vocab_size)
         is_complete: list[bool] = []
@@ -83,7 +83,7 @@ class Follower:
                 begin = time.thread_time()
                 self._matcher.fill(bitmasks, row)
                 if time.thread_time() - begin > MAX_MASK_S:
-                    raise GuideError(TOO_AMBIGUOUS)
+                    raise TooAmbiguous(TOO_AMBIGUOUS)
                 is_complete.append(bitmasks.ends(row))
                 if token_id is None or token_id in end_ids or not bitmasks.allows(row, token_id):
                     break
@@ -125,7 +125,7 @@ class GuidedText:
             follower.take(self.text[self.start + follower.taken : self.end])
             self.follower = follower
         except GuideError as error:
-            self.error = str(error)
+            self.fail(str(error))
 
     def mask(self, draft: list[int], vocab_size: int, num_endless: int) -> None:
         """Finds out what the rows behind each prefix of the draft may choose."""
@@ -134,12 +134,19 @@ class GuidedText:
             self.follower.take(self.said)
             self.said = []
             self.masks = self.follower.masks(draft, vocab_size, self.end_ids, num_endless)
-        except GuideError as error:
+        except TooAmbiguous as error:
             self.refuse(str(error))
+        except GuideError as error:
+            self.fail(str(error))
+
+    def fail(self, error: str) -> None:
+        """Ends the request, and no other one with this grammar."""
+        self.masks, self.error = None, error
 
     def refuse(self, problem: str) -> None:
         """Ends the request, and any other one with this grammar."""
-        self.masks, self.error, self.grammar.problem = None, f"{GUIDE_REFUSED}{problem}", problem
+        self.grammar.problem = problem
+        self.fail(f"{GUIDE_REFUSED}{problem}")
 
 
 class Followers:

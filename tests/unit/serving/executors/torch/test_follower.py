@@ -1,0 +1,61 @@
+"""Whom it concerns that a text cannot be followed: its own request, or all of its guide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.guided import VOCABULARY
+from trtspec.serving.executor import GUIDE_REFUSED, Guide, GuideType, Request
+from trtspec.serving.executors.torch import follower
+from trtspec.serving.executors.torch.follower import Followers, GuidedText
+from trtspec.serving.guides.compiler import TOO_AMBIGUOUS, Grammar, GuideCompiler
+from trtspec.serving.text import Text
+
+LETTERS = Guide(GuideType.REGEX, "[a-c]{9}")
+SIZE = len(VOCABULARY)
+
+
+@pytest.fixture
+def followers() -> Iterator[Followers]:
+    made = Followers(8)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def grammar() -> Grammar:
+    return GuideCompiler(VOCABULARY).compile(LETTERS)
+
+
+def begun(followers: Followers, grammar: Grammar) -> GuidedText:
+    text = Text([5])
+    guided = GuidedText(Request(text, 8, guide=LETTERS), grammar, text, 1)
+    followers.begin(guided, [], SIZE, 0)
+    return guided
+
+
+def test_a_token_that_the_grammar_forbids_ends_that_request_alone(
+    followers: Followers, grammar: Grammar
+) -> None:
+    wrong = begun(followers, grammar)
+    wrong.said = [VOCABULARY.index(b"z")]
+    followers.mask(wrong, [], SIZE, 0)
+    assert (wrong.masks, wrong.error) == (None, "The guide forbids token 0 of what was generated before")
+    assert grammar.problem is None
+
+    other = begun(followers, grammar)
+    followers.mask(other, [], SIZE, 0)
+    assert other.error is None
+    assert other.masks is not None
+
+
+def test_a_grammar_that_is_too_ambiguous_ends_all_requests_with_it(
+    followers: Followers, grammar: Grammar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "MAX_MASK_S", -1.0)
+    guided = begun(followers, grammar)
+    followers.mask(guided, [], SIZE, 0)
+    assert (guided.error, grammar.problem) == (f"{GUIDE_REFUSED}{TOO_AMBIGUOUS}", TOO_AMBIGUOUS)
+    assert begun(followers, grammar).error == guided.error
