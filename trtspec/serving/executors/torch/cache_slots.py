@@ -130,11 +130,17 @@ class CacheSlots:
         does not grow while it is borrowed, and one that is busy, or has another text behind them, is copied.
         """
         known, own = prompt_len - 1, self._of_text.get(id(text))
-        having = [slot for slot in self._slots.values() if slot.common(text, known) == known]
-        if not having:
+        best: Slot | None = own
+        # The usual case, in which the others, which may be thousands, need not be compared.
+        if own is None or own.is_busy or own.common(text, known) < known:
+            having = [slot for slot in self._slots.values() if slot.common(text, known) == known]
+            best = max(
+                having,
+                key=lambda slot: (not slot.is_busy, slot is own, slot.length == known),
+                default=None,
+            )
+        if best is None:
             return None
-        best: Slot | None
-        best = max(having, key=lambda slot: (not slot.is_busy, slot is own, slot.length == known))
         source, kept = None, 0
         if best.is_busy or (best is not own and best.length > known):
             source, best = best, None

@@ -193,6 +193,23 @@ def test_a_draft_borrows_the_slot_of_its_text_and_gives_it_back_as_it_was() -> N
     assert slots.headed(slot) == 49
 
 
+def test_a_draft_of_a_text_with_a_slot_of_its_own_compares_no_other() -> None:
+    class Unread(Text):
+        """A text that is not read again."""
+
+        is_read = False
+
+        def __getitem__(self, part: Any) -> Any:
+            assert not self.is_read
+            return super().__getitem__(part)
+
+    slots, other, text = CacheSlots(ROOM), Unread([7] * 50), Text(LONG[:50])
+    verified(slots, other)
+    own = verified(slots, text)
+    other.is_read = True
+    assert borrow(slots, text) == Lease(own, 49)
+
+
 def test_nothing_is_lent_of_a_text_that_is_not_there_whole() -> None:
     slots = filled(LONG[:50], budget=200)
     assert borrow(slots, Text(LONG[:53])) is None
