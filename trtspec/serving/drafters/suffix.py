@@ -159,8 +159,9 @@ class KeptAnswers:
         if not tenant or not self._most or not tokens:
             return
         young = self._young
-        if 2 * young.num_answers >= self._most or 2 * (young.num_tokens + len(tokens)) > MOST_KEPT:
-            self._young, self._old = Generation(), young
+        if 2 * (young.num_answers + 1) > self._most or 2 * (young.num_tokens + len(tokens)) > MOST_KEPT:
+            # A single answer has no older half beside it.
+            self._young, self._old = Generation(), young if self._most > 1 else Generation()
         self._young.keep(tenant, tokens)
 
     def follow(self, tenant: str, text: Sequence[int], rules: Rules) -> Found:

@@ -114,6 +114,15 @@ def test_the_older_half_of_the_answers_goes() -> None:
     assert answers.follow("one", [29, 50], rules).score <= 1  # Only of what stands behind 50.
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_no_more_answers_are_kept_than_are_wanted(most: int) -> None:
+    answers = KeptAnswers(most)
+    for number in range(1, 20):
+        answers.keep("one", [number, 50, 51])
+        assert 1 <= kept(answers) <= most
+    assert answers.follow("one", [19, 50], Rules(24, 1.0, 0.1)).tokens == [51]
+
+
 def test_no_more_tokens_are_kept_than_there_is_room_for() -> None:
     answers = KeptAnswers(100)
     for _ in range(8):
