@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from trtspec.atomic import publish
 from trtspec.cache import cache_folder
 from trtspec.errors import ModelError, TensorError
+from trtspec.locks import locked
 from trtspec.models.download import begin, published
 from trtspec.models.hub import fetch, whole
 from trtspec.models.hub_errors import explained
@@ -49,7 +50,12 @@ def fetch_headers(repo_id: str, revision: str | None, watch: Progress) -> Path:
         if not all(file.lfs for file in weights):  # The Hub has no SHA-256 of small files.
             return fetch(repo_id, folder.name, watch)
         made.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=made.parent, prefix=".", ignore_cleanup_errors=True) as temporary:
+        with (
+            locked(made.with_name(f".{made.name}.lock"), lambda: None),
+            TemporaryDirectory(dir=made.parent, prefix=".", ignore_cleanup_errors=True) as temporary,
+        ):
+            if made.is_dir():  # Another process has made it meanwhile.
+                return made
             new = Path(temporary, folder.name)
             new.mkdir()
             for file in folder.iterdir():

@@ -9,7 +9,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +20,9 @@ import pytest
 from tests.fakes.hub import COMMIT, Hub
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.errors import ModelError
+from trtspec.models import headers_only
 from trtspec.models.source import read_source
+from trtspec.progress import no_progress
 from trtspec.steps import convert
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -67,6 +72,35 @@ def test_a_plan_downloads_no_weights(hub: Hub, recipe: Path, pair_recipe: Path, 
     dry = planned(run("build", recipe, "--dry-run", "--json"))
     assert dry["steps"]
     assert len(of_weights(hub)) == 1
+
+
+def test_of_two_who_plan_at_once_one_makes_the_outline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot, both, made = tmp_path / "models--owner--model/snapshots" / COMMIT, Barrier(2), list[str]()
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+
+    def published(*_: object) -> list[SimpleNamespace]:
+        both.wait(60)
+        return [SimpleNamespace(path="model.safetensors", lfs=SimpleNamespace(sha256="0" * 64))]
+
+    def outline(repo_id: str, folder: Path, name: str) -> int:
+        made.append(name)
+        (folder / name).touch()
+        return 0
+
+    monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(headers_only, "whole", lambda *_: None)
+    monkeypatch.setattr(headers_only, "begin", lambda *_: (snapshot, ["model.safetensors"]))
+    monkeypatch.setattr(headers_only, "published", published)
+    monkeypatch.setattr(headers_only, "_outline", outline)
+    with ThreadPoolExecutor(2) as pool:
+        plans = [pool.submit(headers_only.fetch_headers, "owner/model", None, no_progress) for _ in range(2)]
+    folders = {plan.result() for plan in plans}
+    assert made == ["model.safetensors"]
+    assert [folder.name for folder in folders] == [COMMIT]
+    assert os.listdir(folders.pop().parent) == [COMMIT]
 
 
 def test_a_pinned_model_needs_no_network_once_it_was_planned(hub: Hub, recipe: Path, run: Run) -> None:
