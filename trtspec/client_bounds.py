@@ -16,6 +16,9 @@ HEAD_S = 30.0
 SENDING_S = 60.0
 """The seconds that a client has for the body."""
 
+READING_S = 60.0
+"""The seconds that a client has to make room for more of an answer that is being made."""
+
 RETRY_S = 1
 """After how many seconds a client that found no place may try again."""
 

@@ -6,7 +6,7 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from trtspec.client_bounds import HEAD_S
+from trtspec.client_bounds import HEAD_S, READING_S
 
 
 class Connection(HttpToolsProtocol):
@@ -14,9 +14,12 @@ class Connection(HttpToolsProtocol):
 
     What else comes in that time does not prolong it, such as the rest of a body that was answered before it
     was whole. A client that still takes in its last answer is waited for.
+
+    It also hangs up where more of an answer than the transport holds waits for the client for `reading_s`
+    seconds; whoever makes the answer is told, like of any client that has left.
     """
 
-    head_s = HEAD_S
+    head_s, reading_s = HEAD_S, READING_S
     _clock: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -31,6 +34,14 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         self._wait()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._wait()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
         super().connection_lost(exc)
@@ -42,6 +53,8 @@ class Connection(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             unsent = self.transport.get_write_buffer_size()
             self._clock = self.loop.call_later(self.head_s, self._look, unsent)
+        elif self.flow.write_paused:
+            self._clock = self.loop.call_later(self.reading_s, self.transport.abort)
 
     def _look(self, unsent: int) -> None:
         if self.transport.get_write_buffer_size() < unsent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -109,3 +110,56 @@ def test_an_answer_may_be_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
             return size + len(await reader.readexactly(len(body) - size))
 
     assert asyncio.run(asyncio.wait_for(read(), 30)) == len(body)
+
+
+async def endless(scope: Any, receive: Any, send: Any) -> None:
+    """Answers until the client has left."""
+
+    async def tell() -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+            await asyncio.sleep(0)
+
+    telling = asyncio.create_task(tell())
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    telling.cancel()
+
+
+def test_who_does_not_read_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "reading_s", 0.2)
+
+    async def run() -> None:
+        has_left = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await endless(scope, receive, send)
+            has_left.set()
+
+        async with connected(app) as (_, writer):
+            writer.write(HEAD)
+            await asyncio.wait_for(has_left.wait(), 10)
+
+    asyncio.run(run())
+
+
+def test_who_reads_again_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "reading_s", 0.5)
+
+    async def run() -> None:
+        paused = asyncio.Event()
+
+        class Noticed(Connection):
+            def pause_writing(self) -> None:
+                super().pause_writing()
+                paused.set()
+
+        begin = time.monotonic()
+        async with connected(endless, Noticed) as (reader, writer):
+            writer.write(HEAD)
+            await asyncio.wait_for(paused.wait(), 10)
+            while time.monotonic() - begin < 1.5:
+                await reader.readexactly(1 << 20)
+
+    asyncio.run(run())
