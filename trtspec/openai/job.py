@@ -228,7 +228,8 @@ def _guide(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _calls(body: ChatRequest, template: str) -> Callable[[], Calls] | None:
-    return (lambda: reader(template)) if template_tools(body) else None
+    names = {tool.function.name for tool in body.tools or ()}
+    return partial(reader, template, names) if template_tools(body) else None
 
 
 def _tools(body: ChatRequest) -> list[dict[str, Any]]:

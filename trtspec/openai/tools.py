@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,10 +89,13 @@ class TaggedCalls:
 
 
 class BareCalls:
-    """Takes an answer that is content, or nothing but calls in JSON, as its first character tells."""
+    """Takes an answer that is content, or nothing but calls in JSON, as its first character tells.
 
-    def __init__(self) -> None:
-        self._held, self._is_content = "", False
+    JSON that names none of the functions is content: a `response_format` may have names in it too.
+    """
+
+    def __init__(self, names: Set[str]) -> None:
+        self._held, self._is_content, self._names = "", False, names
 
     def push(self, text: str) -> Found:
         if self._is_content:
@@ -106,6 +110,8 @@ class BareCalls:
     def flush(self) -> Found:
         held = self._taken()
         calls = _calls(held)
+        if not all(call.name in self._names for call in calls):
+            calls = []
         return Found("" if calls else held, calls)
 
     def _taken(self) -> str:
@@ -150,9 +156,9 @@ class ForcedArguments:
 Calls = TaggedCalls | BareCalls | ForcedCalls | ForcedArguments
 
 
-def reader(template: str) -> Calls:
-    """Returns the reader for models of this chat template."""
-    return TaggedCalls() if _BEGIN in template else BareCalls()
+def reader(template: str, names: Set[str]) -> Calls:
+    """Returns the reader for models of this chat template, which may call the functions of these names."""
+    return TaggedCalls() if _BEGIN in template else BareCalls(names)
 
 
 def forced_schema(tools: list[dict[str, Any]], name: str | None, *, several: bool) -> dict[str, Any]:

@@ -126,6 +126,17 @@ def test_a_tool_that_must_be_called_is_a_guide() -> None:
     assert of_chat(tools=[tool], tool_choice="none").calls is None
 
 
+@pytest.mark.parametrize(("name", "number"), [("f", 1), ("Alice", 0)])
+def test_calls_are_of_the_functions_of_a_request(name: str, number: int) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    asked = {"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": tools}
+    make = chat(ChatRequest.model_validate(asked), "prompt", "tools", "somebody", None).calls
+    assert make
+    calls = make()
+    calls.push(json.dumps({"name": name}))
+    assert len(calls.flush().calls) == number
+
+
 @pytest.mark.parametrize(
     ("values", "param"),
     [

@@ -17,6 +17,7 @@ from trtspec.openai.tools import BareCalls, Calls, ForcedArguments, ForcedCalls,
 
 ONE = '{"name": "add", "arguments": {"a": 1, "b": "é"}}'
 QWEN = f"Let me see.\n<tool_call>\n{ONE}\n</tool_call>\n<tool_call>\n{ONE}\n</tool_call>"
+NAMES = {"add", "now"}
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "required": ["a"]}}},
     {"type": "function", "function": {"name": "now"}},
@@ -36,7 +37,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 @given(st.lists(st.integers(0, 500), max_size=12))
 def test_calls_between_tags_are_found_wherever_the_text_is_cut(places: list[int]) -> None:
-    content, calls = read(reader("… <tool_call> …"), cut(QWEN, places))
+    content, calls = read(reader("… <tool_call> …", NAMES), cut(QWEN, places))
 
     assert content == "Let me see.\n"
     assert [(name, json.loads(arguments)) for name, arguments in calls] == [("add", {"a": 1, "b": "é"})] * 2
@@ -49,8 +50,9 @@ PARTS = (CALL, "<tool_call>", "</tool_call>", ONE, "\n", " \t", "text", "<", "to
 @given(st.lists(st.integers(0, 500), max_size=30), st.lists(st.sampled_from(PARTS), max_size=20))
 def test_however_an_answer_is_cut_it_is_the_same(places: list[int], parts: list[str]) -> None:
     text = "".join(parts)
-    whole = read(reader("<tool_call>"), [text])
-    assert read(reader("<tool_call>"), cut(text, places)) == read(reader("<tool_call>"), list(text)) == whole
+    pieces = ([text], list(text), cut(text, places))
+    whole, *others = (read(reader("<tool_call>", NAMES), each) for each in pieces)
+    assert others == [whole, whole]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +66,12 @@ def test_however_an_answer_is_cut_it_is_the_same(places: list[int], parts: list[
     ],
 )
 def test_blanks_behind_a_call_are_shown_before_text_alone(behind: str, content: str) -> None:
-    assert read(reader("<tool_call>"), list(CALL + behind))[0] == content
+    assert read(reader("<tool_call>", NAMES), list(CALL + behind))[0] == content
 
 
 @given(st.lists(st.integers(0, 500), max_size=12), st.text(max_size=60))
 def test_an_answer_without_calls_is_shown_as_it_is(places: list[int], text: str) -> None:
-    for calls in (reader("<tool_call>"), reader("")):
+    for calls in (reader("<tool_call>", NAMES), reader("", NAMES)):
         assert read(calls, cut(text, places)) == (text, []) or text.lstrip()[:1] in ("[", "{")
 
 
@@ -78,11 +80,11 @@ def test_an_answer_without_calls_is_shown_as_it_is(places: list[int], text: str)
     ["<tool_call>not json</tool_call> b", '<tool_call>{"name": 3}</tool_call>', "<tool_call>{", "a <tool"],
 )
 def test_what_is_no_call_is_content(text: str) -> None:
-    assert read(reader("<tool_call>"), list(text)) == (text, [])
+    assert read(reader("<tool_call>", NAMES), list(text)) == (text, [])
 
 
 def test_a_whole_call_counts_even_where_its_end_was_cut() -> None:
-    assert read(reader("<tool_call>"), ["<tool_call>" + ONE])[1][0][0] == "add"
+    assert read(reader("<tool_call>", NAMES), ["<tool_call>" + ONE])[1][0][0] == "add"
 
 
 @pytest.mark.parametrize(
@@ -94,13 +96,16 @@ def test_a_whole_call_counts_even_where_its_end_was_cut() -> None:
     ],
 )
 def test_answers_that_are_nothing_but_calls(text: str) -> None:
-    content, [(name, arguments)] = read(BareCalls(), list(text))
+    content, [(name, arguments)] = read(BareCalls(NAMES), list(text))
     assert (content, name, json.loads(arguments)) == ("", "add", {"a": 1})
 
 
-@pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", "{", '["name"]'])
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": 1}', "[1, 2]", "{", '["name"]', '{"name": "Alice", "age": 3}', f'[{ONE}, {{"name": "Bob"}}]'],
+)
 def test_json_that_is_no_call_is_content(text: str) -> None:
-    assert read(BareCalls(), list(text)) == (text, [])
+    assert read(BareCalls(NAMES), list(text)) == (text, [])
 
 
 def test_forced_calls() -> None:
@@ -168,6 +173,6 @@ def test_xgrammar_reads_references_of_parameters(name: str | None) -> None:
 
 
 def test_ids_are_as_mistrals_templates_demand() -> None:
-    first, second = reader("<tool_call>").push(QWEN).calls
+    first, second = reader("<tool_call>", NAMES).push(QWEN).calls
     assert first.id != second.id
     assert all(len(call.id) == 9 and call.id.isalnum() for call in (first, second))
