@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from trtspec.bench.result import Acceptance, Drafts, RoundTimes
 from trtspec.monitoring.scrape import Scrape
+from trtspec.serving.drafters.source import EARLIER
 
 _DRAFTS = "spec_decode_num_drafts"
 _DRAFTED = "spec_decode_num_draft_tokens"
@@ -56,6 +57,11 @@ class Meanwhile:
         looks = (self._before, self._after)
         return min((share for look in looks for _, share in look.of(_SHARE)), default=1.0)
 
+    @property
+    def is_without_earlier_answers(self) -> bool:
+        """Whether the server says that it drafted nothing from earlier answers."""
+        return self._has(_DRAFTS, origin=EARLIER) and not self._grown(_DRAFTS, origin=EARLIER)
+
     def _grown(self, name: str, **labels: str) -> float:
         """Returns the growth; a server that was started anew in between counts from its start."""
         new, old = (
@@ -64,8 +70,8 @@ class Meanwhile:
         )
         return new - old if new >= old else new
 
-    def _has(self, name: str) -> bool:
-        return any(True for each in _names(name) for _ in self._after.of(each))
+    def _has(self, name: str, **labels: str) -> bool:
+        return any(True for each in _names(name) for _ in self._after.of(each, **labels))
 
     def _positions(self) -> tuple[int, ...]:
         found = {

@@ -13,8 +13,9 @@ from trtspec.workloads.synthetic import NAME as SYNTHETIC
 _LATE_S, _LATE_SHARE = 0.01, 0.01
 
 
-def notes(plan: Plan, measured: Sequence[Measured]) -> tuple[str, ...]:
-    return tuple(_notes(plan, measured))
+def notes(plan: Plan, measured: Sequence[Measured], *, is_one_tenant: bool = False) -> tuple[str, ...]:
+    """Returns the notes; `is_one_tenant` says that both arms asked one server as the same tenant."""
+    return (*_notes(plan, measured), *(_of_tenant(measured) if is_one_tenant else ()))
 
 
 def _notes(plan: Plan, measured: Sequence[Measured]) -> Iterator[str]:
@@ -45,6 +46,16 @@ def _notes(plan: Plan, measured: Sequence[Measured]) -> Iterator[str]:
         yield "the prompts are random words: drafts do otherwise on what your users ask"
     if any(not sample.tokens_told for level in measured for sample in _samples(level, "speculative")):
         yield "the server does not count its tokens; pieces of text were counted instead"
+
+
+def _of_tenant(measured: Sequence[Measured]) -> Iterator[str]:
+    looks = [level.meanwhile for level in measured]
+    if not all(look and look.is_without_earlier_answers for look in looks):
+        yield (
+            "all blocks had one API key, which is one tenant: a server that keeps answers (suffix, "
+            "earlier_answers) may have drafted from what the other arm was answered to the same prompts, and "
+            "the speed-up is too high then; Triton's HTTP keeps blocks apart"
+        )
 
 
 def _of_requests(level: Measured, arm: ArmName) -> Iterator[str]:

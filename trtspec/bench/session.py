@@ -126,6 +126,8 @@ async def _run(
             version=version("trtspec"),
             load_generator=traffic.name,
             command=asked.command,
+            # OpenAI's API names no tenant: a server of ours makes one of each key.
+            is_one_tenant=plain_by == "request" and endpoint.api == "openai" and asked.key is not None,
         )
         keeper = _Keeper(plan, of, asked, watcher(of, plan))
         metrics_url = asked.metrics_url or metrics_beside(endpoint)

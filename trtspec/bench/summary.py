@@ -28,7 +28,10 @@ from trtspec.bench.verdict import fails_often, verdict
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What is known of a run before its first request."""
+    """What is known of a run before its first request.
+
+    `is_one_tenant` says that both arms ask one server as the same tenant.
+    """
 
     server: Server
     model: Model
@@ -37,6 +40,7 @@ class Circumstances:
     version: str
     load_generator: str = "trtspec"
     command: str = ""
+    is_one_tenant: bool = False
 
 
 def summary(plan: Plan, of: Circumstances, measured: Sequence[Measured], *, is_partial: bool) -> Result:
@@ -71,7 +75,7 @@ def summary(plan: Plan, of: Circumstances, measured: Sequence[Measured], *, is_p
             command=of.command,
         ),
         levels=levels,
-        verdict=verdict(levels, notes(plan, whole)),
+        verdict=verdict(levels, notes(plan, whole, is_one_tenant=of.is_one_tenant)),
         is_partial=is_partial,
     )
 

@@ -65,6 +65,23 @@ def test_what_a_reader_must_know(
     assert said in told(*samples, load=load, prompts=workload)
 
 
+@pytest.mark.parametrize(
+    ("drafts", "is_told"),
+    [
+        ('{origin="lookup"} 7', True),
+        ('{origin="earlier_answers"} 7', True),
+        ('{origin="earlier_answers"} 0', False),
+    ],
+)
+def test_one_tenant_may_have_drafts_from_the_other_arms_answers(drafts: str, is_told: bool) -> None:
+    """Unless the server says that it has had none."""
+    before, after = parse("", 0.0), parse(f"trtspec:spec_decode_num_drafts{drafts}", 1.0)
+    level = Measured(ONE, [{"speculative": Block((sample(),), 1.0, 1.0)}], meanwhile=Meanwhile(before, after))
+    plan = Plan(MANY, (ONE,), paired=False)
+    assert any("which is one tenant" in note for note in notes(plan, [level], is_one_tenant=True)) == is_told
+    assert notes(plan, [level]) == ()
+
+
 def test_a_roll_out_is_told() -> None:
     found = told(sample(), said='trtspec:speculation_share{model="m"} 0.25')
     assert found == (

@@ -136,6 +136,7 @@ def test_everything_is_written_but_the_key(server: tuple[Server, str], tmp_path:
     assert any(
         "2 of 24 requests with drafts failed: refused 2 (503: full)" in n for n in result.verdict.notes
     )
+    assert any("all blocks had one API key" in note for note in result.verdict.notes)
     rows = (
         list(csv.DictReader((tmp_path / "samples.csv").open()))
         if as_csv
