@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trtspec.serving.executor import FinishReason, Limits, LogProb, Response
 from trtspec.serving.executors.step_result import decode, verify
+from trtspec.serving.executors.torch.bias import Bias
 from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease
 from trtspec.serving.executors.torch.follower import ENDED, NOTHING, Followers
 from trtspec.serving.executors.torch.model import Model
@@ -171,6 +172,8 @@ class Runner:
                 self._followers.mask(sequence.guided, [], self._vocab_size, sequence.num_endless)
             if work.choices and sequence.sampling.penalties:
                 self._count(sequence, logits.device)
+            if work.choices and sequence.embedding_bias and sequence.bias is None:
+                sequence.bias = Bias(sequence.embedding_bias, logits.device)
         tokens = choose(logits, [_choice(work.sequence) for work in works if work.choices], self._names)
         owners = [work.sequence for work in works for _ in range(work.choices)]
         rows = [row for row, owner in enumerate(owners) if owner.log_probs is not None]

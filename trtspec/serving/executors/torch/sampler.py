@@ -10,13 +10,14 @@ and every token is still the target's own sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from trtspec.serving.executor import LogProb, SamplingConfig
+from trtspec.serving.executors.torch.bias import Bias
 from trtspec.serving.executors.torch.follower import NOTHING, Masks
 from trtspec.serving.executors.torch.penalties import Penalties
 
@@ -40,7 +41,7 @@ class TokenChoice:
     history: Callable[[int], list[int]]
     draft: list[int]
     bad_words: Sequence[Sequence[int]] = ()
-    bias: Mapping[int, float] = field(default_factory=dict)
+    bias: Bias | None = None
     masks: Masks | None = None
     penalties: Penalties | None = None
 
@@ -51,7 +52,9 @@ class TokenChoice:
     @property
     def is_plain(self) -> bool:
         """Says whether the token is the one with the largest logit."""
-        return self.sampling.is_greedy and not self.changes_logits and not self.bias and self.masks is None
+        return (
+            self.sampling.is_greedy and not self.changes_logits and self.bias is None and self.masks is None
+        )
 
     @property
     def changes_logits(self) -> bool:
@@ -67,10 +70,6 @@ class TokenChoice:
         if self.masks is not None:
             allowed = torch.from_numpy(self.masks.allowed).to(logits.device)
             logits[: len(allowed)].masked_fill_(~allowed, float("-inf"))
-
-    def add_bias(self, logits: Tensor) -> None:
-        """Adds the embedding bias to `logits` `[rows, vocab_size]`, in place."""
-        logits[:, list(self.bias)] += torch.tensor(list(self.bias.values()), device=logits.device)
 
     def change(self, logits: Tensor) -> None:
         """Applies penalties, bad words and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
@@ -102,8 +101,8 @@ def choose(logits: Tensor, choices: list[TokenChoice], names: Tensor | None = No
     first = 0
     for choice in choices:
         choice.mask(logits[first : first + choice.rows])
-        if choice.bias:
-            choice.add_bias(logits[first : first + choice.rows])
+        if choice.bias is not None:
+            choice.bias.add(logits[first : first + choice.rows])
         first += choice.rows
     heat = [_temperature(choice.sampling) for choice in choices for _ in range(choice.rows)]
     if any(degree != 1 for degree in heat):

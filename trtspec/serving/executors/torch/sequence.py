@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtspec.serving.executor import FinishReason, LogProb, Request, Response
+from trtspec.serving.executors.torch.bias import Bias
 from trtspec.serving.executors.torch.follower import GuidedText
 from trtspec.serving.executors.torch.penalties import Penalties
 from trtspec.serving.executors.validation import Valid
@@ -13,7 +14,7 @@ class Sequence:
     """A sequence of tokens: the first `prompt_len` of `text`, and `new`, generated after them.
 
     `log_probs` are those of the new tokens, None if nobody asks for them, each with `top_log_probs` others.
-    The `penalties` are None until they are applied.
+    The `penalties` and the `bias` are None until they are applied.
     The cache holds the first `computed` tokens of both. `seed` is the number of the random stream's first
     token. The text may grow while the sequence runs, and is not read beyond the prompt. It is `guided` by
     a grammar, or not.
@@ -25,7 +26,8 @@ class Sequence:
         self.request_id, self.sampling, self.end_id = request_id, request.sampling, request.end_id
         self.text, self.prompt_len, self.draft = valid.text, valid.prompt_len, valid.draft
         self.max_tokens, self.seed = valid.max_tokens, seed
-        self.bad_words, self.bias = request.bad_words, request.embedding_bias
+        self.bad_words, self.embedding_bias = request.bad_words, request.embedding_bias
+        self.bias: Bias | None = None
         self.guided: GuidedText | None = None
         if grammar is not None:
             self.guided = GuidedText(request, grammar, valid.text, valid.prompt_len)

@@ -42,6 +42,16 @@ async def ask(executor: TorchExecutor, request: Request) -> Response:
     return await asyncio.wait_for(answer, 20)
 
 
+class Counted(dict[int, float]):
+    """A bias that counts how often it is read."""
+
+    reads = 0
+
+    def values(self) -> Any:
+        self.reads += 1
+        return super().values()
+
+
 class Model:
     """Does `before` at each step, and what the engine's own model does after it."""
 
@@ -69,6 +79,17 @@ def test_requests_in_flight_share_a_step(engine: Path) -> None:
 
     stats = asyncio.run(main()).stats
     assert (stats.steps, stats.rows) == (10, 4 * (3 + 9))
+
+
+def test_a_bias_is_read_once_whatever_the_number_of_steps(engine: Path) -> None:
+    async def main() -> int:
+        executor, bias = TorchExecutor(engine), Counted({1: 1.0, 2: -1.0})
+        await ask(executor, Request([5, 9], 10, embedding_bias=bias))
+        executor.shutdown()
+        assert executor.stats.steps == 10
+        return bias.reads
+
+    assert asyncio.run(main()) == 1
 
 
 def test_verifications_wait_for_drafts_and_go_together(engine: Path, tmp_path: Path) -> None:
