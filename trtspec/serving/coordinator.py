@@ -154,6 +154,7 @@ class Coordinator:
         count, most = wanted.num_return_sequences, self._bounds.max_places
         if not 1 <= count <= most:
             raise RequestError("num_return_sequences", count, f"1 to {most}, the completions at work at once")
+        self._queue.check()
         states = [await self._begin(wanted)]
         known = replace(wanted, prompt=None, prompt_token_ids=states[0].text[:])
         for index in range(1, count):

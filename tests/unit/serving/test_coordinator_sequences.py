@@ -117,7 +117,9 @@ def test_the_engine_computes_the_prompt_once(run: Run, tokenizer: Tokenizer, tmp
     run(main())
 
 
-def test_each_has_a_place_and_more_than_there_are_is_refused(run: Run, tokenizer: Tokenizer) -> None:
+def test_each_has_a_place_and_more_than_there_are_is_refused(
+    run: Run, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         target = ScriptedExecutor(TARGET, babble(300), delay=0.001)
         coordinator = Coordinator(target, None, tokenizer, bounds=Bounds(max_places=4, max_queue_size=2))
@@ -132,8 +134,9 @@ def test_each_has_a_place_and_more_than_there_are_is_refused(run: Run, tokenizer
         waiting = asyncio.create_task(sequences(coordinator, replace(FOUR, num_return_sequences=2)))
         while coordinator.stats.waiting < 2:
             await asyncio.sleep(0)
+        monkeypatch.setattr(tokenizer, "encode", None)  # Nothing is read for whom there is no place.
         with pytest.raises(Busy):
-            await sequences(coordinator, FOUR)
+            await sequences(coordinator, replace(FOUR, prompt="hello", prompt_token_ids=None))
         async for _ in stream:
             pass
         assert sorted(await waiting) == [0, 1]
