@@ -19,6 +19,7 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
 MAX_STOP_CHARACTERS = 4096
 MAX_BIAS_WORDS = 300
+MAX_BIASED_TOKENS = 1024
 MAX_TENANT_LENGTH = 256
 MAX_BIAS = 1e6
 MAX_PENALTY = 1e6
@@ -28,7 +29,8 @@ LONG = 4096
 
 def is_long(request: CompletionRequest) -> bool:
     """Says whether `begin` takes so long for a request that it should not hold others up."""
-    token_ids, words = request.prompt_token_ids or (), (*request.stop, *request.bad_words)
+    biased = (word for word, _ in request.embedding_bias if isinstance(word, str))
+    token_ids, words = request.prompt_token_ids or (), (*request.stop, *request.bad_words, *biased)
     return len(request.prompt or "") + 8 * sum(map(len, words)) + len(token_ids) > LONG
 
 
@@ -185,6 +187,9 @@ def _embedding_bias(
             raise RequestError("embedding_bias_weights", weight, f"{-MAX_BIAS:.0f} to {MAX_BIAS:.0f}")
         for token_id in _biased_tokens(word, limits, tokenizer):
             total[token_id] = total.get(token_id, 0.0) + weight
+        if len(total) > MAX_BIASED_TOKENS:  # Each is added in every step, for which all others wait.
+            found, most = f"words of {len(total)} token ids or more", f"at most {MAX_BIASED_TOKENS} in all"
+            raise RequestError("embedding_bias_words", found, most)
     return total
 
 

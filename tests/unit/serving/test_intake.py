@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from trtspec.serving import intake
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Guide, GuideType, Limits, SamplingConfig
 from trtspec.serving.executors.limits import GREEDY_ALONE
-from trtspec.serving.intake import MAX_STOP_LENGTH, MAX_STOP_STRINGS, begin
+from trtspec.serving.intake import MAX_STOP_LENGTH, MAX_STOP_STRINGS, begin, is_long
 from trtspec.serving.tokenizer import Tokenizer
 
 LIMITS = Limits(max_batch_size=4, max_input_len=64, max_seq_len=100, max_draft_len=8, vocab_size=300)
@@ -134,6 +135,27 @@ def test_a_bias_is_of_the_tokens_of_its_words(tokenizer: Tokenizer) -> None:
     expected[first] = expected.get(first, 0.0) - 2.0
     requests = (state.request(3), state.endless_request(3))
     assert [request.embedding_bias for request in requests] == [expected, expected]
+
+
+def test_a_bias_of_too_many_tokens_is_refused(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "abcdefhijkmn"
+    request = replace(GOOD, embedding_bias=((words[:8], 1.0), (words, 1.0), (words, 2.0)))
+    monkeypatch.setattr(intake, "MAX_BIASED_TOKENS", 12)
+    state = begin(request, LIMITS, tokenizer)
+    assert len(state.request(3).embedding_bias) == 12
+    monkeypatch.setattr(intake, "MAX_BIASED_TOKENS", 11)
+    with pytest.raises(
+        RequestError, match=r"^embedding_bias_words is words of 12 .*; allowed: at most 11 in all"
+    ):
+        begin(request, LIMITS, tokenizer)
+
+
+def test_a_request_with_many_words_is_long() -> None:
+    words = ("a" * 100,) * 6
+    assert not is_long(GOOD)
+    assert is_long(replace(GOOD, bad_words=words))
+    assert is_long(replace(GOOD, embedding_bias=tuple((word, 1.0) for word in words)))
+    assert not is_long(replace(GOOD, embedding_bias=tuple((number, 1.0) for number in range(300))))
 
 
 def test_a_bad_word_that_the_engine_never_bans_is_refused(tokenizer: Tokenizer) -> None:
