@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from trtspec.serving.errors import Busy
 from trtspec.serving.thread_pool import ThreadPool
 
 # What has been given up gets the processor when nobody else wants it.
@@ -25,9 +26,12 @@ class BoundedCalls:
         self._threads = ThreadPool(1, name)
 
     def make(self, work: Callable[[], None]) -> None:
-        """Returns when `work`, which must not raise, has returned; raises TimeoutError where it is left."""
+        """Returns when `work`, which must not raise, has returned.
+
+        Raises `TimeoutError` where it is left, and `Busy` where it is not begun for others that were.
+        """
         if self._threads.is_lost:
-            raise TimeoutError
+            raise Busy("calls that took too long are still at work")
         call = _Call(work)
         pooled = self._threads.submit(call)
         while not call.is_over.wait(self._limit_s):

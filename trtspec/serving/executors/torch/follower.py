@@ -16,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from trtspec.serving.bounded_calls import BoundedCalls
-from trtspec.serving.errors import GuideError, TooAmbiguous
+from trtspec.serving.errors import Busy, GuideError, TooAmbiguous
 from trtspec.serving.executor import GUIDE_REFUSED, Request
 from trtspec.serving.guides.compiler import MAX_MASK_S, TOO_AMBIGUOUS, Bitmasks, Grammar
 from trtspec.serving.text import Text
 
 ENDED, NOTHING = -1, -2
 """What a row chooses in place of a token: that the text ends, and that nothing may follow."""
+
+GUIDES_BUSY = "The engine still follows other guides, which take too long; try again later"
 
 MAX_STALL_S = 0.2
 """The longest that all requests wait for what one guide has to say to one step, in a processor's time."""
@@ -200,6 +202,8 @@ class Followers:
             self._calls.make(work)
         except TimeoutError:
             guided.refuse(TOO_AMBIGUOUS)
+        except Busy:
+            guided.fail(GUIDES_BUSY)
 
 
 def _continues(guided: GuidedText, before: GuidedText) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Event
 
 import pytest
 
 from tests.fakes.guided import VOCABULARY
 from trtspec.serving.executor import GUIDE_REFUSED, Guide, GuideType, Request
 from trtspec.serving.executors.torch import follower
-from trtspec.serving.executors.torch.follower import Followers, GuidedText
-from trtspec.serving.guides.compiler import TOO_AMBIGUOUS, Grammar, GuideCompiler
+from trtspec.serving.executors.torch.follower import GUIDES_BUSY, Followers, GuidedText
+from trtspec.serving.guides.compiler import TOO_AMBIGUOUS, Bitmasks, Grammar, GuideCompiler, Matcher
 from trtspec.serving.text import Text
 
 LETTERS = Guide(GuideType.REGEX, "[a-c]{9}")
@@ -59,3 +60,25 @@ def test_a_grammar_that_is_too_ambiguous_ends_all_requests_with_it(
     followers.mask(guided, [], SIZE, 0)
     assert (guided.error, grammar.problem) == (f"{GUIDE_REFUSED}{TOO_AMBIGUOUS}", TOO_AMBIGUOUS)
     assert begun(followers, grammar).error == guided.error
+
+
+def test_a_guide_that_is_not_looked_at_for_others_is_not_refused(
+    followers: Followers, grammar: Grammar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, fill = Event(), Matcher.fill
+
+    def endless(matcher: Matcher, bitmasks: Bitmasks, row: int) -> None:
+        while not may_end.is_set():
+            pass
+        fill(matcher, bitmasks, row)
+
+    hostile = [GuideCompiler(VOCABULARY).compile(LETTERS) for _ in range(2)]
+    monkeypatch.setattr(Matcher, "fill", endless)
+    try:
+        for slow in hostile:
+            followers.mask(begun(followers, slow), [], SIZE, 0)
+            assert slow.problem == TOO_AMBIGUOUS
+        assert begun(followers, grammar).error == GUIDES_BUSY
+        assert grammar.problem is None
+    finally:
+        may_end.set()
