@@ -11,6 +11,7 @@ from trtspec.kubernetes import pods, workloads
 from trtspec.kubernetes.applying import OWNED, Pruned, find_manifests, prune
 from trtspec.kubernetes.cluster import Cluster
 from trtspec.kubernetes.pods import Pod
+from trtspec.kubernetes.predictor import find_predictor
 from trtspec.kubernetes.refusals import RefusedByCluster
 from trtspec.kubernetes.rendering.labels import INSTANCE, MANAGED_BY, NAME
 from trtspec.kubernetes.resources import POD, VOLUME_CLAIM
@@ -62,7 +63,7 @@ def find_deployed(cluster: Cluster) -> list[Deployed]:
             instance = manifest["metadata"]["labels"].get(INSTANCE, "")
             labels = _pod_labels(manifest) or {**_ALL, INSTANCE: instance}
             here = pods.newest([pods.parse(each) for each in cluster.labelled(POD, labels)])
-            workload = workloads.parse(manifest)
+            workload = workloads.parse(manifest, find_predictor(cluster, manifest))
             trouble = workload.denied or _trouble(cluster, here)
             found.append(Deployed(instance, workload, pods.summary(here), trouble))
     return sorted(found, key=lambda each: (each.name, str(each.workload.ref)))

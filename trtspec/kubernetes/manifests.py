@@ -52,7 +52,7 @@ def _serving(values: Values) -> Iterator[Object]:
     if values.kserve:
         yield serving_runtime(values)
         yield inference_service(values)
-        name = predictor_name(values)
+        name = predictor_name(values.name)
     else:
         yield service(values)
         yield leader_worker_set(values, values.group) if values.group else deployment(values)

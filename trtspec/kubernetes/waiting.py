@@ -13,6 +13,7 @@ from trtspec.errors import ClusterError
 from trtspec.kubernetes import pods, workloads
 from trtspec.kubernetes.cluster import Cluster, UnreachableError
 from trtspec.kubernetes.pods import Pod
+from trtspec.kubernetes.predictor import find_predictor
 from trtspec.kubernetes.refusals import RefusedByCluster
 from trtspec.kubernetes.resources import POD, Ref
 from trtspec.kubernetes.troubles import Event, Trouble, denied, trouble_of, unready
@@ -91,7 +92,11 @@ class _Wait:
 
     def _look(self) -> bool:
         now = time.monotonic()
-        found = [workloads.parse(manifest) for ref in self._refs if (manifest := self._cluster.find(ref))]
+        found = [
+            workloads.parse(manifest, find_predictor(self._cluster, manifest))
+            for ref in self._refs
+            if (manifest := self._cluster.find(ref))
+        ]
         if len(found) < len(self._refs):
             gone = set(self._refs) - {each.ref for each in found}
             raise ClusterError(str(min(gone, key=str)), "was deleted while it was waited for")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trtspec.kubernetes.resources import (
@@ -48,15 +48,14 @@ class Workload:
         return self.is_seen and all(number == self.wanted for number in counts)
 
 
-def parse(manifest: Mapping[str, Any]) -> Workload:
-    """Returns the workload that the API server tells of."""
+def parse(manifest: Mapping[str, Any], predictor: Mapping[str, Any] | None = None) -> Workload:
+    """Returns the workload that the API server tells of; `predictor` is the Deployment that KServe made."""
     ref, metadata, spec = ref_of(manifest), manifest["metadata"], manifest["spec"]
     status = manifest.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     if ref.resource == INFERENCE_SERVICE:
-        is_ready = int((conditions.get("Ready") or {}).get("status") == "True")
-        seen = status.get("observedGeneration", metadata.get("generation"))
-        return Workload(ref, 1, is_ready, is_ready, 1, seen == metadata.get("generation"))
+        is_ready = (conditions.get("Ready") or {}).get("status") == "True"
+        return _of_kserve(ref, spec.get("predictor") or {}, predictor, is_ready=is_ready)
     wanted = spec.get("replicas", 1)
     failure = conditions.get("ReplicaFailure") or {}
     # Controllers other than Kubernetes' own need not say what they have seen.
@@ -71,6 +70,20 @@ def parse(manifest: Mapping[str, Any]) -> Workload:
         (failure.get("message") or failure.get("reason") or "") if failure.get("status") == "True" else "",
         **_served(spec),
     )
+
+
+def _of_kserve(
+    ref: Ref, wanted: Mapping[str, Any], predictor: Mapping[str, Any] | None, *, is_ready: bool
+) -> Workload:
+    """Returns an InferenceService as its Deployment stands.
+
+    What a service says itself counts the generations of that Deployment, and may be of before an update.
+    """
+    if predictor is None:
+        return Workload(ref, wanted.get("minReplicas", 1), 0, 0, 0, is_seen=False)
+    made = parse(predictor)
+    is_newest = made.build == ((wanted.get("annotations") or {}).get(DIGEST) or "")
+    return replace(made, ref=ref, ready=made.ready if is_ready else 0, is_seen=made.is_seen and is_newest)
 
 
 def _served(spec: Mapping[str, Any]) -> dict[str, str]:

@@ -22,6 +22,21 @@ def claim(name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
+def inference_service(digest: str) -> dict[str, Any]:
+    predictor = {
+        "annotations": {"trtspec/digest": digest},
+        "labels": LABELS,
+        "minReplicas": 2,
+        "model": {"modelFormat": {"name": "trtspec"}},
+    }
+    return {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": "llama", "labels": LABELS},
+        "spec": {"predictor": predictor},
+    }
+
+
 def deployment(image: str = "trtspec:1", replicas: int = 2, name: str = "llama") -> dict[str, Any]:
     pod = {
         "initContainers": [{"name": "pull", "image": image}],

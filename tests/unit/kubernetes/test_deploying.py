@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.command_line import trtspec
-from tests.fakes.kubernetes import scripts
+from tests.fakes.kubernetes import kserve, scripts
 from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator, Refused
 from tests.unit.kubernetes.builds import RECIPES, STORE, stored
 
@@ -117,15 +117,18 @@ def test_the_form_of_kserve(cli: Cli, emulator: Emulator) -> None:
     assert "this cluster does not have KServe" in cli.deploy(status=1)
     emulator.groups.add("serving.kserve.io")
 
-    def make_ready(now: float) -> None:
-        of = emulator.stored[NAMESPACE, "inferenceservices", "llama"]
-        of.status = {"conditions": [{"type": "Ready", "status": str(now > 5)}]}
+    def work(now: float) -> None:
+        kserve.reconcile(emulator, "llama")
+        kserve.tell(emulator, "llama")
 
-    emulator.at_time = make_ready
+    emulator.at_time = work
     done = cli("deploy", "recipe.yaml", "--kubernetes")
-    assert "0 of 1 ready" in done.stderr
+    assert "0 of 2 ready" in done.stderr
     assert done.stdout == "kubectl get inferenceservice llama -n serving\n"
-    assert emulator.now > 5
+    assert len(emulator.pods()) == 2
+    (row,) = json.loads(cli("deploy", "status", "--kubernetes", "--json").stdout)
+    assert (row["state"], row["ready"]) == ("ready", "2 of 2")
+    assert row["build"]
 
 
 def test_an_autoscaler_that_is_gone_sets_no_replicas(cli: Cli, emulator: Emulator) -> None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.fakes.kubernetes import scripts
-from tests.fakes.kubernetes.emulator import Emulator
+from tests.fakes.kubernetes import kserve, scripts
+from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator
 from tests.fakes.kubernetes.scripts import Script
-from tests.unit.kubernetes.objects import LABELS, deployment
+from tests.unit.kubernetes.objects import LABELS, deployment, inference_service
 from trtspec.errors import ClusterError
 from trtspec.kubernetes.cluster import Cluster
-from trtspec.kubernetes.resources import DEPLOYMENT, Ref
+from trtspec.kubernetes.resources import DEPLOYMENT, INFERENCE_SERVICE, Ref
 from trtspec.kubernetes.troubles import Trouble
 from trtspec.kubernetes.waiting import wait
 
@@ -276,3 +276,38 @@ def test_a_workload_that_somebody_deletes(cluster: Cluster, emulator: Emulator) 
     cluster.apply(deployment())
     emulator.at_time = lambda now: emulator.stored.clear() if now > 2 else None
     assert "was deleted while it was waited for" in failed(cluster).problem
+
+
+def test_kserve_is_judged_by_its_deployment(cluster: Cluster, emulator: Emulator) -> None:
+    emulator.groups.add("serving.kserve.io")
+    service = [Ref(INFERENCE_SERVICE, "llama")]
+    cluster.apply(inference_service("one"))
+    emulator.at_time = lambda now: kserve.reconcile(emulator, "llama") if now < 10 else None
+    with pytest.raises(ClusterError):
+        wait(cluster, service, LABELS, 30, Heard())
+    assert emulator.manifest("deployments", "llama-predictor")["status"]["readyReplicas"] == 2
+
+    # An autoscaler has changed the Deployment, whose generation is then not that of the service.
+    for replicas in (1, 2):
+        emulator.merge(
+            (NAMESPACE, "deployments", "llama-predictor"), {"spec": {"replicas": replicas}}, "", ""
+        )
+    emulator.at_time = lambda now: kserve.tell(emulator, "llama")
+    wait(cluster, service, LABELS, 30, Heard())
+    told = emulator.manifest("inferenceservices", "llama")
+    assert told["metadata"]["generation"] < told["status"]["observedGeneration"]
+
+    # The status is still that of before the update, until KServe takes it up.
+    cluster.apply(inference_service("two"))
+    taken_up = emulator.now + 20
+
+    def work(now: float) -> None:
+        if now >= taken_up:
+            kserve.reconcile(emulator, "llama")
+            kserve.tell(emulator, "llama")
+
+    emulator.at_time = work
+    wait(cluster, service, LABELS, 60, Heard())
+    assert emulator.now > taken_up
+    template = emulator.manifest("deployments", "llama-predictor")["spec"]["template"]
+    assert template["metadata"]["annotations"] == {"trtspec/digest": "two"}

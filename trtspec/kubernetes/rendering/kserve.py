@@ -25,9 +25,9 @@ _FORMAT = "trtspec"
 _CONTAINER = "kserve-container"  # the name that KServe looks for
 
 
-def predictor_name(values: Values) -> str:
-    """Returns the name of what KServe makes."""
-    return f"{values.name}-predictor"
+def predictor_name(name: str) -> str:
+    """Returns the name of what KServe makes of a service of this name."""
+    return f"{name}-predictor"
 
 
 def serving_runtime(values: Values) -> ServingRuntime:

@@ -1,0 +1,15 @@
+"""The Deployment that KServe makes of an InferenceService."""
+
+from __future__ import annotations
+
+from trtspec.kubernetes.cluster import Cluster, Manifest
+from trtspec.kubernetes.rendering.kserve import predictor_name
+from trtspec.kubernetes.resources import DEPLOYMENT, INFERENCE_SERVICE, Ref, ref_of
+
+
+def find_predictor(cluster: Cluster, manifest: Manifest) -> Manifest | None:
+    """Returns the Deployment of an InferenceService; None before it is made, and for others."""
+    ref = ref_of(manifest)
+    if ref.resource != INFERENCE_SERVICE:
+        return None
+    return cluster.find(Ref(DEPLOYMENT, predictor_name(ref.name)))
