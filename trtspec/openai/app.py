@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trtspec.bodies import Bodies, BodyError
 from trtspec.client_bounds import SHORT_BODY
 from trtspec.openai.answers import Answer, Chat, Completions
+from trtspec.openai.departure import unless_left
 from trtspec.openai.errors import ApiError, ShutError
 from trtspec.openai.exchange import Exchange
 from trtspec.openai.functions import FunctionChat, with_tools
@@ -120,8 +121,15 @@ class _Routes:
         tenant = self._tenant(request)
         async with self._body(request) as body:
             said = await _read(body, ChatRequest)
-        self._check_model(said.model)
-        wanted, route = with_tools(said), FunctionChat() if said.functions else Chat()
+            self._check_model(said.model)
+            wanted = with_tools(said)
+            # What waits for the template is as large as its body.
+            renderer, prompt = await self._prompt(request, wanted)
+        route = FunctionChat() if said.functions else Chat()
+        job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer)
+        return self._exchange(request, route, job)
+
+    async def _prompt(self, request: Request, wanted: ChatRequest) -> tuple[Renderer, str]:
         renderer = self._renderer
         if renderer is None:
             raise ApiError(400, _NO_TEMPLATE + self._texts.problem, "messages")
@@ -129,9 +137,8 @@ class _Routes:
         if tools and "tools" not in renderer.source:
             raise ApiError(400, "this model's chat template takes no tools", "tools")
         values = template_values(wanted, renderer.source)
-        prompt = await renderer.render(template_messages(wanted), tools, values)
-        job = chat(wanted, prompt, renderer.source, tenant, self._texts.tokenizer)
-        return self._exchange(request, route, job)
+        rendering = renderer.render(template_messages(wanted), tools, values)
+        return renderer, await unless_left(request.receive, rendering)
 
     async def completions(self, request: Request) -> Response:
         tenant = self._tenant(request)

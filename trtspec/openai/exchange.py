@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from trtspec.openai.answers import DONE, Answer
+from trtspec.openai.departure import unless_left
 from trtspec.openai.errors import ApiError
 from trtspec.openai.job import Job
 from trtspec.openai.pieces import Piece, piece
@@ -39,16 +41,8 @@ class Exchange(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._trace = [header for header in scope["headers"] if header[0] in _TRACE]
-        work = asyncio.create_task(self._tell(send, id_headers(scope)))
-        left = asyncio.create_task(_left(receive))
-        try:
-            await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-        finally:
-            for task in (work, left):
-                task.cancel()
-            await asyncio.gather(work, left, return_exceptions=True)
+        with suppress(ClientDisconnect):
+            await unless_left(receive, self._tell(send, id_headers(scope)))
 
     async def _tell(self, send: Send, name: Headers) -> None:
         if self._job.stream:
@@ -124,12 +118,6 @@ class Exchange(Response):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _left(receive: Receive) -> None:
-    """Returns when the client has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _begin(send: Send, status: int, headers: Headers) -> None:

@@ -12,10 +12,13 @@ from typing import Any
 from trtspec.openai.errors import ApiError
 from trtspec.openai.rendering import LENGTH, REFUSAL
 from trtspec.openai.template import ChatTemplate
+from trtspec.serving.time_limit import within
 
 _LIMIT_S = 5.0
 # Several times what the longest body takes.
 _MEMORY = 512 << 20
+# About what another process takes to start: an answer that nobody waits for may take as long.
+_RESTART_S = 0.3
 # The most bytes of values that are rendered in a few milliseconds.
 _SHORT = 256 << 10
 
@@ -82,14 +85,18 @@ class _Lane:
         """Returns the answer to a frame; raises IncompleteReadError or ConnectionError where it ends."""
         async with self._turn:
             process = await self._started()
+            asked = asyncio.ensure_future(_asked(process, frame))
             try:
-                return await _asked(process, frame)
+                return await asyncio.shield(asked)
             except (asyncio.IncompleteReadError, ConnectionError):
                 await process.wait()
                 raise
             except BaseException:
                 # Nobody waits for the answer any more, and the next one must not get it.
-                await self.close()
+                try:
+                    await within(_RESTART_S, asked)
+                except BaseException:
+                    await self.close()
                 raise
 
     async def _started(self) -> Process:

@@ -140,6 +140,26 @@ def test_nobody_gets_the_prompt_of_one_who_left() -> None:
     assert use(BOMB % slow, work, limit_s=30) == "fine"
 
 
+def test_who_leaves_in_the_middle_of_a_short_prompt_costs_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trtspec.openai.renderer._RESTART_S", 30)
+
+    async def work(renderer: Renderer) -> None:
+        await render(renderer)
+        process = renderer._short._process
+        left = asyncio.ensure_future(render(renderer))
+        while not renderer._short._turn.locked():
+            await asyncio.sleep(0)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert await render(renderer) == "fine"
+        assert renderer._short._process is process
+
+    use("fine", work, limit_s=30)
+
+
 STARTER = """
 import asyncio
 from trtspec.openai.renderer import Renderer

@@ -1,0 +1,86 @@
+"""The application without a server: what clients hold while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+
+from trtspec.openai import app as routes
+from trtspec.openai.app import Texts, make_app
+from trtspec.openai.keys import Keys
+from trtspec.openai.renderer import Renderer
+from trtspec.openai.template import ChatTemplate
+from trtspec.openai.upstream import Upstream
+from trtspec.refusals import Refusals
+
+CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a" * 1000}]}).encode()
+
+
+class Client:
+    """One request, whose `status` is that of the answer; `leave` hangs up."""
+
+    def __init__(self, app: ASGIApp, path: str, body: bytes) -> None:
+        self.status, self._body, self._leaving = 0, body, asyncio.Event()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        self.asking = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    def leave(self) -> None:
+        self._leaving.set()
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._body:
+            body, self._body = self._body, b""
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._leaving.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
+
+
+class Stuck(Renderer):
+    """Renders nothing, and counts who waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(ChatTemplate("", {}))
+        self.waiting = 0
+
+    async def render(self, *_: Any) -> str:
+        self.waiting += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.waiting -= 1
+        return ""
+
+
+def test_who_waits_for_the_template_holds_the_body_until_he_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of one body there is place, and of what is held of it while it is read.
+    monkeypatch.setattr(routes, "_MOST_HELD", 2 * len(CHAT))
+
+    async def run() -> None:
+        renderer, refusals = Stuck(), Refusals("openai", "m")
+        upstream = Upstream("m", refusals)
+        app = make_app(upstream, Texts(), renderer, Keys([]), refusals, max_requests=9)
+        first = Client(app, "/v1/chat/completions", CHAT)
+        while not renderer.waiting:
+            await asyncio.sleep(0)
+        second = Client(app, "/v1/chat/completions", CHAT)
+        await asyncio.wait_for(second.asking, 10)
+        assert second.status == 503
+
+        first.leave()
+        await asyncio.wait_for(first.asking, 10)
+        assert renderer.waiting == 0
+        third = Client(app, "/v1/chat/completions", CHAT)
+        while not renderer.waiting:
+            await asyncio.sleep(0)
+        third.leave()
+        await asyncio.wait_for(third.asking, 10)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
