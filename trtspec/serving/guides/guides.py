@@ -121,13 +121,17 @@ class Guides:
             self._refused.popitem(last=False)
 
     async def _on_thread(self, work: Callable[[], T], limit_s: float | None) -> T:
+        """Returns what the work returns, in at most `limit_s`, and as long a wait for a thread before it."""
         loop = asyncio.get_running_loop()
+        begun: asyncio.Future[None] = loop.create_future()
         done: asyncio.Future[T] = loop.create_future()
-        call = self._threads.submit(partial(_run, work, loop, done))
+        call = self._threads.submit(partial(_run, work, loop, begun, done))
         try:
+            await within(limit_s, begun)
             return await within(limit_s, done)
         except asyncio.TimeoutError:
-            if self._threads.give_up(call):
+            # It may have begun this moment, which says nothing of the guide either.
+            if self._threads.give_up(call) or begun.cancelled():
                 raise Busy("other grammars are being read") from None
             raise GuideError(f"xgrammar takes longer than {COMPILE_S:g} s to read it") from None
 
@@ -136,11 +140,18 @@ def _key(guide: Guide) -> Key:
     return guide.guide_type, guide.guide
 
 
-def _run(work: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
-    """Settles `done` with what `work` returns or raises; it is called on a thread of the pool."""
+def _run(
+    work: Callable[[], T],
+    loop: asyncio.AbstractEventLoop,
+    begun: asyncio.Future[None],
+    done: asyncio.Future[T],
+) -> None:
+    """Settles `begun`, and `done` with what `work` returns or raises; called on a thread of the pool."""
     # Linux counts this by thread.
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+    with suppress(RuntimeError):  # The loop is closed.
+        loop.call_soon_threadsafe(_settle, begun, None, None)
     settle: Callable[[], None]
     try:
         settle = partial(_settle, done, work(), None)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from tests.fakes.guided import GUIDES, VOCABULARY, guides
-from trtspec.serving.errors import GuideError
+from tests.fakes.virtual_time import run_virtually
+from trtspec.serving.errors import Busy, GuideError
 from trtspec.serving.executor import Guide, GuideType
 from trtspec.serving.guides import compiler
 from trtspec.serving.guides import guides as module
@@ -63,6 +65,75 @@ def test_who_leaves_does_not_take_the_grammar_from_the_others(run: Run, compiled
 
     run(main())
     assert len(compiled) == 1
+
+
+class OneThread:
+    """A pool whose thread begins a call when it is told to; `is_beginning` once it does so this moment."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        self.is_beginning = False
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self.waiting.append(work)
+
+    def begin(self) -> Thread:
+        thread = Thread(target=self.waiting.pop())
+        thread.start()
+        return thread
+
+    def give_up(self, call: None) -> bool:
+        return not self.is_beginning
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> OneThread:
+    made = OneThread()
+    monkeypatch.setattr(module, "ThreadPool", lambda size, name: made)
+    return made
+
+
+def test_a_guide_has_all_its_time_however_long_it_waited_for_a_thread(
+    pool: OneThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun, may_end, compile_ = Event(), Event(), GuideCompiler.compile
+
+    def slow(self: GuideCompiler, guide: Guide) -> Grammar:
+        has_begun.set()
+        may_end.wait(10)
+        return compile_(self, guide)
+
+    async def main() -> None:
+        made = guides()
+        made._compiler = GuideCompiler(VOCABULARY)
+        reading = asyncio.ensure_future(made.grammar(number(3)))
+        await asyncio.sleep(0.9 * module.COMPILE_S)
+        thread = pool.begin()
+        has_begun.wait(10)
+        await asyncio.sleep(0.9 * module.COMPILE_S)
+        may_end.set()
+        thread.join()
+        assert await reading is made.find(number(3))
+
+    monkeypatch.setattr(GuideCompiler, "compile", slow)
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("is_beginning", [False, True], ids=["waits", "begins as it is given up"])
+def test_a_guide_that_had_no_time_is_read_when_it_comes_again(pool: OneThread, is_beginning: bool) -> None:
+    pool.is_beginning = is_beginning
+
+    async def main() -> None:
+        made = guides()
+        made._compiler = GuideCompiler(VOCABULARY)
+        with pytest.raises(Busy, match="other grammars"):
+            await made.grammar(number(3))
+        reading = asyncio.ensure_future(made.grammar(number(3)))
+        await asyncio.sleep(1)
+        pool.begin().join()
+        assert await reading is made.find(number(3))
+
+    run_virtually(main())
 
 
 def test_memory_is_bounded_and_what_was_not_used_goes_first(
