@@ -30,7 +30,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = 9000,
     api_keys: ApiKeysOption = None,
-    max_requests: Annotated[int, typer.Option(min=1, help="Most requests at once; 429 for more.")] = 1024,
+    max_requests: Annotated[int, typer.Option(min=1, help="Most prompts at once; 429 for more.")] = 1024,
 ) -> None:
     """Serve OpenAI's API in front of a Triton elsewhere.
 

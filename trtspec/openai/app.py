@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from trtspec.openai.exchange import Exchange
 from trtspec.openai.functions import FunctionChat, with_tools
 from trtspec.openai.job import Job, chat, completion, template_messages, template_tools, template_values
 from trtspec.openai.keys import Keys
+from trtspec.openai.places import Places
 from trtspec.openai.reading import read
 from trtspec.openai.renderer import Renderer
 from trtspec.openai.request_id import id_headers, name_request, request_id
@@ -40,7 +41,7 @@ _NO_TEMPLATE = (
 )
 _ROUTES = "; chats are asked at /v1/chat/completions, and prompts at /v1/completions"
 _MOST_HELD = 256 << 20
-_REFUSALS = {**OF_BODIES, 401: Refusal.UNAUTHORIZED}
+_REFUSALS = {**OF_BODIES, 401: Refusal.UNAUTHORIZED, 429: Refusal.TOO_MANY_REQUESTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,13 @@ def make_app(
     refusals: Refusals,
     max_requests: int,
 ) -> ASGIApp:
-    """Returns the application; at most `max_requests` completions are at work at once.
+    """Returns the application; at most `max_requests` are at work at once, each prompt counted as one.
 
     The `renderer` is that of the template of the `texts`. `refusals` counts what the application refuses
     itself, and `/metrics` tells it.
     """
-    routes, errors = _Routes(upstream, texts, renderer, keys), _Errors(refusals)
+    places, errors = Places(max_requests), _Errors(refusals)
+    routes = _Routes(upstream, texts, renderer, keys, places)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     for path, route, method in (
         ("/v1/chat/completions", routes.chat, "POST"),
@@ -84,37 +86,36 @@ def make_app(
     app.add_exception_handler(HTTPException, errors.http)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _defect)
-    return _Bounded(app, max_requests, refusals)
+    return _Bounded(app, places, refusals)
 
 
 class _Bounded:
-    """Names requests, and answers 429 to those beyond `most`, before anything of them is read."""
+    """Names requests, and answers 429 to those without a place, before anything of them is read."""
 
-    def __init__(self, app: ASGIApp, most: int, refusals: Refusals) -> None:
-        self._app, self._most, self._refusals, self._running = app, most, refusals, 0
+    def __init__(self, app: ASGIApp, places: Places, refusals: Refusals) -> None:
+        self._app, self._places, self._refusals = app, places, refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         name_request(scope)
-        if self._running >= self._most:
-            self._refusals.add(Refusal.TOO_MANY_REQUESTS)
-            error = ApiError(
-                429, f"{self._most} requests are at work; try again later", code="rate_limit_exceeded"
-            )
-            await _response(error, scope)(scope, receive, send)
-            return
-        self._running += 1
-        try:
+        with ExitStack() as place:
+            try:
+                place.enter_context(self._places.taken(1))
+            except ApiError as error:
+                self._refusals.add(Refusal.TOO_MANY_REQUESTS)
+                await _response(error, scope)(scope, receive, send)
+                return
             await self._app(scope, receive, send)
-        finally:
-            self._running -= 1
 
 
 class _Routes:
-    def __init__(self, upstream: Upstream, texts: Texts, renderer: Renderer | None, keys: Keys) -> None:
+    def __init__(
+        self, upstream: Upstream, texts: Texts, renderer: Renderer | None, keys: Keys, places: Places
+    ) -> None:
         self._upstream, self._texts, self._renderer, self._keys = upstream, texts, renderer, keys
+        self._places = places
         self._bodies, self._began = Bodies(_MOST_HELD), int(time.time())
 
     async def chat(self, request: Request) -> Response:
@@ -193,7 +194,7 @@ class _Routes:
         for inputs in job.inputs:
             inputs[ID] = name
         answer = Answer(route, job, self._upstream.model_name, self._texts.tokenizer, name)
-        return Exchange(self._upstream, job, answer)
+        return Exchange(self._upstream, job, answer, self._places)
 
 
 async def _read(body: bytes, kind: type[Any]) -> Any:

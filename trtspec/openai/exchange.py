@@ -15,6 +15,7 @@ from trtspec.openai.departure import unless_left
 from trtspec.openai.errors import ApiError
 from trtspec.openai.job import Job
 from trtspec.openai.pieces import Piece, piece
+from trtspec.openai.places import Places
 from trtspec.openai.request_id import id_headers
 from trtspec.openai.upstream import Upstream
 
@@ -32,16 +33,20 @@ _STREAM: Headers = [
 
 
 class Exchange(Response):
-    """An answer of the model to a `job`, whose whole body has come."""
+    """An answer of the model to a `job`, whose whole body has come.
 
-    def __init__(self, upstream: Upstream, job: Job, answer: Answer) -> None:
+    Its request has one of the `places`; where there are too few for the other prompts, it raises `ApiError`.
+    """
+
+    def __init__(self, upstream: Upstream, job: Job, answer: Answer, places: Places) -> None:
         super().__init__()
-        self._upstream, self._job, self._answer = upstream, job, answer
+        self._upstream, self._job, self._answer, self._places = upstream, job, answer, places
         self._trace: Headers = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._trace = [header for header in scope["headers"] if header[0] in _TRACE]
-        with suppress(ClientDisconnect):
+        others = len(self._job.inputs) - 1
+        with self._places.taken(others), suppress(ClientDisconnect):
             await unless_left(receive, self._tell(send, id_headers(scope)))
 
     async def _tell(self, send: Send, name: Headers) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 class Settings:
     """`tokenizer` is the folder of the model's tokenizer, `keys` a file with a key a line, if there is one.
 
-    More than `max_requests` at once are refused with 429. Where `url` is None, the server is told by lines
-    (`trtspec.openai.control`) where the model is.
+    More than `max_requests` prompts at once are refused with 429. Where `url` is None, the server is told by
+    lines (`trtspec.openai.control`) where the model is.
     """
 
     model_name: str

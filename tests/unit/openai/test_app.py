@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -82,5 +83,52 @@ def test_who_waits_for_the_template_holds_the_body_until_he_leaves(monkeypatch: 
             await asyncio.sleep(0)
         third.leave()
         await asyncio.wait_for(third.asking, 10)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+class Silent(Upstream):
+    """Answers nothing, and counts what it is asked."""
+
+    asked = 0
+
+    async def ask(self, *_: Any) -> AsyncGenerator[list[dict[str, Any]], None]:
+        self.asked += 1
+        await asyncio.Event().wait()
+        yield []
+
+
+def test_each_prompt_takes_a_place_until_its_client_leaves() -> None:
+    async def run() -> None:
+        refusals = Refusals("openai", "m")
+        upstream = Silent("m", refusals)
+        app = make_app(upstream, Texts(), None, Keys([]), refusals, max_requests=4)
+
+        def ask(number: int) -> Client:
+            body = json.dumps({"model": "m", "prompt": ["a"] * number}).encode()
+            return Client(app, "/v1/completions", body)
+
+        async def come_to(number: int) -> None:
+            while upstream.asked < number:
+                await asyncio.sleep(0)
+
+        three = ask(3)
+        await come_to(3)
+        two = ask(2)
+        await asyncio.wait_for(two.asking, 10)
+        one = ask(1)
+        await come_to(4)
+        other = ask(1)
+        await asyncio.wait_for(other.asking, 10)
+        assert (two.status, other.status) == (429, 429)
+        assert 'reason="too_many_requests"} 2' in refusals.text()
+
+        for client in (three, one):
+            client.leave()
+            await asyncio.wait_for(client.asking, 10)
+        four = ask(4)
+        await come_to(8)
+        four.leave()
+        await asyncio.wait_for(four.asking, 10)
 
     asyncio.run(asyncio.wait_for(run(), 30))
