@@ -299,8 +299,8 @@ def test_generate_finds_it(
 ) -> None:
     """With the words that ask a Triton: `trtspec generate PROMPT`; SGLang's API counts drafts if asked."""
     deploy, (free, *_) = vendor(written(tmp_path / "build", FAKE_OWNER="sglang")), free_ports()
-    monkeypatch.setattr(generate, "_GRPC", free)
-    monkeypatch.setattr(generate, "_OPENAI", deploy.port)
+    monkeypatch.setattr(generate, "GRPC", free)
+    monkeypatch.setattr(generate, "OPENAI", deploy.port)
     monkeypatch.setattr(generate, "_API", f"http://127.0.0.1:{deploy.port}/v1")
     said = trtspec("generate", "--wait", 60, "--max-tokens", 4, "a")
     assert (said.returncode, said.stdout) == (0, " 0 1 2 3\n"), said.stderr

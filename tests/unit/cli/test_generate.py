@@ -46,8 +46,8 @@ def test_a_model_of_the_vllm_backend_is_asked_by_http(vllm_model: str) -> None:
 
 def test_nobody_serves_here(monkeypatch: pytest.MonkeyPatch) -> None:
     grpc_port, api_port = free_ports(2)
-    monkeypatch.setattr(generate, "_GRPC", grpc_port)
-    monkeypatch.setattr(generate, "_OPENAI", api_port)
+    monkeypatch.setattr(generate, "GRPC", grpc_port)
+    monkeypatch.setattr(generate, "OPENAI", api_port)
     monkeypatch.setattr(generate, "_API", f"http://127.0.0.1:{api_port}/v1")
     said = trtspec("generate", "a")
     assert said.returncode == 1
