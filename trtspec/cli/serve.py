@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from trtspec.deploy.addresses import LOOPBACK
+from trtspec.deploy.ports import OPENAI
 from trtspec.terminal.options import ApiKeysOption
 from trtspec.terminal.output import out
 
@@ -28,7 +29,7 @@ def serve(
     ] = None,
     model_name: Annotated[str, typer.Option(help="The recipe's serving.model_name.")] = "speculative_llm",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = 9000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of OpenAI's API.")] = OPENAI,
     api_keys: ApiKeysOption = None,
     max_requests: Annotated[int, typer.Option(min=1, help="Most prompts at once; 429 for more.")] = 1024,
 ) -> None:

@@ -31,6 +31,7 @@ from yarl import URL
 
 from trtspec.bodies import Bodies, BodyError
 from trtspec.client_bounds import HEAD_S, LEFT_S, MOST_CONNECTIONS, SHORT_BODY
+from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.answers import corrected, error, error_json, is_models, without_status
 from trtspec.deploy.bodies import is_deep, with_field
 from trtspec.deploy.metrics_port import PATH as METRICS
@@ -84,8 +85,8 @@ class Front:
 
     def open(self, ports: Ports) -> None:
         """Passes requests, from now on, to Triton on these ports of the loopback."""
-        self._metrics.triton = URL(f"http://127.0.0.1:{ports.metrics}{METRICS}")
-        self._triton, self._state, self._is_alive = URL(f"http://127.0.0.1:{ports.http}"), None, True
+        self._metrics.triton = URL(f"http://{LOOPBACK}:{ports.metrics}{METRICS}")
+        self._triton, self._state, self._is_alive = URL(f"http://{LOOPBACK}:{ports.http}"), None, True
 
     def shut(self, state: str, *, is_alive: bool = True) -> None:
         """Refuses new requests, from now on; those that run go on.

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
 MANAGER, SCALER = "trtspec", "trtspec-scaling"
-"""The field manager of what is applied: the API server keeps who has set which field."""
+"""The field managers of what is applied, and of replicas that an autoscaler is to set: the API server keeps
+who has set which field."""
 
 _CONNECT_S, _READ_S, _PROXY_S = 10.0, 60.0, 10.0
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"

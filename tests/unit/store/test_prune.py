@@ -102,25 +102,30 @@ def test_an_entry_goes_with_what_only_it_needs(store: Store, engine: Path) -> No
     assert not verify(store, no_progress).findings
 
 
+def not_listed(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
+    """Has whoever lists a folder of this name get the error."""
+    scandir = os.scandir
+
+    def listed(path: str) -> Any:
+        if str(path).endswith(name):
+            raise error
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+
+
 def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
     tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, entry = Store(str(tmp_path / "store")), entry_of(engine)
     push(store, entry, engine, silent)
-    scandir = os.scandir
-
-    def refused(path: str) -> Any:
-        if str(path).endswith(entry.key):
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refused)
-    for looks in (store.entries, partial(store.find, H200, entry.key)):
+    with monkeypatch.context() as refused:
+        not_listed(refused, entry.key, PermissionError(errno.EACCES, "Permission denied"))
+        for looks in (store.entries, partial(store.find, H200, entry.key)):
+            with pytest.raises(StoreError, match="Permission denied"):
+                looks()
         with pytest.raises(StoreError, match="Permission denied"):
-            looks()
-    with pytest.raises(StoreError, match="Permission denied"):
-        prune(store, NOTHING, silent, dry_run=False)
-    monkeypatch.setattr(os, "scandir", scandir)
+            prune(store, NOTHING, silent, dry_run=False)
     assert store.entries() == [entry]
     assert not verify(store, no_progress).findings
 
@@ -130,14 +135,7 @@ def test_a_folder_that_vanishes_while_it_is_listed_is_empty(
 ) -> None:
     store, entry = Store(str(tmp_path / "store")), entry_of(engine)
     push(store, entry, engine, silent)
-    scandir = os.scandir
-
-    def gone(path: str) -> Any:
-        if str(path).endswith(entry.key):
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", gone)
+    not_listed(monkeypatch, entry.key, FileNotFoundError(errno.ENOENT, "No such file or directory"))
     assert store.entries() == []
 
 
