@@ -6,9 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from trtspec.serving.triton.watching import stat
+
+_GONE_S = 5.0
 
 
 class Group:
@@ -46,7 +51,29 @@ class Group:
             self._process.wait(seconds)
 
     def kill(self) -> None:
-        """Ends it at once, and whatever of its session still runs."""
+        """Ends it at once, and whatever of its group still runs.
+
+        Returns when all of that is gone, so that the memory of a GPU is free for the next; a process that a
+        driver holds is not waited for longer than five seconds.
+        """
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        deadline = time.monotonic() + _GONE_S
+        while _runs(self._process.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def _runs(group: int) -> bool:
+    """Says whether a process of a group runs, or is about to end; not one that only its parent remembers."""
+    return any(_is_of(int(name), group) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _is_of(pid: int, group: int) -> bool:
+    try:
+        if os.getpgid(pid) != group:
+            return False
+    except ProcessLookupError:
+        return False
+    found = stat(pid)
+    return found is not None and found.state not in "ZX"
