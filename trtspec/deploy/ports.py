@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import errno
+import random
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from trtspec.deploy.addresses import LOOPBACK
 from trtspec.errors import UnavailableError
 
 HTTP, GRPC, METRICS, OPENAI = 8000, 8001, 8002, 9000
 """The ports that are taken by default: Triton's own, and that of OpenAI's API."""
+
+
+# The range of ip(7)'s ip_local_port_range, both ends in it.
+_GIVEN_BY_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Behind those that servers are known by.
+_FIRST, _LAST = 20_000, 1 << 16
+_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +46,22 @@ def check_free(host: str, ports: Ports) -> None:
 
 
 def free_ports(number: int) -> list[int]:
-    """Returns ports of the loopback that nobody listens to, no two of them the same."""
+    """Returns ports of the loopback that nobody listens to, no two of them the same.
+
+    They are none of those that the kernel gives to connections, which may take one before it is listened to.
+    """
     with ExitStack() as held:
-        listeners = [held.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(number)]
+        listeners = [held.enter_context(_free_listener()) for _ in range(number)]
         return [listener.getsockname()[1] for listener in listeners]
+
+
+def _free_listener() -> socket.socket:
+    first, last = map(int, _GIVEN_BY_KERNEL.read_text().split())
+    ports = [port for port in range(_FIRST, _LAST) if not first <= port <= last]
+    for port in random.sample(ports, min(len(ports), _TRIES)):
+        with suppress(OSError):
+            return socket.create_server((LOOPBACK, port))
+    return socket.create_server((LOOPBACK, 0))
 
 
 def address_of(host: str) -> str:

@@ -37,6 +37,9 @@ _ERROR = re.compile(r"^(?:E\d{4} |error: |.*\[(?:E|ERROR)\]).*$", re.MULTILINE)
 # A race of Triton's Python backend with its own processes (triton-inference-server/server#8882).
 _ABORTED = "boost::interprocess::lock_exception"
 
+# Its ports of HTTP and of the metrics are free ones that were chosen for this start.
+_PORT_TAKEN = re.compile(r"failed to start (?:HTTP|Metrics) service: .*already in use")
+
 # What is no line of Triton's own log, but said by one of its processes.
 _PLAIN = re.compile(r"^(?![IWEF]\d{4} ).+$", re.MULTILINE)
 
@@ -89,7 +92,7 @@ class Server:
         """Says whether the server is ready, and opens the door when it is.
 
         Raises `ServerError` when the server has ended or takes longer than `start_s`, and `StuckError` when
-        its start has got stuck, or Triton has ended it by a mistake of its own.
+        its start has got stuck, or Triton has ended it for a reason that another start does not have.
         """
         if self._process.poll() == -signal.SIGABRT and _ABORTED in self._said():
             raise StuckError("tritonserver", "has ended while it began its processes", "start it again")
@@ -101,6 +104,7 @@ class Server:
         if self._process.is_stuck():
             raise StuckError("tritonserver", "waits for a process that does not begin", "start it again")
         if (status := self._process.lost()) is not None:
+            self._check_loaded(self._said())
             how = f"a model's process {how_ended(status)} before it began"
             cause = find_cause(CAUSES, "\n".join(_PLAIN.findall(self._said())))
             raise self._error("tritonserver", how, cause)
@@ -110,18 +114,17 @@ class Server:
         return False
 
     def check_running(self) -> None:
-        """Raises `ServerError` when the server has ended by itself."""
+        """Raises `ServerError` when the server has ended by itself; `StuckError` as `is_ready` does."""
         status = self._process.poll()
         if status is None:
             return
         if self._door:
             self._door.shut("ended", is_alive=False)
         said = self._said()
-        failure = _LOAD_FAILURE.search(said)
-        cause = find_cause(CAUSES, failure[1] if failure else "\n".join(_ERROR.findall(said)))
-        if failure:
-            repair = cause[1] if cause else self._log
-            raise ServerError(self._deployment.model_name, f"did not load: {failure[1]}", repair)
+        self._check_loaded(said)
+        if _PORT_TAKEN.search(said):
+            raise StuckError("tritonserver", "another program has taken its port", "start it again")
+        cause = find_cause(CAUSES, "\n".join(_ERROR.findall(said)))
         if deaths := _WATCHDOG.findall(said):
             model, how = deaths[0]
             raise self._error(model, how, cause)
@@ -148,6 +151,13 @@ class Server:
             quiet = quiet + 1 if self._deployment.is_idle() else 0
             time.sleep(0.05)
         self._process.stop(self._deployment.grace_s + _STOP_S)
+
+    def _check_loaded(self, said: str) -> None:
+        """Raises `ServerError` when a model did not load."""
+        if failure := _LOAD_FAILURE.search(said):
+            cause = find_cause(CAUSES, failure[1])
+            repair = cause[1] if cause else self._log
+            raise ServerError(self._deployment.model_name, f"did not load: {failure[1]}", repair)
 
     def _error(self, subject: str, how: str, cause: tuple[str, str] | None) -> ServerError:
         if cause is None:

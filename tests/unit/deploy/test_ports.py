@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
-from trtspec.deploy.ports import Ports, check_free
+from trtspec.deploy.ports import Ports, check_free, free_ports
 from trtspec.errors import UnavailableError
 
 LOOPBACK = "127.0.0.1"
@@ -14,11 +15,21 @@ LOOPBACK = "127.0.0.1"
 
 @pytest.fixture
 def free() -> list[int]:
-    listeners = [socket.create_server((LOOPBACK, 0)) for _ in range(3)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
+    return free_ports(3)
+
+
+def test_free_ports_are_not_given_to_connections(free: list[int]) -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert len(set(free)) == 3
+    assert not any(first <= port <= last for port in free)
+
+
+def test_where_connections_get_all_ports_a_free_one_is_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "range").write_text("1024\t65535\n")
+    monkeypatch.setattr("trtspec.deploy.ports._GIVEN_BY_KERNEL", tmp_path / "range")
+    check_free(LOOPBACK, Ports(*free_ports(3)))
 
 
 def test_free_ports_stay_free(free: list[int]) -> None:

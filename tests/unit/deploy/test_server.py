@@ -7,25 +7,32 @@ from pathlib import Path
 import pytest
 
 from trtspec.deploy.deployment import Deployment
+from trtspec.deploy.ports import Ports, free_ports
 from trtspec.deploy.server import Server
 from trtspec.errors import ServerError, StuckError
 
 LOADING = "E1121 07:30:00.1 1 model_lifecycle.cc:669] \"failed to load 'pair' version 1: Internal: {}\"\n"
+TAKEN = (
+    'E1123 20:34:49.5 1 main.cc:257] "failed to start {} service: Unavailable - '
+    "Socket '127.0.0.1:44705' already in use \"\n"
+)
 DRIVER = "CUDA driver version is insufficient for CUDA runtime version"
 
 
 class Ended:
-    def __init__(self, status: int) -> None:
+    """A server that has ended with this status; with None it runs, but a process of its model has ended."""
+
+    def __init__(self, status: int | None) -> None:
         self._status = status
 
-    def poll(self) -> int:
+    def poll(self) -> int | None:
         return self._status
 
     def is_stuck(self) -> bool:
         return False
 
-    def lost(self) -> None:
-        return None
+    def lost(self) -> int | None:
+        return -11 if self._status is None else None
 
     def drain(self) -> None:
         raise AssertionError
@@ -69,6 +76,7 @@ class Ended:
         # A warning is no cause: Triton says this on every machine without a GPU.
         (-9, f"W1121 07:30:00 1 pinned.cc:1] {DRIVER}\n", "was killed by SIGKILL", "its log is"),
         (1, f"E1121 07:30:00 1 main.cc:1] {DRIVER}\n", "driver does not run", "newer driver"),
+        (1, TAKEN.format("GRPC"), "another program listens on 127.0.0.1:44705", "--grpc-port"),
     ],
 )
 def test_why_it_ended(tmp_path: Path, status: int, log: str, problem: str, repair: str) -> None:
@@ -96,3 +104,21 @@ def test_a_start_that_triton_breaks_off_may_be_tried_again(tmp_path: Path) -> No
     # One that was ready has requests, and what becomes of it is for the user to say.
     with pytest.raises(ServerError, match="was killed by SIGABRT"):
         server.check_running()
+
+
+@pytest.mark.parametrize("service", ["HTTP", "Metrics"])
+def test_a_port_that_was_taken_meanwhile_may_be_another_next_time(tmp_path: Path, service: str) -> None:
+    deployment = Deployment("x", tmp_path, "pair")
+    server = Server(deployment, Ended(1))
+    deployment.log.write_text(TAKEN.format(service))
+    with pytest.raises(StuckError, match="taken its port"):
+        server.check_running()
+
+
+def test_a_model_that_did_not_load_is_told_though_its_process_has_ended_too(tmp_path: Path) -> None:
+    """Triton may take a while to end then."""
+    deployment = Deployment("x", tmp_path, "pair", ports=Ports(*free_ports(3)))
+    server = Server(deployment, Ended(None))
+    deployment.log.write_text(LOADING.format("no such file"))
+    with pytest.raises(ServerError, match="did not load: no such file"):
+        server.is_ready()
