@@ -8,12 +8,11 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ import pytest
 
 from tests.e2e.in_docker import Deploying, Docker
 from tests.processes import command_lines
+from trtspec.deploy import ports
 from trtspec.deploy.client import GrpcClient
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
@@ -30,6 +30,9 @@ RECIPE = TINY / "recipe.yaml"
 TRTSPEC = Path(sys.prefix, "bin", "trtspec")
 DEADLINE_S = 90.0
 LAYOUTS = ("in_process", "bls")
+# A text of so many tokens takes longer than a test: who asks for one is in flight until it is cancelled, on a
+# fast machine too. The pair was trained for 1,024; what it says beyond is of no account.
+ENDLESS = 8_000
 T = TypeVar("T")
 
 
@@ -62,13 +65,10 @@ _given = set[int]()
 def free_ports() -> tuple[int, int, int]:
     """Returns ports that nobody listens to, and none twice: who was given one may not listen yet."""
     while True:
-        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-        first, second, third = (listener.getsockname()[1] for listener in listeners)
-        for listener in listeners:
-            listener.close()
-        if _given.isdisjoint(ports := (first, second, third)):
-            _given.update(ports)
-            return ports
+        first, second, third = ports.free_ports(3)
+        if _given.isdisjoint(found := (first, second, third)):
+            _given.update(found)
+            return found
 
 
 @dataclass
@@ -155,6 +155,17 @@ class Deploy:
         return sum(float(value) for given, value in rows if all(label in given for label in wanted))
 
 
+@contextmanager
+def at_work(server: Deploy, *prompts: str, **values: Any) -> Iterator[None]:
+    """Endless requests that have begun to answer; their clients leave at the end."""
+    with ExitStack() as stack:
+        for prompt in prompts:
+            client = stack.enter_context(closing(server.client()))
+            body = {"text_input": prompt, "max_tokens": ENDLESS, "end_id": -1, "stream": True, **values}
+            next(stack.enter_context(closing(client.generate(body))))
+        yield
+
+
 class Deployer:
     """Starts `trtspec deploy`, and sees to it that nothing of it is left."""
 
@@ -217,16 +228,26 @@ def until() -> Until:
 
 @pytest.fixture(scope="session", params=LAYOUTS)
 def tiny_recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny recipe in one of the layouts; where the draft is a model of its own, it is told its device."""
-    text = RECIPE.read_text()
+    """The tiny recipe in one of the layouts, with room for endless texts.
+
+    Where the draft is a model of its own, it is told its device.
+    """
+    folder, text = tmp_path_factory.mktemp(request.param), RECIPE.read_text()
     for role in ("target", "draft"):
-        text = text.replace(f"./{role}", str(TINY / role))
+        config = Path(shutil.copytree(TINY / role, folder / role), "config.json")
+        positions = {"max_position_embeddings": ENDLESS + 192}
+        config.write_text(json.dumps(json.loads(config.read_text()) | positions))
+    text = replaced(text, "max_seq_len: 1024", f"max_seq_len: {ENDLESS + 192}")
     if request.param == "bls":
-        text = text.replace("\ndraft:\n", "\ndraft:\n  device: cpu\n")
-        assert "device" in text
-    recipe = tmp_path_factory.mktemp(request.param) / "recipe.yaml"
+        text = replaced(text, "\ndraft:\n", "\ndraft:\n  device: cpu\n")
+    recipe = folder / "recipe.yaml"
     recipe.write_text(f"{text}serving: {{layout: {request.param}}}\n")
     return recipe
+
+
+def replaced(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
 
 
 @pytest.fixture(scope="session")

@@ -14,14 +14,14 @@ from typing import Any
 
 import openai
 
-from tests.e2e.conftest import TRTSPEC, free_ports, wait_until
+from tests.e2e.conftest import ENDLESS, TRTSPEC, free_ports, wait_until
 
 MODEL = "speculative_llm"
 ROUTES = ("/v1/completions", "/v1/chat/completions")
 GOOD: dict[str, Any] = {"model": MODEL, "max_tokens": 1, "prompt": "a"}
 CHAT: dict[str, Any] = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "a"}]}
-LONG: dict[str, Any] = {"model": MODEL, "prompt": "class Long:\n", "max_tokens": 900, "num_draft_tokens": 1}
-LONG |= {"ignore_eos": True}
+LONG: dict[str, Any] = {"model": MODEL, "prompt": "class Long:\n", "max_tokens": ENDLESS}
+LONG |= {"num_draft_tokens": 1, "ignore_eos": True}
 
 
 def ask(

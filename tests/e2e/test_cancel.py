@@ -7,20 +7,20 @@ import socket
 
 import pytest
 
-from tests.e2e.conftest import IN_PROCESS, Deploy, Until
+from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy, Until
 
 pytestmark = IN_PROCESS
 
-# Two tokens a round at most: 450 rounds or more for a client that stays, which takes a second and longer.
+# Two tokens a round at most, for a client that stays.
 LONG = {
     "text_input": "class Long:\n",
-    "max_tokens": 900,
+    "max_tokens": ENDLESS,
     "num_draft_tokens": 1,
     "end_id": -1,
     "temperature": 1.0,
     "stream": True,
 }
-FEW = 450
+FEW = ENDLESS // 2
 
 
 def test_closing_a_grpc_stream_ends_the_request(server: Deploy, until: Until) -> None:

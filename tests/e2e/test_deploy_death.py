@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import BLS, IN_PROCESS, LAYOUTS, Deploy, Deployer, Until
+from tests.e2e.conftest import BLS, ENDLESS, IN_PROCESS, LAYOUTS, Deploy, Deployer, Until
 from tests.processes import command_line
 from trtspec.deploy.wheel import find_wheel
 from trtspec.errors import ServerError
 
-LONG = {"text_input": "class A:\n", "max_tokens": 900, "num_draft_tokens": 1, "end_id": -1}
+LONG = {"text_input": "class A:\n", "max_tokens": ENDLESS, "num_draft_tokens": 1, "end_id": -1}
 SOON_S = 5.0
 
 

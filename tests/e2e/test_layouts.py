@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import BLS, TINY, TRTSPEC, Deploy, Deployer, Until
+from tests.e2e.conftest import BLS, TINY, TRTSPEC, Deploy, Deployer, Until, at_work
 from trtspec.monitoring.scrape import parse
 
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
@@ -104,11 +104,7 @@ def test_models_of_engines_tell_how_full_their_kv_cache_is(server: Deploy, until
         rows = parse(text, 0).of("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="fraction")
         return {labels["model"]: use for labels, use in rows}
 
-    with ThreadPoolExecutor(4) as pool:
-        texts = [f"def f{number}(" for number in range(4)]
-        asked = [pool.submit(server.generate, text, max_tokens=300, end_id=-1) for text in texts]
+    with at_work(server, *(f"def f{number}(" for number in range(4))):
         until(lambda: (now := told()) and all(0 < use < 1 for use in now.values()), "both at work")
-        for answer in asked:
-            answer.result()
     assert told().keys() == {"tensorrt_llm", "tensorrt_llm_draft"}
     until(lambda: set(told().values()) == {0}, "an idle server")

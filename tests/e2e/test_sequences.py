@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.conftest import IN_PROCESS, Deploy, Until
+from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy, Until
 
 PROMPT = "def fib(n):\n    "
 THREE = {
@@ -49,7 +49,7 @@ def test_more_than_there_are_places_is_refused(server: Deploy) -> None:
 @IN_PROCESS
 def test_a_client_that_leaves_ends_all(server: Deploy, until: Until) -> None:
     client = server.client()
-    responses = client.generate({**THREE, "max_tokens": 900, "stream": True})
+    responses = client.generate({**THREE, "max_tokens": ENDLESS, "stream": True})
     next(responses)
     until(lambda: server.metric("num_requests_running") == 3, "three completions at work")
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.e2e.conftest import IN_PROCESS, Deploy
+from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy
 
 pytestmark = IN_PROCESS
 
@@ -24,7 +24,8 @@ def test_every_answer_says_why_it_ended(server: Deploy) -> None:
 
 def test_a_time_limit_ends_a_request(server: Deploy) -> None:
     begin = time.monotonic()
-    status, answer = server.post({"text_input": PROMPT, "max_tokens": 900, "end_id": -1, "timeout": 100_000})
+    endless = {"text_input": PROMPT, "max_tokens": ENDLESS, "end_id": -1}
+    status, answer = server.post({**endless, "timeout": 100_000})
 
     assert "the time limit of the request passed" in answer["error"]
     assert status == 503

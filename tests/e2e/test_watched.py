@@ -20,7 +20,7 @@ import openai
 import pytest
 import yaml
 
-from tests.e2e.conftest import TRTSPEC, Deploy, Deployer, Until, free_ports, wait_until
+from tests.e2e.conftest import ENDLESS, TRTSPEC, Deploy, Deployer, Until, at_work, free_ports, wait_until
 from tests.e2e.openai_requests import ask
 from tests.prometheus import Prometheus
 from tests.promql import names
@@ -183,15 +183,10 @@ def test_the_endpoint_picker_finds_its_three_gauges(watched: Watched, until: Unt
         rows = re.findall(r'^nv_trt_llm_\w+{.*_type="(\w+)".*} (\S+)$', text, re.MULTILINE)
         return {kind: float(value) for kind, value in rows}
 
-    with ThreadPoolExecutor(4) as pool:
-        asked = [
-            pool.submit(watched.deploy.generate, prompt, max_tokens=400, end_id=-1) for prompt in PROMPTS
-        ]
+    with at_work(watched.deploy, *PROMPTS):
         found = until(
             lambda: (now := gauges())["scheduled"] == 4 and now["fraction"] > 0 and now, "all at work"
         )
-        for answer in asked:
-            answer.result()
     assert set(found) == {"waiting", "scheduled", "fraction"}
     assert 0 < found["fraction"] < 1
     until(lambda: gauges() == {"waiting": 0, "scheduled": 0, "fraction": 0}, "an idle server")
@@ -225,7 +220,7 @@ def test_each_request_is_a_line_of_json(watched: Watched, until: Until) -> None:
 def test_openais_answer_and_the_log_have_one_name(watched: Watched, until: Until) -> None:
     port, names = watched.deploy.api_port, dict[str, str]()
     good = {"model": watched.deploy.model, "prompt": "a secret prompt", "max_tokens": 2, "ignore_eos": True}
-    too_long = {**good, "prompt": "a secret prompt " * 1000}
+    too_long = {**good, "prompt": "a secret prompt " * ENDLESS}
     for outcome, status, body in (
         ("length", 200, good),
         ("invalid_request", 400, too_long),
@@ -333,16 +328,10 @@ def _same_quantiles(prometheus: Prometheus, deploy: Deploy, name: str, until: Un
 
 
 def test_top_shows_what_runs(watched: Watched) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        asked = [
-            pool.submit(watched.deploy.generate, prompt, max_tokens=900, end_id=-1, num_draft_tokens=4)
-            for prompt in PROMPTS[:2]
-        ]
+    with at_work(watched.deploy, *PROMPTS[:2], num_draft_tokens=4):
         url = f"http://127.0.0.1:{watched.deploy.ports[2]}/metrics"
         line = [str(TRTSPEC), "top", "--once", "--json", "--url", url, "--interval", "1.5"]
         said = json.loads(subprocess.run(line, check=True, capture_output=True).stdout)
-        for answer in asked:
-            answer.result()
     assert (said["model"], said["places"], said["draft_available"]) == (watched.deploy.model, 16, True)
     assert said["tokens_per_second"] > 10
     assert 0 < said["acceptance"] <= 1
