@@ -45,8 +45,9 @@ class Exchange(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._trace = [header for header in scope["headers"] if header[0] in _TRACE]
-        others = len(self._job.inputs) - 1
-        with self._places.taken(others), suppress(ClientDisconnect):
+        prompts = len(self._job.inputs)
+        self._places.check(prompts)
+        with self._places.taken(prompts - 1), suppress(ClientDisconnect):
             await unless_left(receive, self._tell(send, id_headers(scope)))
 
     async def _tell(self, send: Send, name: Headers) -> None:

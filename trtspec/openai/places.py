@@ -14,6 +14,12 @@ class Places:
     def __init__(self, most: int) -> None:
         self._most, self._taken = most, 0
 
+    def check(self, prompts: int) -> None:
+        """Raises `ApiError` 400 for a request with more prompts than places: it would never be served."""
+        if prompts > self._most:
+            message = f"prompt has {prompts} prompts, and this server has at most {self._most} at work"
+            raise ApiError(400, f"{message}; send them in several requests", param="prompt")
+
     @contextmanager
     def taken(self, number: int) -> Iterator[None]:
         """Takes places for the block; raises `ApiError` 429 where fewer are free, whatever they are for."""

@@ -131,4 +131,9 @@ def test_each_prompt_takes_a_place_until_its_client_leaves() -> None:
         four.leave()
         await asyncio.wait_for(four.asking, 10)
 
+        # There will never be room for so many, and who tries again would try for ever.
+        five = ask(5)
+        await asyncio.wait_for(five.asking, 10)
+        assert five.status == 400
+
     asyncio.run(asyncio.wait_for(run(), 30))
