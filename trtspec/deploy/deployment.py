@@ -169,6 +169,10 @@ class Deployment:
         path = f"/v2/models/{self.model_name}/ready"
         return all(self._get(self.ports.http, url) is not None for url in (path, "/v2/health/ready"))
 
+    def answers(self) -> bool:
+        """Says whether the server gives an answer at all, be it ready or not."""
+        return self._get(self.ports.http, "/v2/health/live") is not None
+
     def make_unready(self) -> None:
         """Makes the server say that it is not ready, while requests that run go on.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import signal
@@ -19,6 +20,10 @@ from trtspec.tail import last_bytes
 
 # The time beyond the grace in which requests that still run are cancelled, and Triton ends.
 _STOP_S = 5.0
+# So often a server that was ready is asked whether it lives, and so many answers in a row it may owe: every
+# client waits for a Triton that hangs, whose process runs.
+_ASK_S = 5.0
+_MOST_MISSED = 6
 # How often in a row the metrics must say that nothing runs, since they come late.
 _QUIET = 3
 
@@ -85,6 +90,7 @@ class Server:
     def __init__(self, deployment: Deployment, process: Process, door: Door | None = None) -> None:
         self._deployment, self._process, self._door = deployment, process, door
         self._begin = time.monotonic()
+        self._next_ask, self._missed = math.inf, 0
         # Earlier servers may have written what comes before.
         self._log_begin = deployment.log.stat().st_size if deployment.log.exists() else 0
 
@@ -100,6 +106,7 @@ class Server:
         if self._deployment.is_ready():
             if self._door:
                 self._door.open(self._deployment.ports)
+            self._next_ask = time.monotonic() + _ASK_S
             return True
         if self._process.is_stuck():
             raise StuckError("tritonserver", "waits for a process that does not begin", "start it again")
@@ -114,9 +121,13 @@ class Server:
         return False
 
     def check_running(self) -> None:
-        """Raises `ServerError` when the server has ended by itself; `StuckError` as `is_ready` does."""
+        """Raises `ServerError` when the server has ended by itself, or was ready and hangs.
+
+        Raises `StuckError` as `is_ready` does.
+        """
         status = self._process.poll()
         if status is None:
+            self._check_answers()
             return
         if self._door:
             self._door.shut("ended", is_alive=False)
@@ -151,6 +162,16 @@ class Server:
             quiet = quiet + 1 if self._deployment.is_idle() else 0
             time.sleep(0.05)
         self._process.stop(self._deployment.grace_s + _STOP_S)
+
+    def _check_answers(self) -> None:
+        if time.monotonic() < self._next_ask:
+            return
+        self._missed = 0 if self._deployment.answers() else self._missed + 1
+        self._next_ask = time.monotonic() + _ASK_S
+        if self._missed == _MOST_MISSED:
+            if self._door:
+                self._door.shut("ended", is_alive=False)
+            raise self._error("tritonserver", f"has not answered {_MOST_MISSED} times in a row", None)
 
     def _check_loaded(self, said: str) -> None:
         """Raises `ServerError` when a model did not load."""

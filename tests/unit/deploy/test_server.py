@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,8 +23,6 @@ DRIVER = "CUDA driver version is insufficient for CUDA runtime version"
 
 
 class Ended:
-    """A server that has ended with this status; with None it runs, but a process of its model has ended."""
-
     def __init__(self, status: int | None) -> None:
         self._status = status
 
@@ -32,13 +33,25 @@ class Ended:
         return False
 
     def lost(self) -> int | None:
-        return -11 if self._status is None else None
+        return None
 
     def drain(self) -> None:
         raise AssertionError
 
     def stop(self, seconds: float) -> None:
         raise AssertionError
+
+
+class Running(Ended):
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+class Losing(Running):
+    """A server that runs, but a process of its model has ended."""
+
+    def lost(self) -> int:
+        return -11
 
 
 @pytest.mark.parametrize(
@@ -118,7 +131,44 @@ def test_a_port_that_was_taken_meanwhile_may_be_another_next_time(tmp_path: Path
 def test_a_model_that_did_not_load_is_told_though_its_process_has_ended_too(tmp_path: Path) -> None:
     """Triton may take a while to end then."""
     deployment = Deployment("x", tmp_path, "pair", ports=Ports(*free_ports(3)))
-    server = Server(deployment, Ended(None))
+    server = Server(deployment, Losing())
     deployment.log.write_text(LOADING.format("no such file"))
     with pytest.raises(ServerError, match="did not load: no such file"):
         server.is_ready()
+
+
+class Triton(BaseHTTPRequestHandler):
+    """Answers that it is well, unless it `hangs`."""
+
+    hangs = False
+
+    def do_GET(self) -> None:
+        if not self.hangs:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def triton() -> Iterator[int]:
+    """Its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Triton) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_one_that_hangs_has_ended(tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
+    deployment = Deployment("x", tmp_path, "pair", ports=Ports(http=triton))
+    server = Server(deployment, Running())
+    server.check_running()
+    assert server.is_ready()
+    for missed in (0, 5, 0, 5):
+        monkeypatch.setattr(Triton, "hangs", missed > 0)
+        for _ in range(missed or 1):
+            server.check_running()
+    with pytest.raises(ServerError, match="tritonserver: has not answered 6 times in a row"):
+        server.check_running()
