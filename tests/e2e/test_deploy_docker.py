@@ -20,6 +20,7 @@ from tests.e2e.test_tensorrt_llm import write_recipe
 from tests.fakes.bindings import BINDINGS
 from tests.fakes.docker_daemon import INFO
 from tests.fakes.gpu_machine import H200
+from tests.processes import command_lines
 from trtspec.containers.container import name_for
 
 
@@ -211,6 +212,25 @@ def test_one_that_is_killed_says_so(docker: Docker, deploy: Deploying, until: Un
     assert "error: tritonserver: was killed by SIGKILL" in deployed.said.read_text()
     assert docker.names() == []
     assert not list(Path("/dev/shm").glob(memory))
+
+
+@IN_PROCESS
+def test_its_log_goes_on_after_the_daemon_began_anew(
+    docker: Docker, deploy: Deploying, build_copy: Path, until: Until
+) -> None:
+    """With docker's live-restore containers go on, while the commands that follow them end."""
+    deployed = deploy()
+    until(lambda: deployed.is_ready, "the server ready")
+    (name,) = docker.names()
+    (copying,) = [pid for pid, line in command_lines() if "--follow" in line and name.encode().hex() in line]
+
+    os.kill(copying, signal.SIGTERM)
+
+    until(lambda: len(docker.daemon.calls("logs")) == 2, "another")
+    with (docker.daemon.folder / "containers" / name / "log").open("a") as log:
+        log.write("said later\n")
+    until(lambda: "said later\n" in (build_copy / "tritonserver.log").read_text(), "the line in the log")
+    assert deployed.stop() == 0
 
 
 @IN_PROCESS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -10,6 +9,7 @@ from trtspec.client_bounds import MAX_BODY
 from trtspec.containers.container import Container, Health, Mount, name_for
 from trtspec.containers.engine import ContainerEngine
 from trtspec.containers.program import Program
+from trtspec.deploy.container_log import ContainerLog
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.launch import SERVER, launch
 from trtspec.deploy.one_container import (
@@ -87,9 +87,9 @@ class TritonProcess(ContainerProcess):
         container_id: str,
         name: str,
         grace_s: float,
-        follower: subprocess.Popen[bytes] | None = None,
+        log: ContainerLog | None = None,
     ) -> None:
-        super().__init__(program, container_id, follower)
+        super().__init__(program, container_id, log)
         self._stopping, self._grace_s = _stopping(name), grace_s
 
     def is_stuck(self) -> bool:
@@ -123,7 +123,7 @@ def serve(
     there = OneContainer(program, line, made.name, deployment.build, deployment.log)
 
     def start() -> Server:
-        process = TritonProcess(program, there.start(), made.name, deployment.grace_s, there.follower)
+        process = TritonProcess(program, there.start(), made.name, deployment.grace_s, there.copy)
         return Server(deployment, process, api)
 
     with ExitStack() as stack:

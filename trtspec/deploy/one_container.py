@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,6 +13,7 @@ from trtspec.containers.container import Container
 from trtspec.containers.engine import ContainerEngine
 from trtspec.containers.program import Program
 from trtspec.containers.state import find_state, remove
+from trtspec.deploy.container_log import ContainerLog
 from trtspec.errors import UnavailableError
 
 LABEL = "trtspec.deployment"
@@ -55,19 +55,17 @@ def remove_last(program: Program, name: str, build: Path) -> None:
 
 
 class ContainerProcess:
-    """The first process of a container; `follower` passes its log on, and ends with it."""
+    """The first process of a container; `log` is the copy of what it says, where there is one."""
 
-    def __init__(
-        self, program: Program, container_id: str, follower: subprocess.Popen[bytes] | None = None
-    ) -> None:
-        self._program, self._id, self._follower = program, container_id, follower
+    def __init__(self, program: Program, container_id: str, log: ContainerLog | None = None) -> None:
+        self._program, self._id, self._log = program, container_id, log
         self._next_look = 0.0
 
     def poll(self) -> int | None:
         """Returns its exit status, negative for a signal; None while it runs."""
-        if self._follower and self._follower.poll() is None and time.monotonic() < self._next_look:
+        if self._log and self._log.is_at_work and time.monotonic() < self._next_look:
             return None
-        # A follower that came too late for the end of the container (podman's, to 4.3) waits for ever.
+        # A copy that came too late for the end of the container (podman's, to 4.3) waits for ever.
         self._next_look = time.monotonic() + _LOOK_S
         try:
             state = find_state(self._program, self._id)
@@ -75,12 +73,13 @@ class ContainerProcess:
             # A daemon that does not answer leaves its containers running.
             return None
         # Podman may have started it again before it was left; how the run before ended is forgotten then.
-        is_another = bool(self._follower and state and state.restarts)
+        is_another = bool(self._log and state and state.restarts)
         if state and state.is_running and not is_another:
+            if self._log:
+                self._log.go_on()
             return None
-        if self._follower:
-            with suppress(subprocess.TimeoutExpired):
-                self._follower.wait(_LAST_WORDS_S)
+        if self._log:
+            self._log.wait(_LAST_WORDS_S)
         if state is None:
             return -signal.SIGKILL
         return 1 if state.is_running else state.status
@@ -104,7 +103,7 @@ class OneContainer:
     log: Path
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     container_id: str | None = None
-    follower: subprocess.Popen[bytes] | None = None
+    copy: ContainerLog | None = None
 
     def start(self) -> str:
         """Starts the container, after removing the last one, and returns its id."""
@@ -116,8 +115,7 @@ class OneContainer:
             with suppress(UnavailableError):
                 remove_last(self.program, self.name, self.build)
             raise
-        with self.log.open("ab") as log:
-            self.follower = self.program.start(("logs", "--follow", self.container_id), log)
+        self.copy = ContainerLog(self.program, self.container_id, self.log)
         return self.container_id
 
     def leave(self) -> str:
@@ -134,8 +132,7 @@ class OneContainer:
             self.container_id = None
 
     def _unfollowed(self) -> str:
-        if self.follower:
-            self.follower.kill()
-            self.follower.wait()
+        if self.copy:
+            self.copy.close()
         assert self.container_id
         return self.container_id

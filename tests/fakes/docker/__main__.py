@@ -15,6 +15,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from typing import Any
 
 from tests.fakes.docker.images import image, pull
@@ -42,8 +43,10 @@ def trouble() -> str:
 
 def logs(words: list[str]) -> None:
     assert words[0] == "--follow", words
-    state(words[1])
-    follow(words[1])
+    since = words[1] == "--since"
+    assert not since or 0 <= time.time() - float(words[2]) < 60, words
+    state(words[-1])
+    follow(words[-1], from_end=since)
 
 
 def ps(words: list[str]) -> None:

@@ -106,9 +106,10 @@ def kill_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-def follow(name: str) -> None:
-    """Writes a log to stdout until the container has ended."""
+def follow(name: str, *, from_end: bool = False) -> None:
+    """Writes a log, which knows no times, to stdout until the container has ended."""
     with (folder_of(name) / "log").open("rb") as log:
+        log.seek(0, os.SEEK_END if from_end else os.SEEK_SET)
         has_ended = False
         while not has_ended:
             has_ended = status_of(name) is not None or not folder_of(name).exists()

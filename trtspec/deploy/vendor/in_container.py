@@ -84,7 +84,7 @@ def serve(
     there = OneContainer(program, line, made.name, deployment.build, deployment.log, deployment.secrets)
 
     def start() -> VendorServer:
-        process = ContainerProcess(program, there.start(), there.follower)
+        process = ContainerProcess(program, there.start(), there.copy)
         return VendorServer(deployment, process)
 
     with ExitStack() as stack:
