@@ -50,6 +50,13 @@ class Slot:
         """
         return self.headed if text is self.text else min(self.headed, max(reused - 1, 0))
 
+    def has(self, text: Text, place: int) -> bool:
+        """Says whether the cache has the token of `text` at a place, whatever comes before it."""
+        if place >= self.length:
+            return False
+        behind = place - self.prompt_len
+        return text[place] == (self.text[place] if behind < 0 else self.new[behind])
+
     def common(self, text: Text, limit: int) -> int:
         """Returns how many of the first `limit` tokens of `text` the cache has.
 
@@ -133,7 +140,11 @@ class CacheSlots:
         best: Slot | None = own
         # The usual case, in which the others, which may be thousands, need not be compared.
         if own is None or own.is_busy or own.common(text, known) < known:
-            having = [slot for slot in self._slots.values() if slot.common(text, known) == known]
+            having = (
+                slot
+                for slot in self._slots.values()
+                if (known == 0 or slot.has(text, known - 1)) and slot.common(text, known) == known
+            )
             best = max(
                 having,
                 key=lambda slot: (not slot.is_busy, slot is own, slot.length == known),
@@ -198,16 +209,16 @@ class CacheSlots:
         return [slot for slot in self._slots.values() if not slot.is_busy]
 
     def _best(self, text: Text, limit: int) -> tuple[Slot | None, int]:
-        """Returns the slot that has most of the text, idle rather than busy, and how much."""
+        """Returns the slot that has most of the text, idle rather than busy, used last, and how much."""
         own = self._of_text.get(id(text))
         if own is not None and not own.is_busy:
             return own, own.common(text, limit)
-        best, most = None, (0, False, 0)
-        for slot in self._slots.values():
-            found = (slot.common(text, limit), not slot.is_busy, slot.used)
-            if found[0] and found > most:
+        best, most = None, 0
+        for slot in sorted(self._slots.values(), key=lambda slot: (slot.is_busy, -slot.used)):
+            # Thousands may begin as the text does, and only those are compared that may have more of it.
+            if most < limit and slot.has(text, most) and (found := slot.common(text, limit)) > most:
                 best, most = slot, found
-        return best, most[0]
+        return best, most
 
     def _make_room(self, wanted: int, *kept: Slot | None) -> tuple[int, ...] | None:
         """Drops idle slots for `wanted` more tokens; drops none and returns None if there are too few."""

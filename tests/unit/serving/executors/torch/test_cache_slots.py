@@ -3,12 +3,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from trtspec.serving.executors.torch.budget import LEAST
-from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease
+from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease, Slot
 from trtspec.serving.text import Text, common_prefix
 
 LONG = list(range(300))
@@ -82,6 +83,23 @@ def test_a_text_that_would_lose_its_tail_is_copied_from() -> None:
     slots = filled(LONG, [7, 7])
     assert take(slots, [*LONG[:150], 3]) == Lease(3, 150, copy_from=1)
     assert take(slots, [*LONG, 3]) == Lease(1, 300)
+
+
+def test_of_many_that_begin_alike_few_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As texts do that share the prompt of a system."""
+    slots, compared = filled(*([*LONG, number, 7, 7] for number in range(100))), list[Slot]()
+    common = Slot.common
+
+    def counted(slot: Slot, text: Text, limit: int) -> int:
+        compared.append(slot)
+        return common(slot, text, limit)
+
+    monkeypatch.setattr(Slot, "common", counted)
+    assert take(slots, [*LONG, 40, 7, 8]) == Lease(41, 302)
+    assert len(compared) == 2
+    slots.free(41)
+    assert borrow(slots, Text([*LONG, 30, 9])) == Lease(101, 301, copy_from=31)
+    assert len(compared) == 3
 
 
 def test_a_busy_slot_is_copied_from_when_that_pays() -> None:
