@@ -80,7 +80,9 @@ class Watch:
 def _death(found: ProcessStat | None) -> str:
     number = found.status & 0x7F if found else 0
     if number:
-        return f"was killed by {signal.Signals(number).name}"
+        # Python has no names for the signals of real time.
+        names = {each.value: each.name for each in signal.Signals}
+        return f"was killed by {names.get(number, f'signal {number}')}"
     return f"ended with status {found.status >> 8}" if found else "ended"
 
 

@@ -131,3 +131,17 @@ class TestWatch:
             watch.look(self.STOPPED, now)
             watch.look(self.RUNNING, now + 0.5)
         assert watch.problem is None
+
+    @pytest.mark.parametrize(
+        ("status", "said"),
+        [
+            (0x0300, "ended with status 3"),
+            (9, "was killed by SIGKILL"),
+            (0x80 | 11, "was killed by SIGSEGV"),
+            (40, "was killed by signal 40"),
+        ],
+    )
+    def test_how_it_ended(self, status: int, said: str) -> None:
+        watch = Watch(0)
+        watch.look(ProcessStat("Z", "1", status), 1)
+        assert watch.problem == said
