@@ -124,8 +124,8 @@ class Files:
                 stats = dict(_stats_below(self._path(folder)))
             else:
                 self._system.invalidate_cache()
-                found = self._system.find(self._path(folder), detail=True)
-                stats = {path: Stat(int(info["size"]), _modified(info)) for path, info in found.items()}
+                found = _found(self._system, self._path(folder))
+                stats = {path: Stat(int(info["size"]), _modified(info)) for path, info in found}
         start = len(self._root) + 1
         return {path[start:]: stat for path, stat in stats.items()}
 
@@ -206,6 +206,27 @@ def _stats_below(folder: str) -> Iterator[tuple[str, Stat]]:
             with suppress(FileNotFoundError):
                 stat = os.stat(path)
                 yield path, Stat(stat.st_size, datetime.fromtimestamp(stat.st_mtime, timezone.utc))
+
+
+def _found(system: Any, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields every file below a folder, by its path, with what the file system tells of it.
+
+    Where fsspec itself would go from folder to folder, it takes one that cannot be listed for an empty one.
+    """
+    from fsspec import AbstractFileSystem
+
+    if getattr(system.find, "__func__", None) is not AbstractFileSystem.find:
+        yield from system.find(folder, detail=True).items()
+        return
+    try:
+        listing = system.ls(folder, detail=True)
+    except FileNotFoundError:
+        return
+    for info in listing:
+        if info["type"] != "directory":
+            yield info["name"], info
+        elif info["name"].rstrip("/") != folder:
+            yield from _found(system, info["name"].rstrip("/"))
 
 
 def _raise_unless_gone(error: OSError) -> None:

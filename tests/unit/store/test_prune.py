@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import fsspec
 import pytest
+from fsspec import AbstractFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.unit.store.conftest import H200, entry_of
 from trtspec.errors import StoreError
@@ -102,22 +106,40 @@ def test_an_entry_goes_with_what_only_it_needs(store: Store, engine: Path) -> No
     assert not verify(store, no_progress).findings
 
 
+class Folders(MemoryFileSystem):  # type: ignore[misc]
+    """A file system that fsspec lists folder by folder, as sftp and smb."""
+
+    protocol = "folders"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    find = AbstractFileSystem.find
+
+
+@pytest.fixture(params=["file", "folders"])
+def of_folders(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    fsspec.register_implementation("folders", Folders, clobber=True)
+    return Store(f"{request.param}://{tmp_path}/store")
+
+
 def not_listed(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
     """Has whoever lists a folder of this name get the error."""
-    scandir = os.scandir
 
-    def listed(path: str) -> Any:
-        if str(path).endswith(name):
-            raise error
-        return scandir(path)
+    def refusing(lists: Callable[..., Any]) -> Callable[..., Any]:
+        def listed(*path: Any, **options: Any) -> Any:
+            if str(path[-1]).endswith(name):
+                raise error
+            return lists(*path, **options)
 
-    monkeypatch.setattr(os, "scandir", listed)
+        return listed
+
+    monkeypatch.setattr(os, "scandir", refusing(os.scandir))
+    monkeypatch.setattr(Folders, "ls", refusing(Folders.ls))
 
 
 def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
-    tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
+    of_folders: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, entry = Store(str(tmp_path / "store")), entry_of(engine)
+    store, entry = of_folders, entry_of(engine)
     push(store, entry, engine, silent)
     with monkeypatch.context() as refused:
         not_listed(refused, entry.key, PermissionError(errno.EACCES, "Permission denied"))
@@ -131,9 +153,9 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
 
 
 def test_a_folder_that_vanishes_while_it_is_listed_is_empty(
-    tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
+    of_folders: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, entry = Store(str(tmp_path / "store")), entry_of(engine)
+    store, entry = of_folders, entry_of(engine)
     push(store, entry, engine, silent)
     not_listed(monkeypatch, entry.key, FileNotFoundError(errno.ENOENT, "No such file or directory"))
     assert store.entries() == []
