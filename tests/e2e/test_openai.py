@@ -16,7 +16,7 @@ from jsonschema import validate
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel, Field
 
-from tests.e2e.conftest import IN_PROCESS, TINY, Deploy
+from tests.e2e.conftest import ENDLESS, IN_PROCESS, TINY, Deploy
 from tests.e2e.test_guides import BLANKS, SCHEMA
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -293,7 +293,7 @@ def test_an_answer_has_an_id_of_its_request(client: openai.OpenAI) -> None:
     assert second
     assert first != second
     with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "a b " * 3000}])
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "a b " * ENDLESS}])
     assert caught.value.request_id
     assert caught.value.code == "context_length_exceeded"
 
