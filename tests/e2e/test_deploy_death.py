@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,30 @@ def test_the_log_of_a_crash_is_kept(deployer: Deployer, build_copy: Path, until:
 
     assert "so this server ends" in (build_copy / "tritonserver.log.1").read_text()
     assert second.stop() == 0
+
+
+@pytest.fixture
+def keeps_cores() -> Iterator[None]:
+    """Whoever crashes leaves a file `core` in its folder, of which the beginning is enough."""
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    if not before[1] or Path("/proc/sys/kernel/core_pattern").read_text() != "core\n":
+        pytest.skip("this machine leaves no core files")
+    resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+@BLS
+@pytest.mark.usefixtures("keeps_cores")
+def test_no_process_crashes_as_it_ends(deployer: Deployer, build_copy: Path, until: Until) -> None:
+    served = started(deployer, build_copy, until)
+    assert served.generate("import ", max_tokens=8)
+    until(lambda: served.metric("num_requests_running") == 0, "its metrics")
+    assert served.stop() == 0
+    (build_copy / "target" / "engine" / "rank0.safetensors").write_bytes(b"broken")
+    assert deployer(build_copy).process.wait(60) == 1
+
+    assert not list(build_copy.glob("core*"))
 
 
 @IN_PROCESS

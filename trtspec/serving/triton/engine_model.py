@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,12 @@ class TritonPythonModel:
         excludes_input = parameters["exclude_input_in_output"].lower() in ("true", "1")
         check_s = int(parameters["cancellation_check_period_ms"]) / 1000
         logs.set_up(args["model_name"])
-        self._watchdog = Watchdog(args["model_name"])
+        self._watchdog, self._kv_use = Watchdog(args["model_name"]), _KvUse(args)
+        load, tell = partial(_load, parameters, folder), self._kv_use.tell
         try:
-            self._service = EngineService(
-                lambda: _load(parameters, folder), excludes_input, check_s, self._watchdog, _kv_gauge(args)
-            )
+            self._service = EngineService(load, excludes_input, check_s, self._watchdog, tell)
         except BaseException as error:
+            self._kv_use.close()
             self._watchdog.close()
             if isinstance(error, ServingError):
                 raise pb_utils.TritonModelException(str(error)) from None
@@ -57,6 +58,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._service.close()
+        self._kv_use.close()
         self._watchdog.close()
 
 
@@ -82,11 +84,15 @@ class TritonClient:
         return left
 
 
-def _kv_gauge(args: Mapping[str, str]) -> Callable[[float], None]:
-    """Returns a function that exports the use of the KV cache, as NVIDIA's C++ backend does of its models."""
-    labels = {"model": args["model_name"], "version": args["model_version"]}
-    series = Series(FAMILIES[KV_FRACTION], labels)
-    return lambda use: series.set(Sample(KV_FRACTION, use, {"kv_cache_block_type": "fraction"}))
+class _KvUse(Series):
+    """Exports the use of the KV cache, as NVIDIA's C++ backend does of its models."""
+
+    def __init__(self, args: Mapping[str, str]) -> None:
+        labels = {"model": args["model_name"], "version": args["model_version"]}
+        super().__init__(FAMILIES[KV_FRACTION], labels)
+
+    def tell(self, use: float) -> None:
+        self.set(Sample(KV_FRACTION, use, {"kv_cache_block_type": "fraction"}))
 
 
 def _load(parameters: Mapping[str, str], folder: Path) -> Executor:

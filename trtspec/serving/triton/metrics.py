@@ -49,6 +49,11 @@ class Metrics:
         for sample in present:
             self._send(sample)
 
+    def close(self) -> None:
+        """Gives the metrics back to Triton, as `Series.close`."""
+        while self._series:
+            self._series.popitem()[1].close()
+
     def _send(self, sample: Sample) -> None:
         if sample.name not in self._series:
             self._series[sample.name] = Series(FAMILIES[sample.name], self._labels)
@@ -78,3 +83,12 @@ class Series:
         else:
             self._metrics[key].increment(change)
         self._values[key] = sample.value
+
+    def close(self) -> None:
+        """Gives the metrics back to Triton, while the model's process has memory in common with it.
+
+        Those that are left when Python ends write into memory that is gone, which kills the process and may
+        leave a core file (python_backend, src/metric.cc, `Metric::Clear`).
+        """
+        self._metrics.clear()
+        del self._family

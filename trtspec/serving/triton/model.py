@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,16 @@ class TritonPythonModel:
         config, folder = json.loads(args["model_config"]), Path(args["model_repository"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
         logs.set_up(args["model_name"])
-        metrics = Metrics({"model": args["model_name"], "version": args["model_version"]})
+        self._metrics = Metrics({"model": args["model_name"], "version": args["model_version"]})
         self._watchdog, self._departures = Watchdog(args["model_name"]), Departures()
+        load, tell = partial(self.load, parameters, folder), self._metrics.update
         try:
-            self._service = Service(lambda: self.load(parameters, folder), metrics.update, self._watchdog)
+            self._service = Service(load, tell, self._watchdog)
             self._service.every(LOOK_S, Stopping(self._service.drain).look)
             if rollout := os.environ.get(ROLLOUT):
                 self._service.follow(RolloutFile(Path(rollout)))
         except BaseException as error:
+            self._metrics.close()
             self._watchdog.close()
             if isinstance(error, ServingError):
                 raise pb_utils.TritonModelException(str(error)) from None
@@ -67,6 +70,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._service.close()
+        self._metrics.close()
         self._watchdog.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ class Triton:
     def __init__(self) -> None:
         self.values: dict[tuple[str, ...], float] = {}
         self.sent: list[str] = []
+        self.made: list[Any] = []
 
     def __call__(self, name: str, meaning: str, kind: str) -> Any:
         assert kind in ("counter", "gauge")
@@ -42,9 +44,13 @@ class Triton:
                 self.values[key] = value
                 self.sent.append(name)
 
-            return SimpleNamespace(increment=increment) if kind == "counter" else SimpleNamespace(set=put)
+            self.made.append(
+                SimpleNamespace(increment=increment) if kind == "counter" else SimpleNamespace(set=put)
+            )
+            return self.made[-1]
 
-        return SimpleNamespace(Metric=metric)
+        self.made.append(SimpleNamespace(Metric=metric))
+        return self.made[-1]
 
 
 @pytest.fixture
@@ -117,3 +123,12 @@ def test_a_client_that_leaves_leaves_its_rounds_counted(triton: Triton) -> None:
     drafts = ("trtspec:spec_decode_num_drafts", "model=pair", "origin=engine")
     assert triton.values[drafts] == 1
     assert triton.values["trtspec:num_requests_running", "model=pair"] == 0
+
+
+def test_all_are_given_back(triton: Triton) -> None:
+    metrics = importlib.import_module(MODULE).Metrics({"model": "pair"})
+    made = [weakref.ref(each) for each in triton.made]
+    triton.made.clear()
+    assert len(made) > 20
+    metrics.close()
+    assert not any(each() for each in made)
