@@ -16,6 +16,12 @@ from trtspec.serving.stats import Stats
 MODULE = "trtspec.serving.triton.metrics"
 
 
+class Made(SimpleNamespace):
+    """A family, or a metric of one."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Triton:
     """The `MetricFamily` of `triton_python_backend_utils`; `sent` has the metric of each message."""
 
@@ -44,12 +50,10 @@ class Triton:
                 self.values[key] = value
                 self.sent.append(name)
 
-            self.made.append(
-                SimpleNamespace(increment=increment) if kind == "counter" else SimpleNamespace(set=put)
-            )
+            self.made.append(Made(increment=increment) if kind == "counter" else Made(set=put))
             return self.made[-1]
 
-        self.made.append(SimpleNamespace(Metric=metric))
+        self.made.append(Made(Metric=metric))
         return self.made[-1]
 
 
