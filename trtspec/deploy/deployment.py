@@ -177,13 +177,18 @@ class Deployment:
         """Makes the server say that it is not ready, while requests that run go on.
 
         Triton says so once a model has failed to load, so it is told to load one that must fail. No model is
-        unloaded, since new requests would then be told that there is no such model. Triton leaves the files
-        of a model that came by HTTP in a folder of /tmp (core, `MakeTemporaryDirectory`), which is removed.
+        unloaded, since new requests would then be told that there is no such model.
         """
-        mark = f"trtspec-{os.getpid()}"
-        model = json.dumps({"parameters": {"config": '{"backend": "none"}', f"file:1/{mark}": ""}})
+        model = json.dumps({"parameters": {"config": '{"backend": "none"}', f"file:1/{_mark()}": ""}})
         self._ask("POST", self.ports.http, f"/v2/repository/models/{UNREADY}/load", model)
-        for file in Path("/tmp").glob(f"folder*/1/{mark}"):  # noqa: S108
+
+    def clean_up(self) -> None:
+        """Removes what `make_unready` leaves behind a server on this machine that had to be killed.
+
+        Triton keeps the files of a model that came by HTTP in a folder of /tmp until it ends (core,
+        `MakeTemporaryDirectory`).
+        """
+        for file in Path("/tmp").glob(f"folder*/1/{_mark()}"):  # noqa: S108
             shutil.rmtree(file.parents[1], ignore_errors=True)
 
     def is_idle(self) -> bool:
@@ -204,3 +209,8 @@ class Deployment:
                 return response.read().decode(errors="replace") if response.status == 200 else None
             except (OSError, http.client.HTTPException):
                 return None
+
+
+def _mark() -> str:
+    """Returns the name of the file by which the folder of `make_unready` is known."""
+    return f"trtspec-{os.getpid()}"

@@ -162,6 +162,7 @@ class Server:
             quiet = quiet + 1 if self._deployment.is_idle() else 0
             time.sleep(0.05)
         self._process.stop(self._deployment.grace_s + _STOP_S)
+        self._deployment.clean_up()
 
     def _check_answers(self) -> None:
         if time.monotonic() < self._next_ask:
