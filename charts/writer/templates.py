@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from graphlib import TopologicalSorter
+from itertools import groupby, pairwise
 from typing import Any
 
 import yaml
@@ -65,7 +66,7 @@ class Writer:
 
     def _mapping(self, variants: Variants, inside: int, indent: int, scope: Path) -> list[str]:
         pad, parts = " " * indent, list[tuple[str | None, list[str]]]()
-        keys = _in_line([list(thing) for _, thing in variants])
+        keys = _in_order([list(thing) for _, thing in variants])
         given = [path for path in map(whole, keys) if path]
         if given:
             lines = [f"{pad}{{{{- toYaml . | nindent {indent} }}}}"]
@@ -227,6 +228,17 @@ def _alike(variants: Variants) -> list[list[tuple[int, Any]]]:
         kind = type(thing).__name__ if isinstance(thing, dict | list) and thing else repr(thing)
         groups.setdefault(kind, []).append((mask, thing))
     return list(groups.values())
+
+
+def _in_order(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Returns the members of all rows, each once, in the order that all rows keep."""
+    sorter = TopologicalSorter[str]()
+    for row in rows:
+        for member in row:
+            sorter.add(member)
+        for before, after in pairwise(row):
+            sorter.add(after, before)
+    return list(sorter.static_order())
 
 
 def _in_line(rows: Iterable[Sequence[str]]) -> list[str]:
