@@ -274,6 +274,9 @@ def test_a_server_may_span_hosts() -> None:
     for kind in ("NetworkPolicy-group", "PodDisruptionBudget"):
         assert chooses(kind, leader)
         assert chooses(kind, worker)
+    # It pulls the build by itself, and finds the leader by its name.
+    among, outward = things["NetworkPolicy-group"], things["NetworkPolicy"]["spec"]["egress"]
+    assert all(each in among["spec"]["egress"] for each in outward)
     target = things["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
     assert (target["apiVersion"], target["kind"]) == ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
 

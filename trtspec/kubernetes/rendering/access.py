@@ -48,15 +48,20 @@ def network_policy(values: Values) -> NetworkPolicy:
     ingress = [Ingress([AnyNamespace({})], [PolicyPort(name) for name in named if name != METRICS])]
     if METRICS in named:
         ingress.append(Ingress(None, [PolicyPort(METRICS)]))
-    egress = [Egress(_DNS)]
-    if values.egress_ports:
-        egress.append(Egress([PolicyPort(port) for port in values.egress_ports]))
     return NetworkPolicy(
         meta(values),
         NetworkPolicySpec(
             pod_selector=selector(values),
             policy_types=["Ingress", "Egress"],
             ingress=ingress,
-            egress=egress,
+            egress=outward(values),
         ),
     )
+
+
+def outward(values: Values) -> list[Egress]:
+    """Returns where every pod may go: to names, and to the store or the Hub."""
+    egress = [Egress(_DNS)]
+    if values.egress_ports:
+        egress.append(Egress([PolicyPort(port) for port in values.egress_ports]))
+    return egress

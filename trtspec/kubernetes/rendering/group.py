@@ -22,6 +22,7 @@ from trtspec.kubernetes.kinds.workloads import (
     LeaderWorkerSet,
     RollingUpdate,
 )
+from trtspec.kubernetes.rendering.access import outward
 from trtspec.kubernetes.rendering.labels import COMPONENT, STABLE, meta, of_instance
 from trtspec.kubernetes.rendering.pod import pod
 from trtspec.kubernetes.values import Group, Values
@@ -50,7 +51,10 @@ def leader_worker_set(values: Values, group: Group) -> LeaderWorkerSet:
 
 
 def group_policy(values: Values) -> NetworkPolicy:
-    """Returns a policy by which the pods of a deployment reach each other on any port, as MPI and NCCL do."""
+    """Returns a policy by which the pods of a deployment reach each other on any port, as MPI and NCCL do.
+
+    Those that are no servers find the leader by its name and pull the build, so they reach what servers do.
+    """
     pods = Selector(of_instance(values))
     return NetworkPolicy(
         meta(values, "-group"),
@@ -58,7 +62,7 @@ def group_policy(values: Values) -> NetworkPolicy:
             pod_selector=pods,
             policy_types=["Ingress", "Egress"],
             ingress=[Ingress([SomePods(pods)])],
-            egress=[Egress(to=[SomePods(pods)])],
+            egress=[*outward(values), Egress(to=[SomePods(pods)])],
         ),
     )
 
