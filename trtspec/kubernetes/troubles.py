@@ -13,8 +13,8 @@ from trtspec.kubernetes.refusals import one_line, words_of_denial
 _PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _MAKE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _NEVER = re.compile(
-    r"not found|manifest unknown|denied|unauthorized|no basic auth|invalid reference|does not exist|403|401"
-    r"|no match for platform|NeverPull|InvalidImageName|couldn't parse",
+    r"not found|manifest unknown|denied|unauthorized|no basic auth|invalid reference|does not exist"
+    r"|\b40[13]\b|no match for platform|NeverPull|InvalidImageName|couldn't parse",
     re.IGNORECASE,
 )
 _COMING = ("TriggeredScaleUp", "Nominated")

@@ -92,6 +92,20 @@ CASES: dict[str, tuple[Script, float, str, str, tuple[str, ...]]] = {
         "kubernetes.image in the recipe",
         (),
     ),
+    "the registry of an image whose digest looks like a refusal does not answer": (
+        scripts.no_image(f"reg/trtspec@sha256:{'7401' * 16}: dial tcp 10.0.0.1:443: i/o timeout"),
+        120,
+        "its image cannot be pulled: Back-off pulling image",
+        "kubernetes.image in the recipe",
+        (),
+    ),
+    "the registry lets nobody in": (
+        scripts.no_image("unexpected status from HEAD request to https://reg/v2/: 403 Forbidden"),
+        0,
+        "its image cannot be pulled: unexpected status from HEAD request to https://reg/v2/: 403 Forbidden",
+        "kubernetes.image in the recipe",
+        (),
+    ),
     "it crashes": (
         scripts.crashing("loading\nerror: no GPU is to be seen\n"),
         # Two restarts, after 12 s each, and a third end.
