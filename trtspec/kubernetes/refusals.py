@@ -127,7 +127,7 @@ def _kind(answer: Answer, namespace: str, owner: str | None) -> _Words | None:
         return None
     if owner:
         return f"this cluster does not have {owner}", "install it, or leave it out of the recipe's kubernetes"
-    return "this cluster is too old for this kind of object", "Kubernetes 1.27 or newer has all that is used"
+    return "this cluster is too old for this kind of object", "Kubernetes 1.30 or newer has all that is used"
 
 
 def _absent(answer: Answer, namespace: str, owner: str | None) -> _Words | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from charts.writer.chart import CHART, samples_of_values, write, written
@@ -24,6 +25,7 @@ from trtspec.cli.app import app
 from trtspec.kubernetes.helm import chart_values
 from trtspec.kubernetes.kinds.base import document
 from trtspec.kubernetes.manifests import dump, manifests
+from trtspec.kubernetes.refusals import Answer, refusal
 from trtspec.kubernetes.values import Values
 from trtspec.recipe.kubernetes import Claim
 
@@ -162,6 +164,18 @@ def test_values_that_are_refused(change: str, complaint: str) -> None:
 
 def test_a_name_that_is_too_long() -> None:
     assert "40 letters" in helm.run("helm", "template", "l" * 41, CHART, fails=True)
+
+
+def test_the_oldest_cluster_is_that_of_deploy() -> None:
+    oldest = yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
+    error = refusal(Answer(404, "", "404 page not found"), "poddisruptionbudget/llama", NAMESPACE)
+    assert oldest == f">={str(error.repair).split()[1]}.0-0"
+
+
+@pytest.mark.parametrize("name", ["llama-3.1", "405b"])
+def test_a_name_that_no_service_may_have(name: str) -> None:
+    """Helm takes dots, and digits first; RFC 1035, which Services keep to, does not."""
+    assert "a letter first" in helm.run("helm", "template", name, CHART, fails=True)
 
 
 def test_notes_of_a_server_of_others() -> None:
