@@ -274,6 +274,11 @@ def test_a_server_may_span_hosts() -> None:
     for kind in ("NetworkPolicy-group", "PodDisruptionBudget"):
         assert chooses(kind, leader)
         assert chooses(kind, worker)
+    # LeaderWorkerSet's documentation: a headless Service of its name, or of the name of each leader.
+    network = things["LeaderWorkerSet"]["spec"].get("networkConfig", {})
+    is_shared = network.get("subdomainPolicy", "Shared") == "Shared"
+    name = things["LeaderWorkerSet"]["metadata"]["name"]
+    assert things["Service"]["metadata"]["name"] != (name if is_shared else f"{name}-0")
     # It pulls the build by itself, and finds the leader by its name.
     among, outward = things["NetworkPolicy-group"], things["NetworkPolicy"]["spec"]["egress"]
     assert all(each in among["spec"]["egress"] for each in outward)

@@ -65,11 +65,19 @@ class GroupStrategy:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupNetwork:
+    """Whose Service makes names of pods, all groups' or each group's own."""
+
+    subdomain_policy: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupsSpec:
     """Groups of pods that are alike; without `replicas` their number is an autoscaler's."""
 
     startup_policy: str
     rollout_strategy: GroupStrategy
+    network_config: GroupNetwork
     leader_worker_template: GroupTemplate
     replicas: int | None = None
 

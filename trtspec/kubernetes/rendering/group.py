@@ -16,6 +16,7 @@ from trtspec.kubernetes.kinds.base import Selector
 from trtspec.kubernetes.kinds.pods import PodTemplate
 from trtspec.kubernetes.kinds.policies import Egress, Ingress, NetworkPolicy, NetworkPolicySpec, SomePods
 from trtspec.kubernetes.kinds.workloads import (
+    GroupNetwork,
     GroupsSpec,
     GroupStrategy,
     GroupTemplate,
@@ -28,6 +29,9 @@ from trtspec.kubernetes.rendering.pod import pod
 from trtspec.kubernetes.values import Group, Values
 
 _WORKER = "worker"
+# The Service that all groups would share has the name of the LeaderWorkerSet, which is that of ours: the
+# controller makes none where one is, and ours knows neither workers nor who is not ready yet.
+_OWN_NAMES = GroupNetwork("UniquePerReplica")
 
 
 def leader_worker_set(values: Values, group: Group) -> LeaderWorkerSet:
@@ -40,6 +44,7 @@ def leader_worker_set(values: Values, group: Group) -> LeaderWorkerSet:
             rollout_strategy=GroupStrategy(
                 "RollingUpdate", RollingUpdate(values.max_surge, values.max_unavailable)
             ),
+            network_config=_OWN_NAMES,
             leader_worker_template=GroupTemplate(
                 size=group.size,
                 restart_policy="RecreateGroupOnPodRestart",
