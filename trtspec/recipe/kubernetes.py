@@ -16,6 +16,7 @@ from trtspec.recipe.section import Positive, Section, Text
 LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 SERVICE = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
 NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+HOST = r"^(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 KEY = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
@@ -24,6 +25,7 @@ FOLDER = r"^(/[A-Za-z0-9._-]+)+$"
 LabelName = Annotated[str, Field(pattern=LABEL)]
 ServiceName = Annotated[str, Field(pattern=SERVICE)]
 Name = Annotated[str, Field(pattern=NAME)]
+HostName = Annotated[str, Field(pattern=HOST)]
 LabelKey = Annotated[str, Field(pattern=KEY)]
 LabelValue = Annotated[str, Field(pattern=VALUE)]
 Quantity = Annotated[str, Field(pattern=QUANTITY)]
@@ -209,7 +211,9 @@ class Gateway(Section):
 
     name: Name = Field(description="The Gateway.")
     namespace: LabelName | None = Field(default=None, description="Its namespace, if another.")
-    hostnames: list[Name] = Field(default=[], description="The host names of the route; all if left out.")
+    hostnames: list[HostName] = Field(
+        default=[], description="The host names of the route, or *.example.com; all if left out."
+    )
     endpoint_picker: Name | None = Field(
         default=None,
         description="The Service of an endpoint picker of the Gateway API Inference Extension: the route then"

@@ -23,6 +23,7 @@ _PATTERNS = {
     kubernetes.LABEL: _LOWER,
     kubernetes.SERVICE: f"at most 40 {_LOWER}, a letter first",
     kubernetes.NAME: f"{_LOWER} and dots",
+    kubernetes.HOST: f"a host name of {_LOWER} and dots, or of *. and one",
     kubernetes.KEY: "the key of a label: a name, and before it, with a slash, a domain",
     kubernetes.VALUE: "letters, digits and, between these, dots, dashes and underscores",
     kubernetes.QUANTITY: "a quantity: 500m, 2, 64Gi",

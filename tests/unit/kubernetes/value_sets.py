@@ -50,7 +50,7 @@ VALUE_SETS = {
   monitoring: {pod_monitor: false, rules: false, dashboard: false}
 """,
     "a gateway": """\
-  gateway: {name: public, namespace: gateways, hostnames: [llm.example.com, llm2.example.com]}
+  gateway: {name: public, namespace: gateways, hostnames: [llm.example.com, "*.llm.example.com"]}
   egress_ports: [443, 9000]
 """,
     "a gateway with an endpoint picker": """\
