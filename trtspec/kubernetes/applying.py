@@ -155,7 +155,20 @@ def _hand_over(cluster: Cluster, manifest: Manifest) -> None:
             raise
 
 
+def _no_smaller(cluster: Cluster, manifest: Manifest) -> Manifest:
+    """Returns a volume claim with the size that it has already where that is more: none can shrink."""
+    from kubernetes.utils.quantity import parse_quantity
+
+    ref = ref_of(manifest)
+    if ref.resource != VOLUME_CLAIM or (found := cluster.find(ref)) is None:
+        return manifest
+    sizes = [each["spec"]["resources"]["requests"]["storage"] for each in (manifest, found)]
+    spec = {**manifest["spec"], "resources": {"requests": {"storage": max(sizes, key=parse_quantity)}}}
+    return {**manifest, "spec": spec}
+
+
 def _apply(cluster: Cluster, manifest: Manifest, *, force: bool, dry_run: bool = False) -> None:
+    manifest = _no_smaller(cluster, manifest)
     try:
         cluster.apply(manifest, force=force, dry_run=dry_run)
     except RefusedByCluster as error:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from threading import RLock
 from typing import Any
 
+from kubernetes.utils.quantity import parse_quantity
 from tests.fakes.kubernetes.controllers import Controllers, Pod
 from tests.fakes.kubernetes.judge import problem_of
 from tests.fakes.kubernetes.objects import Conflict, Json, Stored
@@ -120,6 +122,9 @@ class Emulator:
             "selector"
         ):
             raise Refused(422, "Invalid", f'{config["kind"]} "{key[2]}" is invalid: field is immutable')
+        if before and key[1] == "persistentvolumeclaims" and _size(manifest) < _size(before.manifest()):
+            words = "spec.resources.requests.storage: Forbidden: field can not be less than previous value"
+            raise Refused(422, "Invalid", f'PersistentVolumeClaim "{key[2]}" is invalid: {words}')
         if options.get("dryRun") != "All":
             self.stored[key] = made
             self.settle()
@@ -145,6 +150,11 @@ class Emulator:
         del self.stored[key]
         self.settle()
         return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+
+
+def _size(claim: Json) -> Decimal:
+    size: Decimal = parse_quantity(claim["spec"]["resources"]["requests"]["storage"])
+    return size
 
 
 def _copy(of: Stored) -> Stored:

@@ -171,6 +171,16 @@ def test_volume_claims_are_left_with_what_they_hold(cli: Cli, emulator: Emulator
     assert set(emulator.stored) == {key}
 
 
+def test_a_volume_claim_grows_with_the_builds_and_does_not_shrink(cli: Cli, emulator: Emulator) -> None:
+    """The size of a claim follows from the build, and the next one may be smaller."""
+    for asked, size in (("900Gi", "900Gi"), ("1Ti", "1Ti"), ("1000Gi", "1Ti"), (None, "1Ti")):
+        section = f"{{kind: claim, size: {asked}}}" if asked else "claim"
+        cli.recipe(section=BLOCK, more=f"  cache: {section}\n")
+        cli.deploy()
+        claim = emulator.manifest("persistentvolumeclaims", "llama-engines")
+        assert claim["spec"]["resources"]["requests"] == {"storage": size}
+
+
 def test_an_object_of_somebody_else_is_left_alone(cli: Cli, emulator: Emulator) -> None:
     metadata = {"name": "llama", "labels": {"app.kubernetes.io/managed-by": "Helm"}}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [{"port": 80}]}}
