@@ -1,6 +1,6 @@
 """GitLab CI: the child pipeline that builds, and the template that makes and starts it.
 
-Source: GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines".
+Source: GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines", and their troubleshooting.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from trtspec.ci.workflow_yaml import to_yaml
 FILE = ".gitlab/engine-build.yml"
 # GitLab includes only files whose names end with .yml or .yaml; JSON is YAML.
 _CHILD = "engine-build-jobs.yml"
+_ALWAYS = [{"when": "on_success"}]
 
 _COMMENT = """\
 Builds the engines of recipes on GPU runners, one job a recipe, in a child pipeline.
@@ -32,10 +33,12 @@ S3, TRTSPEC has to be trtspec[s3]. For gated models, make HF_TOKEN a masked CI/C
 def child_pipeline(jobs: Iterable[Job]) -> dict[str, Any]:
     """Returns the pipeline of these jobs.
 
-    GitLab refuses a pipeline without a job, so where there is nothing to build, a job says that.
+    GitLab refuses a pipeline without a job, so where there is nothing to build, a job says that. In the child
+    of a merge request's pipeline are only jobs with rules.
     """
     pipeline = {f"engine-build {job.name}": _build_job(job) for job in jobs}
-    return pipeline or {"engine-build": {"script": ["echo 'There is nothing to build.'"]}}
+    nothing = {"engine-build": {"rules": _ALWAYS, "script": ["echo 'There is nothing to build.'"]}}
+    return pipeline or nothing
 
 
 def template() -> str:
@@ -61,6 +64,7 @@ def template() -> str:
 def _build_job(job: Job) -> dict[str, Any]:
     return {
         "stage": "build",
+        "rules": _ALWAYS,
         "image": {"name": job.image, "entrypoint": [""]},
         "tags": list(job.labels),
         "timeout": "12 hours",

@@ -95,7 +95,14 @@ def test_the_child_pipeline_of_gitlab(recipes: Path) -> None:
 
 def test_gitlab_gets_a_job_where_there_is_nothing_to_build(recipes: Path) -> None:
     (job,) = json.loads(run("laptop.yaml", "--system", "gitlab").stdout).values()
-    assert job == {"script": ["echo 'There is nothing to build.'"]}
+    assert job["script"] == ["echo 'There is nothing to build.'"]
+
+
+@pytest.mark.parametrize("names", [["one.yaml", "eight.yaml"], ["laptop.yaml"]])
+def test_jobs_of_gitlab_are_in_the_pipelines_of_merge_requests(recipes: Path, names: list[str]) -> None:
+    """Where the parent is one, only jobs with rules are (GitLab Docs, troubleshooting of downstream ones)."""
+    jobs = json.loads(run(*names, "--system", "gitlab").stdout)
+    assert all(job["rules"] == [{"when": "on_success"}] for job in jobs.values())
 
 
 def test_two_recipes_of_one_name(recipes: Path) -> None:
