@@ -190,11 +190,15 @@ def test_notes_of_a_server_of_others() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("replicas=2", ["get deployment/llama\n", "port-forward service/llama 8000"]),
-        ("kserve=true", ["get deployment/llama-predictor\n", "port-forward service/llama-predictor 8000"]),
+        ("replicas=2", ["get deployment/llama\n", "port-forward service/llama 8000 9000"]),
+        (
+            "kserve=true",
+            ["get deployment/llama-predictor\n", "port-forward deployment/llama-predictor 8000 9000"],
+        ),
     ],
 )
 def test_notes_name_what_there_is(change: str, told: list[str]) -> None:
+    """The Service of KServe has 80 for a container's first port (its service_reconciler.go), and the rest."""
     options = ("--dry-run=client", "--namespace", NAMESPACE, "--set", change)
     notes = helm.run("helm", "install", "llama", CHART, *options).partition("NOTES:")[2]
     for words in told:
