@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import string
 from dataclasses import dataclass
 
 from trtspec.errors import RecipeError
@@ -26,6 +27,8 @@ from trtspec.recipe.schema import Recipe
 from trtspec.units import GIB
 
 _LONGEST_NAME = 40  # of what is left of 63 characters by the longest suffix of an object's name
+_UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 SLOW_B_S = 200e6
 """The bytes a second at which a build or a model is pulled at least."""
 
@@ -153,3 +156,9 @@ def _scaling(asked: Autoscaling) -> Scaling:
 def gib(size: float) -> str:
     """Returns bytes as a quantity, rounded up."""
     return f"{math.ceil(size / GIB)}Gi"
+
+
+def bytes_of(quantity: str) -> float:
+    """Returns the bytes of a quantity, of the form that recipes have."""
+    number = quantity.rstrip(string.ascii_letters)
+    return float(number) * _UNITS[quantity[len(number) :]]

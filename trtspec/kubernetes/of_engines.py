@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trtspec.deploy import pod
-from trtspec.kubernetes.deriving import IMAGE_S, SLOW_B_S, Served, default_image, gib, volume_of
+from trtspec.kubernetes.deriving import IMAGE_S, SLOW_B_S, Served, bytes_of, default_image, gib, volume_of
 from trtspec.kubernetes.stored import StoredBuild
 from trtspec.kubernetes.values import Engines, HostResources, Times
 from trtspec.recipe import gpus
@@ -64,11 +64,12 @@ def _resources(recipe: Recipe, build: StoredBuild) -> HostResources:
             shared += GIB * ranks
             cpus += _CPUS_OF_A_RANK * ranks
     cpu = asked.cpu or str(cpus)
+    size = bytes_of(asked.shared_memory) if asked.shared_memory else shared
     return HostResources(
         cpu=cpu,
         # The torch backend takes a thread for each processor that it may use.
         cpu_limit=cpu if any(is_on_cpu.values()) else None,
-        memory=asked.memory or gib(memory + shared),
+        memory=asked.memory or gib(memory + size),
         shared_memory=asked.shared_memory or gib(shared),
         disk=asked.disk or gib(_TEMPORARY + build.entry.size * is_with_pod),
     )

@@ -10,7 +10,7 @@ from trtspec.deploy.vendor import pod
 from trtspec.digest import digest_of
 from trtspec.errors import RecipeError
 from trtspec.findings import Finding
-from trtspec.kubernetes.deriving import IMAGE_S, SLOW_B_S, Served, gib, volume_of
+from trtspec.kubernetes.deriving import IMAGE_S, SLOW_B_S, Served, bytes_of, gib, volume_of
 from trtspec.kubernetes.values import HostResources, Server, Times, Variable
 from trtspec.plan.server import LAYERS
 from trtspec.recipe import gpus
@@ -67,7 +67,7 @@ def _resources(recipe: Recipe, launch: Launch) -> HostResources:
     """Returns what a server takes of its host, through whose memory weights pass to a GPU."""
     asked, ranks = recipe.kubernetes.resources, recipe.target.parallel.ranks
     on_cpu = recipe.hardware.gpu == gpus.NONE
-    shared = _SHARED * (1 + ranks)
+    shared = bytes_of(asked.shared_memory) if asked.shared_memory else _SHARED * (1 + ranks)
     memory = _BASE + launch.weights + launch.kv_bytes + (0 if on_cpu else _OF_A_RANK * ranks) + shared
     cpu = asked.cpu or str(_CPUS + _CPUS_OF_A_RANK * ranks)
     is_with_pod = isinstance(recipe.kubernetes.cache, EmptyDir)

@@ -123,6 +123,17 @@ def test_what_a_server_takes(recipe: Path, gpus: int, memory: float, cpu: str, c
     assert (requests["cpu"], limits.get("cpu")) == (cpu, cpu_limit)
 
 
+@pytest.mark.parametrize(("asked", "gibs"), [("64Gi", 64), ("0.5Ti", 512), ("68719476736", 64)])
+def test_shared_memory_is_of_the_memory(asked: str, gibs: float) -> None:
+    """Kubernetes counts what is in /dev/shm as the container's (its documentation, emptyDir)."""
+    server, more = (
+        spec(found(LLAMA, section))["containers"][0]["resources"]["limits"]["memory"]
+        for section in ("", f'  resources: {{shared_memory: "{asked}"}}\n')
+    )
+    # 1 GiB, and 1 more for each rank, if nothing else is asked.
+    assert int(more.removesuffix("Gi")) == pytest.approx(int(server.removesuffix("Gi")) - 3 + gibs, abs=1)
+
+
 @pytest.mark.parametrize(("cache", "least"), [("empty_dir", 417e9), ("host_path", 1)])
 def test_a_pod_that_pulls_for_itself_goes_where_there_is_room(cache: str, least: float) -> None:
     (server,) = spec(found(LARGE, f"  cache: {cache}\n"))["containers"]

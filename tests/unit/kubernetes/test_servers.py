@@ -144,6 +144,11 @@ def test_what_a_server_takes_of_its_host() -> None:
     assert int(served.resources.memory.removesuffix("Gi")) > 100 + WEIGHTS / GIB
 
 
+def test_shared_memory_is_of_the_memory() -> None:
+    resources = of_server(loaded("vllm", "  resources: {shared_memory: 64Gi}\n"), launch("vllm")).resources
+    assert int(resources.memory.removesuffix("Gi")) > 64 + WEIGHTS / GIB
+
+
 def test_a_folder_of_ones_own_is_read_where_the_recipe_says_that_it_is() -> None:
     section = "  cache: {kind: host_path, path: /mnt/models}\n"
     made = values("tensorrt_llm_pytorch", section, target="/mnt/models/llama")
