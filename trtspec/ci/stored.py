@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from trtspec.errors import TrtspecError
+from trtspec.errors import StoreError, TrtspecError
 from trtspec.models.hub import find_commit
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
@@ -17,11 +17,17 @@ _HUB_TIMEOUT_S = 10
 
 
 def stored_recipes(store: Store, recipes: Iterable[LoadedRecipe], warn: Callable[[str], None]) -> set[Path]:
-    """Returns the files of the recipes whose builds the store has; raises StoreError.
+    """Returns the files of the recipes whose builds the store has.
 
-    A recipe that cannot be looked up is left out and reported to `warn`: its build asks the store again.
+    A recipe that cannot be looked up is left out and reported to `warn`, and so are all where nobody may read
+    the store here: whoever asks need not have the rights of those that build. The build asks again.
     """
-    entries, found = store.entries(), set()
+    found = set[Path]()
+    try:
+        entries = store.entries()
+    except StoreError as error:
+        warn(f"{error}; the builds will ask the store")
+        return found
     for loaded in recipes:
         try:
             if has_pair(entries, loaded, _commits(loaded)):

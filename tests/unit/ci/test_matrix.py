@@ -189,3 +189,11 @@ def test_in_doubt_it_is_a_job(recipes: Path) -> None:
     result = run("one.yaml", "--store", stored(recipes / "store", "one.yaml"))
     assert jobs_of(result) == ["one"]
     assert "the build will ask the store" in result.stderr
+
+
+def test_a_store_that_only_the_runners_may_read(recipes: Path) -> None:
+    """GitHub's own machine makes the matrix, and has no rights; those that build have theirs."""
+    (recipes / "file").write_text("no folder\n")
+    result = run("one.yaml", "laptop.yaml", "--store", str(recipes / "file"))
+    assert (jobs_of(result), result.exit_code) == (["one"], 0)
+    assert "the builds will ask the store" in result.stderr
