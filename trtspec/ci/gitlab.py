@@ -55,7 +55,12 @@ def template() -> str:
         "engine-build": {
             "stage": "build",
             "needs": ["engine-matrix"],
-            "trigger": {"include": [{"artifact": _CHILD, "job": "engine-matrix"}], "strategy": "depend"},
+            "trigger": {
+                "include": [{"artifact": _CHILD, "job": "engine-matrix"}],
+                "strategy": "depend",
+                # What a schedule sets, or who runs the pipeline by hand, would be for the matrix alone.
+                "forward": {"pipeline_variables": True},
+            },
         },
     }
     return to_yaml(document, _COMMENT)

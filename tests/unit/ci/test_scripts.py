@@ -168,7 +168,10 @@ def test_gitlab(checkout: Path, machine: GpuMachine) -> None:
     (artifact,) = template["engine-matrix"]["artifacts"]["paths"]
     ((name, job),) = json.loads((checkout / artifact).read_text()).items()
     assert name == "engine-build pair"
-    assert template["engine-build"]["trigger"]["include"] == [{"artifact": artifact, "job": "engine-matrix"}]
+    trigger = template["engine-build"]["trigger"]
+    assert trigger["include"] == [{"artifact": artifact, "job": "engine-matrix"}]
+    # STORE of a schedule is for those that build, too: GitLab Docs, trigger:forward, which is off by default.
+    assert trigger["forward"]["pipeline_variables"] is True
     output = job["variables"]["OUTPUT"].replace("/cache", str(checkout / "cache"))
     (checkout / ".venv/bin/trtspec").unlink()  # each job has a checkout of its own
     shell(job["script"] + job["after_script"], **job["variables"] | {"OUTPUT": output})
