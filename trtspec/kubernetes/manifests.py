@@ -22,8 +22,8 @@ from trtspec.kubernetes.values import Values
 from trtspec.recipe.kubernetes import Claim
 
 _WIDTH = 110
-_NO_TEXT = re.compile(r"[yYnN]|[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|0o[0-7]+")
-"""What Kubernetes' parsers read as a number or a switch, and PyYAML as text: 1e3, 0o7, y."""
+_NO_TEXT = re.compile(r"[yYnN]|[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?|[-+]?0o[0-7_]+")
+"""What Kubernetes' parsers read as a number or a switch, and PyYAML as text: 1e3, 1_0e3, -0o7, y."""
 
 
 def manifests(values: Values) -> list[Object]:

@@ -32,10 +32,11 @@ VALUE_SETS = {
   resources: {cpu: "24", memory: 1.5Ti, shared_memory: 64Gi}
 """,
     "labels that look like something else": """\
-  labels: {team: "yes", "example.com/number": "0x10", cost: "1e3", "app.kubernetes.io/name": theirs}
+  labels: {team: "yes", "example.com/no": "0x10", cost: "1e3", x: "1_0e3", "app.kubernetes.io/name": theirs}
   annotations:
     "example.com/text": 'a "quoted" {{ .Values }} %s \\ \u00e9 \u2192 # : & *'
     "example.com/null": "null"
+    "example.com/number": "-0o7"
     "trtspec/digest": theirs
   node_selector: {pool: "true", zone: "007"}
   tolerations: [dedicated, "example.com/spot"]
