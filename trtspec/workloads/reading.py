@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
+from trtspec.errors import DatasetError
 from trtspec.workloads.formats import prompts
 from trtspec.workloads.prompt import Prompt
 from trtspec.workloads.rows import read_rows
@@ -16,12 +17,15 @@ from trtspec.workloads.workload import Workload
 def read_workload(name: str, seed: int = 0, most_turns: int | None = None) -> Workload:
     """Returns the workload in an order in which any part of it has every category in its share.
 
-    Raises `DatasetError` for a file that cannot be read, and `MeasureError` for a wrong `synthetic:…`.
+    Raises `DatasetError` for a file that cannot be read or has no prompts, and `MeasureError` for a wrong
+    `synthetic:…`.
     """
     if name.partition(":")[0] == NAME:
         return synthetic(read_shape(name), seed)
     path = Path(name)
     found = prompts(read_rows(path), most_turns)
+    if not found:
+        raise DatasetError(path, "has no prompts: no user speaks in its conversations")
     return Workload(path.stem, path.name, mixed(found, seed))
 
 

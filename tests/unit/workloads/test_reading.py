@@ -103,6 +103,7 @@ def test_plain_prompts(tmp_path: Path) -> None:
         ("a.jsonl", '{"turns": [1]}', "a turn must be text, not 1"),
         ("a.jsonl", '{"prompt": "a", "max_tokens": 0}', "max_tokens must be a number above 0"),
         ("a.jsonl", '{"conversations": "a"}', "a conversation must be a list"),
+        ("a.jsonl", '{"messages": [{"role": "system", "content": "a"}]}', "a.jsonl: has no prompts: no user"),
         ("a.json", "{}", "is not a list of JSON objects"),
         ("a.parquet", "PAR", "is not Parquet"),
         ("a.xml", "a", "its name ends with none of"),
