@@ -37,8 +37,11 @@ def read_lengths(path: Path, count: Count, answer_tokens: int) -> list[tuple[int
 
 def _csv(path: Path) -> list[Row]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return [(f"{path}:{number}", dict(row)) for number, row in enumerate(csv.DictReader(file), 2)]
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            table = csv.DictReader(file, restkey="beyond the header")
+            return [(f"{path}:{number}", dict(row)) for number, row in enumerate(table, 2)]
+    except csv.Error as error:
+        raise DatasetError(path, f"is not CSV: {error}") from None
     except UnicodeDecodeError as error:
         raise DatasetError(path, f"is not UTF-8: {error.reason} at byte {error.start}") from None
     except OSError as error:
@@ -74,7 +77,7 @@ def _of(row: Mapping[str, Any], ids: Iterable[str], texts: Iterable[str], count:
 def _number(place: str, key: str, value: Any) -> int:
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DatasetError(place, f"{key} must be a number of tokens, not {value!r:.60}") from None
     if not 0 <= number <= 10**7:
         raise DatasetError(place, f"{key} is {number}, which no request has")

@@ -34,13 +34,13 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
         if line.strip():
             yield _row(f"{path}:{number}", _parsed(f"{path}:{number}", line))
 
 
 def _json(path: Path) -> Iterator[Row]:
-    found = _parsed(str(path), path.read_text(encoding="utf-8"))
+    found = _parsed(str(path), path.read_text(encoding="utf-8-sig"))
     if not isinstance(found, list):
         raise DatasetError(path, "is not a list of JSON objects", "name a file of one object a line .jsonl")
     for number, value in enumerate(found):
@@ -63,7 +63,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _text(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
         if line.strip():
             yield f"{path}:{number}", {"prompt": line}
 

@@ -9,6 +9,7 @@ import pytest
 
 from trtspec.errors import DatasetError
 from trtspec.workloads.lengths import read_lengths
+from trtspec.workloads.rows import read_rows
 
 
 def words(text: str) -> int:
@@ -29,6 +30,15 @@ def test_traces_that_were_published(tmp_path: Path) -> None:
     assert read_lengths(written(tmp_path, "b.csv", azure), words, 9) == [(374, 44)]
 
 
+def test_what_spreadsheets_write_first_is_no_part_of_it(tmp_path: Path) -> None:
+    """Windows' editors and Excel begin UTF-8 with a byte order mark."""
+    assert read_lengths(written(tmp_path, "a.csv", "\ufeffinput_tokens,output_tokens\n5,6\n"), words, 9) == [
+        (5, 6)
+    ]
+    assert read_lengths(written(tmp_path, "a.jsonl", '\ufeff{"prompt": "one"}\n'), words, 9) == [(1, 9)]
+    assert read_rows(written(tmp_path, "a.txt", "\ufeffone\n"))[0][1] == {"prompt": "one"}
+
+
 def test_prompts_and_recorded_answers_are_counted(tmp_path: Path) -> None:
     rows = [
         {"prompt": "one two three"},
@@ -47,7 +57,10 @@ def test_prompts_and_recorded_answers_are_counted(tmp_path: Path) -> None:
         ("a.csv", "when,who\n1,2\n", "a.csv:2: has no lengths: its columns are when, who"),
         ("a.csv", "", "a.csv: has no requests"),
         ("a.csv", "input_tokens,output_tokens\n1,x\n", "output_tokens must be a number of tokens, not 'x'"),
+        ("a.csv", "prompt\nHello, world\n", "a.csv:2: has no lengths: its columns are prompt"),
+        ("a.csv", f"prompt\n{'a' * 200_000}\n", "a.csv: is not CSV: field larger than field limit"),
         ("a.jsonl", '{"input_length": -1, "output_length": 2}', "input_length is -1, which no request has"),
+        ("a.jsonl", '{"input_length": 1e999, "output_length": 2}', "must be a number of tokens, not inf"),
         ("a.jsonl", '{"x": 1}', "has no prompt: its keys are x"),
     ],
 )
