@@ -51,10 +51,14 @@ def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> Answer:
     if unknown := sorted(set(recorded.sampling) - set(_OPTIONS)):
         raise DatasetError(place, f"sampling has {unknown[0]}", f"known are {', '.join(_OPTIONS)}")
     prompt, tokens = recorded.prompt_token_ids, recorded.answer_token_ids
-    if not prompt:
-        prompt = tuple(tokenizer.encode(recorded.prompt or ""))
-    if tokens is None:
-        tokens = tuple(tokenizer.encode(recorded.text or "", add_special_tokens=False))
+    try:
+        if not prompt:
+            prompt = tuple(tokenizer.encode(recorded.prompt or ""))
+        if tokens is None:
+            tokens = tuple(tokenizer.encode(recorded.text or "", add_special_tokens=False))
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise DatasetError(place, f"its text has half a character, {half!r}") from None
     if not prompt:
         raise DatasetError(place, "the prompt has no tokens")
     sampling = SamplingConfig(**recorded.sampling)  # type: ignore[arg-type]

@@ -42,6 +42,12 @@ def _prompt(number: int, place: str, row: dict[str, Any], most_turns: int | None
         if _NOT_FETCHED in turn:
             repair = "complete it with the script that the data set's page names"
             raise DatasetError(place, "its text was left out of the published file", repair)
+        try:
+            turn.encode()
+        except UnicodeEncodeError as error:
+            # Texts that were cut between the two halves of an emoji, as JavaScript counts them.
+            problem = f"a turn has half a character, {turn[error.start]!r}, which no tokenizer reads"
+            raise DatasetError(place, problem) from None
     max_tokens = row.get("max_tokens")
     if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
         raise DatasetError(place, f"max_tokens must be a number above 0, not {max_tokens!r:.60}")

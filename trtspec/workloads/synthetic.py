@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from math import isfinite
 
 from trtspec.errors import MeasureError
 from trtspec.workloads.prompt import Prompt
@@ -50,6 +51,8 @@ def read_shape(text: str) -> Shape:
             raise MeasureError(text, f"{key} must be a number, not {value!r}", _REPAIR) from None
         if values[key] < (0 if key == "spread" else 1):
             raise MeasureError(text, f"{key} is {value}, which is too small", _REPAIR)
+        if not isfinite(values[key]):
+            raise MeasureError(text, f"{key} must be a number, not {value!r}", _REPAIR)
     return Shape(**values)  # type: ignore[arg-type]
 
 

@@ -102,6 +102,7 @@ def test_plain_prompts(tmp_path: Path) -> None:
         ("a.jsonl", '{"turns": []}', "turns must be a list of texts"),
         ("a.jsonl", '{"turns": [1]}', "a turn must be text, not 1"),
         ("a.jsonl", '{"prompt": "a", "max_tokens": 0}', "max_tokens must be a number above 0"),
+        ("a.jsonl", '{"prompt": "so \\ud83d"}', r"a.jsonl:1: a turn has half a character, '\ud83d'"),
         ("a.jsonl", '{"conversations": "a"}', "a conversation must be a list"),
         ("a.jsonl", '{"messages": [{"role": "system", "content": "a"}]}', "a.jsonl: has no prompts: no user"),
         ("a.json", "{}", "is not a list of JSON objects"),
@@ -150,6 +151,7 @@ def test_synthetic_prompts_have_the_lengths_that_are_asked_for() -> None:
         ("synthetic:inputs=5", "has no inputs; there are input, output, spread, prompts"),
         ("synthetic:input=five", "input must be a number, not 'five'"),
         ("synthetic:input=0", "input is 0, which is too small"),
+        ("synthetic:spread=nan", "spread must be a number, not 'nan'"),
     ],
 )
 def test_a_wrong_shape_is_named(text: str, problem: str) -> None:

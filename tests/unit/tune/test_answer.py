@@ -1,0 +1,22 @@
+"""Recorded answers in the tokens of the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trtspec.errors import DatasetError
+from trtspec.serving.tokenizer import Tokenizer
+from trtspec.tune.answer import in_tokens
+from trtspec.workloads.recorded import Recorded
+
+TINY = Path(__file__).parents[3] / "recipes" / "tiny"
+
+
+@pytest.mark.parametrize(
+    "recorded", [Recorded("a", prompt="so \ud83d", text="x"), Recorded("a", prompt="x", text="\ude00")]
+)
+def test_half_a_character_is_told_with_its_place(recorded: Recorded) -> None:
+    with pytest.raises(DatasetError, match=r"answers.jsonl: a: its text has half a character, '\\ud"):
+        in_tokens(recorded, Tokenizer.load(TINY / "target"), Path("answers.jsonl"))
