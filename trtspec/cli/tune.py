@@ -102,7 +102,9 @@ def tune(
         int, typer.Option(min=16, help="The longest answer that the target is asked for.")
     ] = 128,
     temperature: Annotated[float, typer.Option(min=0, help="Above 0 the target's answers are drawn.")] = 0.0,
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.")] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Wrap prompts that are text in the model's chat template.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -140,7 +142,7 @@ def tune(
     try:
         session = Session(loaded, wanted, place, out.watch, _count)
         if answers is not None:
-            said = session.recorded(answers, prompts)
+            said = session.recorded(answers, prompts, chat=chat)
         else:
             asked = read_workload(str(workload)).prompts[:prompts]
             said = session.asked(asked, max_tokens, temperature, chat=chat)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtspec.errors import DatasetError, RecipeError
@@ -81,10 +81,21 @@ class Session:
             finding = loaded.problem("engine.max_batch_size", problem, "raise it, or lower --streams")
             raise RecipeError(loaded.path, [finding])
 
-    def recorded(self, file: Path, most: int) -> list[Answer]:
-        """Returns answers that were recorded before; those longer than the engines' texts are left out."""
-        answers = [in_tokens(answer, self._tokenizer, file) for answer in read_recorded(file)]
-        return self._chosen(answers, file, most)
+    def recorded(self, file: Path, most: int, *, chat: bool) -> list[Answer]:
+        """Returns answers that were recorded before; those longer than the engines' texts are left out.
+
+        With `chat` prompts that have no tokens yet are what a user says.
+        """
+        found = read_recorded(file)
+        if chat:
+            encode = self._encoder(chat)
+            found = [
+                recorded
+                if recorded.prompt_token_ids or recorded.prompt is None
+                else replace(recorded, prompt_token_ids=tuple(encode(recorded.prompt)))
+                for recorded in found
+            ]
+        return self._chosen([in_tokens(answer, self._tokenizer, file) for answer in found], file, most)
 
     def asked(
         self, prompts: Sequence[Prompt], max_tokens: int, temperature: float, *, chat: bool
@@ -124,15 +135,16 @@ class Session:
         return outcome(found, len(answers), wanted.streams, is_measured=is_measured)
 
     def _chosen(self, answers: Sequence[Answer], source: Path, most: int) -> list[Answer]:
-        fitting = [
-            answer
+        """Returns one answer to each prompt: as if they were independent, more of one would be too sure."""
+        fitting = {
+            answer.prompt: answer
             for answer in answers
             if answer.tokens and len(answer.prompt) + len(answer.tokens) <= self._max_seq_len
-        ]
+        }
         if len(fitting) < 2:
-            problem = f"has {len(fitting)} answers of at most {self._max_seq_len} tokens, and two are needed"
-            raise DatasetError(source, problem, "record more")
-        return mixed(fitting)[:most]
+            least = f"answers of at most {self._max_seq_len} tokens to {len(fitting)} prompts"
+            raise DatasetError(source, f"has {least}, and two are needed", "record more")
+        return mixed(fitting.values())[:most]
 
     def _encoder(self, chat: bool) -> Encode:
         if not chat:

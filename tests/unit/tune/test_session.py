@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,12 @@ from tests.command_line import trtspec
 from tests.unit.tune.made import costs
 from trtspec.recipe.loader import load
 from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.tokenizer import Tokenizer
 from trtspec.tune import calibration, forced
+from trtspec.tune.answer import Answer
 from trtspec.tune.candidate import candidates
 from trtspec.tune.race import FEWEST
+from trtspec.tune.session import Session
 from trtspec.workloads.recorded import Recorded, append_recorded, read_recorded
 
 
@@ -152,6 +155,50 @@ def test_recorded_answers_are_taken_as_they_are(pair_recipe: Path, prompts: Path
     )
     found = tune(pair_recipe, "--answers", texts, "--method", "ngram")
     assert found["best"]["scores"][0]["acceptance"]["per_token"] > 0.8
+
+
+@pytest.mark.usefixtures("cheap")
+def test_answers_to_one_prompt_count_once(pair_recipe: Path, prompts: Path) -> None:
+    """As a bench has them, whose two arms and several loads ask the same prompts again."""
+    tune(pair_recipe, "--workload", prompts, "--method", "ngram")
+    (file,) = (pair_recipe.parent / "work").glob("answers-*.jsonl")
+    answers, again = read_recorded(file), pair_recipe.with_name("again.jsonl")
+    append_recorded(again, answers * 6)
+    found = tune(pair_recipe, "--answers", again, "--method", "ngram", "--longest", 2)
+    assert found == tune(pair_recipe, "--answers", file, "--method", "ngram", "--longest", 2)
+    assert found["answers"] == 10
+
+
+@pytest.mark.usefixtures("cheap")
+def test_recorded_prompts_may_be_what_a_user_says(
+    pair_recipe: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pair_recipe.parent / "target" / "chat_template.jinja").write_text(
+        "{% for message in messages %}<{{ message.content }}>{% endfor %}"
+    )
+    tokenizer, texts = Tokenizer.load(pair_recipe.parent / "target"), pair_recipe.with_name("said.jsonl")
+    known = tokenizer.encode("already tokens")
+    append_recorded(
+        texts,
+        [
+            Recorded("a", prompt="hello", text="abcabcabc"),
+            Recorded("b", prompt="bye", text="abcabcabc"),
+            Recorded("c", prompt_token_ids=tuple(known), text="abcabcabc"),
+        ],
+    )
+    asked: list[Sequence[Answer]] = []
+
+    def taken(self: Session, answers: Sequence[Answer]) -> None:
+        asked.append(answers)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "outcome", taken)
+    trtspec("tune", pair_recipe, "--work", pair_recipe.parent / "work", "--answers", texts, "--chat")
+    assert {tuple(answer.prompt) for answer in asked[0]} == {
+        tuple(tokenizer.encode("<hello>", add_special_tokens=False)),
+        tuple(tokenizer.encode("<bye>", add_special_tokens=False)),
+        tuple(known),
+    }
 
 
 @pytest.mark.usefixtures("cheap")
