@@ -47,6 +47,11 @@ class _Job:
     tokens: tuple[int, ...]
     most: int
 
+    def is_answered(self, answer: Recorded) -> bool:
+        """Whether an answer is as long as this one may be, or ended by itself before."""
+        length = len(answer.answer_token_ids or ())
+        return length == self.most or (length < self.most and answer.finish_reason == "stop")
+
 
 def record(
     file: Path,
@@ -60,14 +65,18 @@ def record(
 
     Prompts that leave no room for an answer are left out. Raises `DatasetError` if all do.
     """
-    known = {answer.prompt_token_ids: answer for answer in (read_recorded(file) if file.exists() else ())}
     jobs = {job.tokens: job for job in _jobs(prompts, asking, target)}
+    known = {
+        answer.prompt_token_ids: answer
+        for answer in (read_recorded(file) if file.exists() else ())
+        if (job := jobs.get(answer.prompt_token_ids or ())) and job.is_answered(answer)
+    }
     if not jobs:
         problem = (
             f"no prompt leaves room for {LEAST_ROOM} tokens: texts have {target.limits.max_seq_len} at most"
         )
         raise DatasetError("workload", problem, "raise engine.max_seq_len, or take shorter prompts")
-    advance(len(jobs.keys() & known.keys()))
+    advance(len(known))
 
     async def all_of_them() -> None:
         coordinator, places = (

@@ -118,6 +118,19 @@ def test_a_second_run_measures_nothing_again(
 
 
 @pytest.mark.usefixtures("cheap")
+def test_a_prompt_that_may_be_answered_longer_now_is_asked_again(pair_recipe: Path, prompts: Path) -> None:
+    def lengths(most: int) -> set[int]:
+        rows = [{**json.loads(row), "max_tokens": most} for row in prompts.read_text().splitlines()]
+        prompts.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        tune(pair_recipe, "--workload", prompts, "--method", "ngram", "--longest", 1)
+        (file,) = (pair_recipe.parent / "work").glob("answers-*.jsonl")
+        newest = {answer.prompt_token_ids: answer for answer in read_recorded(file)}
+        return {len(answer.answer_token_ids or ()) for answer in newest.values()}
+
+    assert [lengths(24), lengths(32), lengths(16)] == [{24}, {32}, {16}]
+
+
+@pytest.mark.usefixtures("cheap")
 def test_what_was_measured_before_an_interrupt_is_kept(
     pair_recipe: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
