@@ -10,7 +10,7 @@ from trtspec.verify.tolerance import Tolerance
 
 WIDEST = 20
 STEPS = 8
-LARGEST_BIAS = 64.0
+LEAST_BIAS, LARGEST_BIAS = 2.0**-10, 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ async def _by_bias(
         if token == likeliest or (token == END and likeliest in end_ids):
             behind[token] = 0.0
             continue
-        low, high = 0.0, tolerance.value
+        low, high = 0.0, tolerance.value or LEAST_BIAS
         while not await wins(token, high) and high < LARGEST_BIAS:
             low, high = high, min(2 * high, LARGEST_BIAS)
         for _ in range(STEPS):

@@ -13,7 +13,7 @@ from tests.fakes.said import Said
 from tests.unit.verify.conftest import MODEL, TINY
 from trtspec.verify.in_process import InProcess, load_build
 from trtspec.verify.margin import Margins, margins
-from trtspec.verify.subject import END, Question
+from trtspec.verify.subject import END, Answer, Question
 from trtspec.verify.tolerance import tolerance
 
 BOUND = tolerance("float32", None)
@@ -43,6 +43,23 @@ def test_the_end_is_the_likeliest_of_the_end_tokens(top_log_probs: int) -> None:
 def test_what_rounding_moves_is_within(top_log_probs: int) -> None:
     assert told({3: -0.5, 4: -0.5 - BOUND.value / 2}, [3, 4], top_log_probs).within(BOUND)
     assert not told({3: -0.5, 4: -0.5 - BOUND.value * 2}, [3, 4], top_log_probs).within(BOUND)
+
+
+def test_without_a_bound_there_is_a_margin_still() -> None:
+    """`--near-tie 0`, of an engine that is asked with a bias: a fault where anything parts."""
+
+    class Patient(Said):
+        left = 100
+
+        async def ask(self, question: Question) -> Answer:
+            self.left -= 1
+            assert self.left, "it would ask for ever"
+            return await super().ask(question)
+
+    target, bound = Patient((5,), (), (), {1: ROW}, 0), tolerance("bfloat16", None, 0.0)
+    found = asyncio.run(margins(target, Question((5, 8), 1), [3, 4], (1, 9), bound))
+    assert found.behind[4] == pytest.approx(0.25, rel=0.01)
+    assert not found.within(bound)
 
 
 def test_a_token_that_is_not_told_is_no_tie() -> None:
