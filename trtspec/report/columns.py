@@ -14,11 +14,11 @@ from trtspec.report.numbers import percent
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One kind of share, 0 to 1, at each position; `kind` is the class of its looks."""
+    """One kind of share, 0 to 1, at each position that it has; `kind` is the class of its looks."""
 
     name: str
     kind: str
-    shares: tuple[float | None, ...]
+    shares: tuple[float, ...]
 
 
 def draw(words: str, kinds: Sequence[Columns], names: Sequence[str], x_title: str, y_title: str) -> Markup:
@@ -36,8 +36,8 @@ def draw(words: str, kinds: Sequence[Columns], names: Sequence[str], x_title: st
         if len(names) <= 16 or number % 4 == 0:
             drawing.text(middle, bottom + 17, name, "tick middle")
         for place, columns in enumerate(kinds):
-            share = columns.shares[number]
-            if share is not None:
+            if number < len(columns.shares):
+                share = columns.shares[number]
                 left = middle + width * (place - len(kinds) / 2)
                 said = f"{columns.name}, {x_title} {name}: {percent(share)}"
                 drawing.box(

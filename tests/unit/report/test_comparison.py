@@ -7,9 +7,9 @@ from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
-from tests.fakes.bench_result import SPEEDUPS, result
+from tests.fakes.bench_result import SPEEDUPS, acceptance, result
 from trtspec.bench.compare import compare
-from trtspec.bench.result import Result
+from trtspec.bench.result import Arms, Drafts, Result
 from trtspec.report.comparison import comparison_page
 from trtspec.report.document import as_html
 
@@ -66,3 +66,22 @@ def test_runs_without_blocks_have_no_ratio_and_say_so() -> None:
     root = tree(replace(bare, levels=levels), result())
     assert words(next(root.iter("h1"))) == "Nothing can be said of which is faster"
     assert "too few blocks" in words(root)
+
+
+def test_runs_with_drafts_of_two_lengths_have_columns_as_far_as_each_goes() -> None:
+    def drafting(length: int) -> Result:
+        drafts = Drafts("answers", acceptance(0.5, 80, length))
+        levels = tuple(
+            replace(level, arms=Arms(replace(level.arms.speculative, drafts=drafts)))
+            for level in result().levels
+        )
+        return replace(result(), levels=levels)
+
+    root = tree(drafting(2), drafting(4))
+    rows = [[words(cell) for cell in row] for row in root.iter("tr")]
+    assert [row for row in rows if row[0] == "3" and len(row) == 3] == [["3", "-", "50%"]]
+    titles = [words(title) for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    titles += [words(title) for title in root.iter("title")]
+    assert {title.split(":")[0] for title in titles if "position 3" in title or "position 2" in title} == {
+        f"{arm}, of those whose turn came, position {place}" for arm, place in (("A", 2), ("B", 2), ("B", 3))
+    }
