@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from trtspec.bench.result import Interval, Level, Load, Result
+from trtspec.bench.result import Arms, Interval, Level, Load, Result
 from trtspec.bench.statistics import unpaired_ratio
+from trtspec.bench.verdict import fails_often
 
 _COMPARED = ("pairs", "block_requests", "max_tokens", "temperature", "seed", "load_generator", "chat")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One load that both have; `ratio` is tokens a second of the second run over those of the first."""
+    """One load that both have; `ratio` says how many times as fast the second run was as the first.
+
+    Of streams that is tokens a second, of a rate, from which these follow, the mean time of a request. It is
+    None where too few blocks tell it, or too many requests failed.
+    """
 
     load: Load
     first: Level
@@ -47,8 +52,12 @@ def compare(first: Result, second: Result) -> Comparison:
 
 
 def _ratio(first: Level, second: Level, confidence: float) -> Interval | None:
-    blocks = second.arms.speculative.blocks, first.arms.speculative.blocks
-    return unpaired_ratio(*blocks, confidence)
+    if first.load.kind == "streams":
+        return unpaired_ratio(second.arms.speculative.blocks, first.arms.speculative.blocks, confidence)
+    if any(fails_often(level.load, Arms(level.arms.speculative)) for level in (first, second)):
+        return None
+    before, after = ([seconds for seconds, _ in level.pairs] for level in (first, second))
+    return unpaired_ratio(before, after, confidence)
 
 
 def _differences(first: Result, second: Result) -> Iterator[str]:

@@ -27,7 +27,8 @@ def bench_compare(
 ) -> None:
     """Compare two runs of bench, load by load.
 
-    Tokens a second of B stand over those of A; what else differs between the two is said.
+    Tokens a second of B stand over those of A, at a rate the mean times of a request of A over those of B;
+    what else differs between the two is said.
     """
     from trtspec.bench.compare import compare
     from trtspec.bench.result import read

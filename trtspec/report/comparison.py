@@ -71,13 +71,15 @@ def _verdict(gain: Gain) -> str:
 
 def _because(gain: Gain) -> str:
     if not gain.ratios:
-        return "There are too few blocks for an interval; the tables have what was measured."
+        return "No ratio has an interval; the tables have what was measured."
     ends = gain.ratios if len(gain.ratios) < 3 else (gain.ratios[0], gain.ratios[-1])
     told = ", ".join(
         f"{times(found.ratio.value)} ({interval(found.ratio.low, found.ratio.high)}) at {found.load}"
         for found in ends
     )
-    return f"With drafts B has {told} the tokens a second of A."
+    is_rate = gain.ratios[0].load.kind == "rate"
+    speed = "speed of A, by the mean time of a request" if is_rate else "tokens a second of A"
+    return f"With drafts B has {told} the {speed}."
 
 
 def _speedups(comparison: Comparison) -> Section | None:

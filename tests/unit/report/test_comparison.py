@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.bench_result import SPEEDUPS, acceptance, result
 from trtspec.bench.compare import compare
-from trtspec.bench.result import Arms, Drafts, Result
+from trtspec.bench.result import Arms, Drafts, Load, Result
 from trtspec.report.comparison import comparison_page
 from trtspec.report.document import as_html
 
@@ -65,7 +65,29 @@ def test_runs_without_blocks_have_no_ratio_and_say_so() -> None:
     )
     root = tree(replace(bare, levels=levels), result())
     assert words(next(root.iter("h1"))) == "Nothing can be said of which is faster"
-    assert "too few blocks" in words(root)
+    assert "No ratio has an interval" in words(root)
+
+
+def at_a_rate(seconds: float, failed: int = 0) -> Result:
+    """Two requests a second, each of which takes so long; tokens a second follow from the rate."""
+    (level,) = result({2: 1.5}).levels
+    pairs = tuple((seconds * (1 + 0.01 * way), 2 * seconds) for way in (-2, 1, 0, 1, -1, 1))
+    arms = replace(level.arms, speculative=replace(level.arms.speculative, errors={"refused": failed}))
+    return replace(result(), levels=(replace(level, load=Load("rate", 2), arms=arms, pairs=pairs),))
+
+
+def test_at_a_rate_the_time_of_a_request_says_which_is_faster() -> None:
+    root = tree(at_a_rate(2.0), at_a_rate(1.0))
+    assert words(next(root.iter("h1"))) == "B is faster"
+    assert "With drafts B has 2.00x (1.97 - 2.03) at 2 requests/s the speed of A, by the mean time" in words(
+        root
+    )
+    assert words(next(tree(at_a_rate(1.0), at_a_rate(2.0)).iter("h1"))) == "A is faster"
+
+
+def test_at_a_rate_who_refuses_is_not_faster() -> None:
+    root = tree(at_a_rate(2.0), at_a_rate(1.0, failed=40))
+    assert words(next(root.iter("h1"))) == "Nothing can be said of which is faster"
 
 
 def test_runs_with_drafts_of_two_lengths_have_columns_as_far_as_each_goes() -> None:
