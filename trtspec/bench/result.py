@@ -290,7 +290,7 @@ class Settings:
 class Verdict:
     """Whether it is worth it.
 
-    `words` says it in a sentence; `decision` in one word: "on" at every load that was measured, "up_to" the
+    `words` says it in a sentence; `decision` in one word: "on" at every load that has a speed-up, "up_to" the
     load `switch_off_above`, "off", "undecided" where the intervals leave it open, "unmeasured" without a
     plain arm. `break_even` is the load at which the speed-up passes 1, between two levels. `notes` are what a
     reader must know beside it.

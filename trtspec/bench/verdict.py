@@ -39,23 +39,22 @@ def verdict(levels: Sequence[Level], notes: tuple[str, ...] = ()) -> Verdict:
     told = [f"{_factor(speedup)} at {level.load}" for level, speedup in known]
     if all(state == "gain" for state in states):
         shown = told[0] if len(told) == 1 else f"{told[0]}, {told[-1]}"
-        return Verdict(f"{shown}: leave it on" + _at_all(known), "on", notes=notes)
+        return Verdict(f"{shown}: leave it on" + _at_all(known, levels), "on", notes=notes)
     if all(state == "loss" for state in states):
-        return Verdict(f"{told[0]}: switch it off" + _at_all(known), "off", notes=notes)
+        return Verdict(f"{told[0]}: switch it off" + _at_all(known, levels), "off", notes=notes)
     if all(state == "open" for state in states):
         return Verdict(f"no difference was found: {', '.join(told)}", "undecided", notes=notes)
     gains = states.index("gain") if states[0] == "gain" else None
     end = next((place for place, state in enumerate(states) if state != "gain"), len(states))
     if gains is None or "gain" in states[end:]:
         return Verdict(f"it depends: {', '.join(told)}", "undecided", notes=notes)
-    (last, before), (first, after) = known[end - 1], known[end]
-    if states[end:].count("loss") == 0:
+    if "loss" not in states[end:]:
+        (last, _), (first, after) = known[end - 1], known[end]
         words = f"{told[0]}, no difference found from {first.load} on ({_factor(after)})"
         return Verdict(words, "up_to", None, last.load.value, notes)
-    if after.value > 1:
-        # The interval leaves it open at this load; the break-even is further on, before the first loss.
-        lost = next(place for place in range(end, len(states)) if states[place] == "loss")
-        (last, before), (first, after) = known[lost - 1], known[lost]
+    # The speed-up passes 1 at a load whose interval leaves it open, or at the first loss.
+    past = next(place for place, (_, speedup) in enumerate(known) if speedup.value <= 1)
+    (last, before), (first, after) = known[past - 1], known[past]
     even = _break_even(last.load.value, before.value, first.load.value, after.value)
     words = f"{told[0]}, break-even at {_number(even)}{_unit(last)}, switch off above"
     return Verdict(words, "up_to", even, even, notes)
@@ -82,8 +81,6 @@ def _state(speedup: Interval) -> str:
 
 def _break_even(low: float, before: float, high: float, after: float) -> float:
     """Returns the load between two at which a speed-up passes 1, on a line between logarithms."""
-    if before <= 1:
-        return low
     share = math.log(before) / (math.log(before) - math.log(after))
     return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
 
@@ -94,7 +91,9 @@ def _factor(speedup: Interval) -> str:
     return f"{speedup.value:.{digits}f}x ± {max(half, 0.01):.{digits}f}"
 
 
-def _at_all(known: Sequence[tuple[Level, Interval]]) -> str:
+def _at_all(known: Sequence[tuple[Level, Interval]], levels: Sequence[Level]) -> str:
+    if len(known) < len(levels):
+        return f", at {len(known)} of the {len(levels)} loads that were measured"
     return f", at each of the {len(known)} loads that were measured" if len(known) > 2 else ""
 
 

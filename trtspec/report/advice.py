@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.bench.result import Result
+from trtspec.bench.result import Level, Result
 from trtspec.report.drafts import by_category, per_token, whole
 from trtspec.report.measured import Arm, at_most, of_result
 from trtspec.report.numbers import percent
@@ -21,6 +21,13 @@ def headline(result: Result) -> str:
     verdict, loads = result.verdict, of_result(result).loads
     if verdict.decision == "up_to" and verdict.switch_off_above is not None:
         return f"Worth it, up to {at_most(loads, verdict.switch_off_above)}"
+    if verdict.decision == "undecided" and any(map(_is_sure, result.levels)):
+        return "It depends on the load"
+    known = sum(level.speedup is not None for level in result.levels)
+    if verdict.decision == "on" and known < len(loads):
+        return f"Worth it, at {known} of the {len(loads)} loads that were measured"
+    if verdict.decision == "unmeasured" and any(level.arms.plain for level in result.levels):
+        return "Not known: no speed-up can be stated"
     return {
         "on": "Worth it, at every load that was measured",
         "up_to": "Worth it at low load",
@@ -38,8 +45,10 @@ def advice(result: Result) -> tuple[str, ...]:
 def _switch(result: Result) -> Iterator[str]:
     verdict, loads = result.verdict, of_result(result).loads
     if verdict.decision == "on":
+        known = (level.load for level in result.levels if level.speedup)
+        highest = max(known, key=lambda load: load.value, default=loads[-1])
         yield (
-            f"Leave drafts on. The highest load that was tried is {loads[-1]}; "
+            f"Leave drafts on. The highest load of which that is known is {highest}; "
             "measure again where more is expected."
         )
     elif verdict.decision == "up_to" and verdict.switch_off_above is not None:
@@ -54,16 +63,28 @@ def _switch(result: Result) -> Iterator[str]:
             "Serve without drafts (num_draft_tokens: 0), until another draft or another K does better: "
             "trtspec tune looks for one."
         )
+    elif verdict.decision == "undecided" and any(map(_is_sure, result.levels)):
+        yield (
+            "Use drafts at loads whose whole interval is above 1x, and plain decoding (num_draft_tokens: 0) "
+            "where it is below; measure for longer (more pairs of blocks) where 1x is within."
+        )
     elif verdict.decision == "undecided":
         yield (
             "Measure for longer (more pairs of blocks), or on a machine that nothing else uses: "
             "the differences are within its noise."
         )
+    elif verdict.decision == "unmeasured" and any(level.arms.plain for level in result.levels):
+        yield "Measure again: the notes say why no load has a speed-up, and what helps."
     elif verdict.decision == "unmeasured":
         yield (
             "Measure again with --baseline and the address of the same model without drafts: "
             "nothing can be said of the gain without it."
         )
+
+
+def _is_sure(level: Level) -> bool:
+    """Whether drafts surely gain or lose at a load."""
+    return level.speedup is not None and (level.speedup.low > 1 or level.speedup.high < 1)
 
 
 def _drafts(arm: Arm) -> Iterator[str]:

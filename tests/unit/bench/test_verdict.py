@@ -58,6 +58,12 @@ def levels(*speedups: tuple[float, float, float]) -> list[Level]:
             9,
         ),
         (
+            [(1, 1.4, 0.1), (4, 1.05, 0.1), (8, 0.98, 0.1), (16, 0.7, 0.05)],
+            "1.4x ± 0.1 at 1 stream, break-even at 6.5, switch off above",
+            "up_to",
+            6.54,
+        ),
+        (
             [(1, 0.8, 0.05), (8, 1.4, 0.1)],
             "it depends: 0.80x ± 0.05 at 1 stream, 1.4x ± 0.1 at 8 streams",
             "undecided",
@@ -89,7 +95,7 @@ def test_without_a_plain_arm_no_speedup_is_stated() -> None:
 def test_a_level_without_answers_is_named() -> None:
     first, second = levels((1, 1.9, 0.1), (8, 1.9, 0.1))
     found = verdict([first, replace(second, speedup=None)])
-    assert found.words == "1.9x ± 0.1 at 1 stream: leave it on"
+    assert found.words == "1.9x ± 0.1 at 1 stream: leave it on, at 1 of the 2 loads that were measured"
     assert found.notes == ("8 streams: no speed-up is stated, since too few pairs of blocks have answers",)
 
 

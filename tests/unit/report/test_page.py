@@ -11,6 +11,7 @@ import pytest
 
 from tests.fakes.bench_result import level, result
 from trtspec.bench.result import Arms, Result, Server, Verdict
+from trtspec.report.advice import advice, headline
 from trtspec.report.document import as_html
 from trtspec.report.page import page
 
@@ -110,21 +111,53 @@ def near(cell: str, value: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "heading", "advice"),
+    ("verdict", "heading", "what"),
     [
         (Verdict("a", "on"), "Worth it, at every load that was measured", "Leave drafts on"),
         (Verdict("a", "up_to", 24.0, 24.0), "Worth it, up to 24 streams", "Use drafts up to 24 streams"),
         (Verdict("a", "off"), "Not worth it as it is", "Serve without drafts"),
-        (Verdict("a", "undecided"), "Not clear yet", "Measure for longer"),
-        (Verdict("a", "unmeasured"), "Not known: nothing was measured without drafts", "--baseline"),
+        (Verdict("a", "undecided"), "It depends on the load", "Use drafts at loads whose whole interval"),
     ],
 )
-def test_the_first_words_answer_whether_it_is_worth_it(verdict: Verdict, heading: str, advice: str) -> None:
+def test_the_first_words_answer_whether_it_is_worth_it(verdict: Verdict, heading: str, what: str) -> None:
     root = tree(replace(result(), verdict=verdict))
     hero = root.find("body/main/section")
     assert hero is not None
     assert words(next(hero.iter("h1"))) == heading
-    assert advice in words(next(hero.iter("ul")))
+    assert what in words(next(hero.iter("ul")))
+
+
+def test_it_is_not_clear_where_every_interval_has_1_within() -> None:
+    found = replace(result({1: 1.01, 8: 0.99}), verdict=Verdict("a", "undecided"))
+    assert headline(found) == "Not clear yet"
+    assert "Measure for longer" in advice(found)[0]
+
+
+def test_loads_without_a_speed_up_are_no_reason_to_leave_drafts_on() -> None:
+    """As of a rate at which many requests failed."""
+    levels = tuple(
+        replace(each, speedup=each.speedup if each.load.value < 4 else None) for each in result().levels
+    )
+    found = replace(result(), levels=levels, verdict=Verdict("a", "on"))
+    assert headline(found) == "Worth it, at 2 of the 7 loads that were measured"
+    assert "highest load of which that is known is 2 streams;" in advice(found)[0]
+
+
+@pytest.mark.parametrize(
+    ("with_plain", "heading", "repair"),
+    [
+        (False, "Not known: nothing was measured without drafts", "with --baseline"),
+        (True, "Not known: no speed-up can be stated", "the notes say why"),
+    ],
+)
+def test_it_is_not_known_without_a_speed_up(with_plain: bool, heading: str, repair: str) -> None:
+    levels = tuple(
+        replace(each, speedup=None, arms=each.arms if with_plain else Arms(each.arms.speculative))
+        for each in result().levels
+    )
+    found = replace(result(), levels=levels, verdict=Verdict("a", "unmeasured"))
+    assert headline(found) == heading
+    assert repair in advice(found)[0]
 
 
 def test_what_was_not_measured_is_not_shown() -> None:
