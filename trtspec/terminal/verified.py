@@ -45,8 +45,10 @@ def verdict(result: Result) -> str:
             f"lossless but for rounding: {count - parted} of {count} greedy answers with drafts are those of"
             f" the target alone, and {parted} part at a near tie, as {by_itself} of plain decoding do"
         )
-    if result.sampling:
+    if result.sampling and any(view.tells for view in result.sampling.views):
         said += ", and sampled text has the same distribution"
+    elif result.sampling:
+        said += "; too few of the sampled continuations could be told apart to compare distributions"
     return said
 
 
@@ -138,12 +140,12 @@ def _print_sampling(sampling: Sampling) -> None:
         rows.append((view.of, "all together", "", "", f"{view.p_value:.2g}", bound))
     out.table(rows, header=("by", "prompt", "outcomes", "variation", "p", "most different"))
     for view in sampling.views:
-        if all(draws.outcomes == 1 for draws in view.prompts):
+        if not view.tells:
             out.sentence(
                 f"by {view.of}, too few continuations were told apart to find anything but gross faults"
             )
             continue
         out.sentence(
-            f"by {view.of}, a total variation of {view.found_everywhere:.2f} in every prompt, or of"
+            f"by {view.of}, a total variation of {view.found_everywhere:.2f} in each of these prompts, or of"
             f" {view.found_in_one:.2f} in one, would have been found {sampling.power:.0%} of the time"
         )

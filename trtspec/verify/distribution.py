@@ -102,7 +102,7 @@ class SamplingCheck:
             of,
             tuple(tests),
             p_value(sum(test.statistic for test in tests), sum(freedoms)),
-            detectable(sum(freedoms), size * len(drawn), limit, POWER),
+            detectable(sum(freedoms), size * sum(map(bool, freedoms)), limit, POWER),
             max((detectable(freedom, size, limit, POWER) for freedom in freedoms if freedom), default=1.0),
         )
 

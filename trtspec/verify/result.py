@@ -82,8 +82,8 @@ class View:
 
     `of` is "text", how they begin, or "repeats", which of their tokens are the same: random numbers that are
     used twice repeat tokens, whatever they are. `p_value` is that of all prompts together. With the power of
-    the test a total variation of `found_everywhere` between the outcomes of every prompt would have been
-    found, or of `found_in_one` in one of them, if its continuations were not all alike.
+    the test a total variation of `found_everywhere` between the outcomes of every prompt that has several
+    would have been found, or of `found_in_one` in one of them.
     """
 
     of: Literal["text", "repeats"]
@@ -91,6 +91,11 @@ class View:
     p_value: float
     found_everywhere: float
     found_in_one: float
+
+    @property
+    def tells(self) -> bool:
+        """Whether any prompt has outcomes that could differ."""
+        return any(draws.outcomes > 1 for draws in self.prompts)
 
     @property
     def least(self) -> float:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from trtspec.verify.result import Comparison, Difference, Result
+from trtspec.terminal.verified import verdict
+from trtspec.verify.result import Comparison, Difference, Draws, Result, Sampling, View
 from trtspec.verify.tolerance import tolerance
 
 FAULT = Difference("one", "tokens", "fault", 3, "a", "b", "c", "because")
@@ -54,3 +55,16 @@ def test_a_deployment_may_draft_nothing_by_itself_if_it_drafts_when_asked() -> N
 def test_a_server_that_counts_nothing_is_believed() -> None:
     """vLLM's says nothing of drafts."""
     assert replace(HONEST, comparisons=(replace(DRAFTED, drafted=None, accepted=None),)).is_lossless
+
+
+def test_samples_of_one_outcome_are_no_proof() -> None:
+    """As with `--draws 5`: nothing is common enough to be counted."""
+    draws = Draws("one", 1, 0.0, 1.0, 0.0, "anything else: 5 times alone, 5 with drafts")
+    views = tuple(View(of, (draws,), 1.0, 1.0, 1.0) for of in ("text", "repeats"))
+    sampling = Sampling(1.0, 5, 6, 0.00025, 0.95, views)
+    sampled = replace(HONEST, sampling=sampling)
+    assert "the same distribution" not in verdict(sampled)
+    assert "too few of the sampled continuations could be told apart" in verdict(sampled)
+    told = replace(views[0], prompts=(replace(draws, outcomes=4),))
+    known = replace(sampled, sampling=replace(sampling, views=(told, views[1])))
+    assert verdict(known).endswith("and sampled text has the same distribution")
