@@ -160,7 +160,10 @@ def made(records: Sequence[Mapping[str, Any]], prompts: Sequence[Prompt], load: 
     if len(prompts) < 2 * load.value:
         return Block(samples, seconds, seconds)
     # The first stream that ends a conversation after the last one has begun finds no other.
-    ends = {sample.prompt: sample.ended for sample in sorted(samples, key=lambda each: each.turn)}
+    ends: dict[str, float] = {}
+    for record, sample in zip(profiled, samples, strict=True):
+        conversation = record["metadata"]["conversation_id"]
+        ends[conversation] = max(sample.ended, ends.get(conversation, 0.0))
     return Block(samples, seconds, min((end for end in ends.values() if end >= last), default=seconds))
 
 

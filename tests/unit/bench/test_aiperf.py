@@ -72,6 +72,13 @@ def test_records_become_samples() -> None:
     assert made(records, PROMPTS, Load("streams", 2)).full_until == block.seconds
 
 
+def test_prompts_that_are_asked_again_are_conversations_of_their_own() -> None:
+    """A workload with fewer prompts than a block has them several times, by the same names."""
+    records = [record("0", 0, 0, 40), record("1", 0, 1, 50), record("2", 0, 41, 60), record("3", 0, 51, 90)]
+    block = made(records, [Prompt("same", ("a",))] * 4, Load("streams", 2))
+    assert block.full_until == pytest.approx(0.06)
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
