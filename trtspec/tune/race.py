@@ -53,7 +53,7 @@ def run(answers: Sequence[Answer], costs: Costs, lead: float, measure: Measure) 
         scores = [score(length, answers[:done], found, costs) for length, found in replays.items()]
         bound = max(found.speedup.high for found in scores)
         scores.sort(key=lambda found: -found.speedup.value)
-        if bound < lead:
+        if bound < lead and done < len(answers):
             return Run(tuple(scores), done, replays, costs, bound, lead)
     return Run(tuple(scores), done, replays, costs)
 

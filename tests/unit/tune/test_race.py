@@ -10,8 +10,11 @@ from scipy import stats
 
 from tests.unit.tune.made import Drafting, answers, costs
 from trtspec.forecast.speedup import RoundCosts, best_length, speedup
+from trtspec.tune.candidate import Candidate
 from trtspec.tune.estimate import ratio, student
+from trtspec.tune.outcome import outcome, why
 from trtspec.tune.race import FEWEST, compare, run
+from trtspec.tune.standing import Standing
 
 
 def test_the_speed_up_is_leviathans() -> None:
@@ -38,6 +41,14 @@ def test_who_cannot_win_is_left_early_and_who_can_is_not() -> None:
     assert len(hopeless.seen) == left.answers < 100
     close = run(asked, costs(0.1), good.best.speedup.low, Drafting(0.79, seed=2))
     assert close.answers == len(asked)
+
+
+def test_who_was_measured_on_all_answers_was_not_left() -> None:
+    slow = run(answers(FEWEST), costs(5.0), 1.0, Drafting(0.1))
+    assert (slow.answers, slow.bound) == (FEWEST, None)
+    assert slow.best.speedup.high < 1.0
+    found = outcome([Standing(Candidate("ngram", None), slow)], FEWEST, 1, is_measured=True)
+    assert why(found.standings[0], found) == "slower than the target alone"
 
 
 def test_nobody_is_left_on_too_few_answers() -> None:
