@@ -38,6 +38,8 @@ LEAST, MOST, BUDGET_S = 3, 10, 5.0
 """How many blocks there are; more than the least only as long as there is time."""
 SECONDS, FEWEST = 0.06, 4
 """How long rounds of one length go on in a block, and how many outputs there are at least."""
+ROUNDS = 8
+"""How many rounds of the longest draft, all of it accepted, texts have room for."""
 _SPARSE = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
 STREAMED = 8
@@ -72,6 +74,10 @@ def lengths_to_measure(longest: int) -> list[int]:
 class _Measurement:
     def __init__(self, bench: Bench, longest: int) -> None:
         self._bench, self._longest, self._stats = bench, longest, Stats()
+        limits = bench.target.limits
+        room = limits.max_draft_len + ROUNDS * (longest + 1)
+        most = max(limits.max_seq_len - room, limits.max_seq_len // 2)
+        self._texts = [text[:most] for text in bench.texts]
         self._target = AsyncExecutor(bench.target)
         self._engine: Drafting = None
         if bench.draft is not None:
@@ -115,7 +121,7 @@ class _Measurement:
         until = clock() + SECONDS
 
         async def one(index: int) -> None:
-            prompt = bench.texts[index % len(bench.texts)]
+            prompt = self._texts[index % len(self._texts)]
             request = CompletionRequest(
                 prompt_token_ids=prompt,
                 max_tokens=bench.target.limits.max_seq_len,

@@ -246,6 +246,24 @@ def test_rounds_are_timed_here(pair_recipe: Path, prompts: Path, monkeypatch: py
     assert all(one["drafted"][2] > one["looked_up"][2] >= 1.0 for one in costs)
 
 
+def test_rounds_are_timed_with_texts_that_have_no_room_left(
+    pair_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "BUDGET_S", 0.0)
+    monkeypatch.setattr(calibration, "SECONDS", 0.005)
+    pair_recipe.write_text(
+        pair_recipe.read_text().replace("backend: torch", "backend: torch, max_seq_len: 128")
+    )
+    texts = pair_recipe.with_name("texts.jsonl")
+    prompts = [(100 + number, *range(60, 180)) for number in range(4)]
+    append_recorded(
+        texts,
+        [Recorded("a", prompt_token_ids=prompt, answer_token_ids=(65, 66, 67, 68)) for prompt in prompts],
+    )
+    found = tune(pair_recipe, "--answers", texts, "--longest", 8, "--method", "draft_model")
+    assert all(cost > 0 for standing in found["standings"] for cost in standing["costs"]["drafted"])
+
+
 def test_a_plan_says_what_rounds_cost_on_its_gpu(h200_recipe: Path, prompts: Path) -> None:
     answers = h200_recipe.with_name("answers.jsonl")
     append_recorded(answers, [Recorded(str(n), prompt=f"{n}", text="abcabcabc" * 4) for n in range(4)])
