@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from pathlib import Path
 
 from trtspec.digest import digest_of
@@ -13,6 +14,7 @@ from trtspec.serving.tokenizer import Tokenizer
 from trtspec.workloads.recorded import Recorded
 
 _OPTIONS = tuple(option.name for option in fields(SamplingConfig))
+_WHOLE = {"top_k", "seed", "min_tokens"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,11 @@ def in_tokens(recorded: Recorded, tokenizer: Tokenizer, source: Path) -> Answer:
         raise DatasetError(place, f"its text has half a character, {half!r}") from None
     if not prompt:
         raise DatasetError(place, "the prompt has no tokens")
-    sampling = SamplingConfig(**recorded.sampling)  # type: ignore[arg-type]
+    for name, number in recorded.sampling.items():
+        if not isfinite(number) or (name in _WHOLE and number != int(number)):
+            raise DatasetError(place, f"sampling has {name} {number}, which is no number that it can be")
+    options = {name: int(n) if name in _WHOLE else n for name, n in recorded.sampling.items()}
+    sampling = SamplingConfig(**options)  # type: ignore[arg-type]
     stopped = recorded.finish_reason == "stop"
     return Answer(recorded.name, recorded.category, prompt, tokens, stopped, sampling)
 

@@ -95,7 +95,13 @@ class Session:
                 else replace(recorded, prompt_token_ids=tuple(encode(recorded.prompt)))
                 for recorded in found
             ]
-        return self._chosen([in_tokens(answer, self._tokenizer, file) for answer in found], file, most)
+        answers = [in_tokens(answer, self._tokenizer, file) for answer in found]
+        size = self._source.vocab_size
+        for answer in answers:
+            if (largest := max((*answer.prompt, *answer.tokens))) >= size:
+                problem = f"has token {largest}, and the target has {size} tokens"
+                raise DatasetError(f"{file}: {answer.name}", problem, "record answers of the target itself")
+        return self._chosen(answers, file, most)
 
     def asked(
         self, prompts: Sequence[Prompt], max_tokens: int, temperature: float, *, chat: bool

@@ -182,6 +182,14 @@ def test_answers_to_one_prompt_count_once(pair_recipe: Path, prompts: Path) -> N
     assert found["answers"] == 10
 
 
+def test_tokens_that_the_target_has_not_are_told(pair_recipe: Path) -> None:
+    texts = pair_recipe.with_name("texts.jsonl")
+    append_recorded(texts, [Recorded("a", prompt="x", answer_token_ids=(5, 10**6))])
+    done = trtspec("tune", pair_recipe, "--work", pair_recipe.parent / "work", "--answers", texts)
+    assert done.returncode == 1
+    assert "texts.jsonl: a: has token 1000000, and the target has" in done.stderr
+
+
 @pytest.mark.usefixtures("cheap")
 def test_recorded_prompts_may_be_what_a_user_says(
     pair_recipe: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
