@@ -207,7 +207,7 @@ class Level:
     `speedup` is tokens a second with drafts over those without, or, where the load is a rate and tokens a
     second follow from it, the mean time of a request without drafts over that with. It comes of `pairs`:
     these two values, with drafts and without, of each pair of blocks. None where there is no plain arm,
-    fewer than two pairs, or a rate of which an arm did not answer more than 1 % of the requests.
+    fewer than six pairs, or a rate of which an arm did not answer more than 1 % of the requests.
     """
 
     load: Load
