@@ -11,7 +11,7 @@ from trtspec.checkpoint.prequantized import Prequantized
 from trtspec.checkpoint.reader import Reader, chunks
 from trtspec.errors import TensorError
 from trtspec.models.families.family import Family, Weight, shapes
-from trtspec.models.hf_config import DOWNLOAD_AGAIN
+from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
 from trtspec.models.scheme import QUANTIZE_IT
 from trtspec.models.source import Source
 from trtspec.models.tensors import Tensor
@@ -75,7 +75,7 @@ def _check_tensor(tensor: Tensor, shape: tuple[int, ...], *, quantized: bool) ->
         raise TensorError(tensor.file, problem, QUANTIZE_IT if tensor.dtype == FP8 else None)
     if tensor.shape != shape:
         problem = f"{tensor.name}: has shape {list(tensor.shape)}, config.json demands {list(shape)}"
-        raise TensorError(tensor.file, problem, "take config.json and weights from the same revision")
+        raise TensorError(tensor.file, problem, SAME_REVISION)
 
 
 def _more(names: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
 from trtspec.findings import Finding
 from trtspec.models.families import FAMILIES
@@ -47,7 +48,7 @@ def misfit(sizes: Sizes, mapping: Mapping, *, fp8: bool) -> Finding | None:
     flaw = _flaw(sizes, mapping.tp_size, fp8=fp8)
     if flaw is None:
         return None
-    all_sizes = range(1, sizes.num_attention_heads + 1)
+    all_sizes = _divisors(sizes.num_attention_heads)
     fitting = [str(size) for size in all_sizes if _flaw(sizes, size, fp8=fp8) is None]
     if fitting:
         some = ", ".join(fitting[:-1])
@@ -55,6 +56,11 @@ def misfit(sizes: Sizes, mapping: Mapping, *, fp8: bool) -> Finding | None:
     if any(_flaw(sizes, size, fp8=False) is None for size in all_sizes):
         return Finding("quantization.weights", flaw, "leave quantization out")
     return Finding("model", flaw, "take another model")
+
+
+def _divisors(number: int) -> list[int]:
+    low = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
+    return sorted({*low, *(number // size for size in low)})
 
 
 def _flaw(sizes: Sizes, tp_size: int, *, fp8: bool) -> str | None:

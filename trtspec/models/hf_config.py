@@ -13,7 +13,9 @@ from trtspec.errors import ModelError
 
 T = TypeVar("T")
 DOWNLOAD_AGAIN = "download the file again, or copy it again from where it is whole"
+SAME_REVISION = "take config.json and weights from the same revision"
 REQUIRED: Any = object()
+LARGEST = 2**31 - 1  # of sizes: TensorRT-LLM counts with 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,12 @@ class HfConfig:
         return self if "num_hidden_layers" in self.content else HfConfig(self.file, {**part, **self.content})
 
     def size(self, key: str, default: int = REQUIRED) -> int:
-        """A whole number that is at least 1."""
+        """A whole number from 1 to `LARGEST`."""
         value = self.get(key, int, default)
         if value < 1:
             raise ModelError(self.file, f"{key} must be at least 1, not {value}")
+        if value > LARGEST:
+            raise ModelError(self.file, f"{key} must be at most {LARGEST}, not {value!r:.20}")
         return value
 
     def number(self, key: str, default: float) -> float:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trtspec.errors import ModelError
-from trtspec.models.hf_config import HfConfig, read_hf_config, read_json
+from trtspec.models.hf_config import LARGEST, SAME_REVISION, HfConfig, read_hf_config, read_json
 from trtspec.models.scheme import Scheme, read_scheme
 from trtspec.models.sizes import Experts, Sizes
 from trtspec.models.tensors import Tensor, read_tensors
@@ -74,14 +74,17 @@ class Source(Sizes):
 
     @property
     def max_position(self) -> int:
-        """The longest text that the model was made for, in tokens; a factor counts as in TensorRT-LLM."""
-        scaling = self.rotary_scaling or {}
-        kind, factor = scaling.get("rope_type", scaling.get("type")), float(scaling.get("factor") or 1.0)
-        if kind == YARN:
-            return max(
-                int(scaling["original_max_position_embeddings"] * factor), self.max_position_embeddings
-            )
-        return int(self.max_position_embeddings * max(factor if kind in STRETCHED else 1.0, 1.0))
+        """The longest text that the model was made for, in tokens; a factor counts as in TensorRT-LLM.
+
+        A `yarn` that does not say how long texts were before had all positions then, as in transformers.
+        Raises ModelError for numbers of a scaling that are none.
+        """
+        scaling, longest = HfConfig(self.config.file, self.rotary_scaling or {}), self.max_position_embeddings
+        kind = scaling.content.get("rope_type", scaling.content.get("type"))
+        if kind not in (YARN, *STRETCHED):
+            return longest
+        before = scaling.number("original_max_position_embeddings", longest) if kind == YARN else longest
+        return int(min(max(before * scaling.number("factor", 1.0), longest), LARGEST))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -106,7 +109,7 @@ def read_source(folder: Path) -> Source:
     tensors = read_tensors(folder)
     if (layers := config.size("num_hidden_layers")) > len(tensors):
         problem = f"num_hidden_layers is {layers}, but there are only {len(tensors)} tensors"
-        raise ModelError(config.file, problem, "take config.json and weights from the same revision")
+        raise ModelError(config.file, problem, SAME_REVISION)
     hidden_size = config.size("hidden_size")
     heads = config.size("num_attention_heads")
     model_type = config.get("model_type", str)

@@ -221,6 +221,13 @@ def test_a_window_that_is_not_named_is_transformers_default(
         ("gemma2", {"hidden_activation": "gelu"}, "hidden_act gelu is not gelu_pytorch_tanh"),
         ("gemma2", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types follow no pattern"),
         ("phi3", {"partial_rotary_factor": 0.4}, "partial_rotary_factor is 0.4: no pairs of 3 elements"),
+        (
+            "phi3",
+            {"partial_rotary_factor": 1e308},
+            "more than a whole head",
+        ),
+        ("phi3", {"rope_scaling": {"rope_type": ["longrope"]}}, r"rope type \['longrope'\] is not supported"),
+        ("mixtral", {"num_local_experts": 10**9}, "1000000000 experts in each of 2 layers, but there are"),
         ("phi3", {"head_dim": 16}, "6 heads of 16 do not make the hidden_size"),
         ("phi3", {"rms_norm_eps": None}, "has no rms_norm_eps"),
         (

@@ -83,6 +83,13 @@ def test_sizes_that_do_not_divide(
     assert not (tmp_path / "out").exists()
 
 
+def test_absurdly_many_heads_take_no_time(llama_folder: Callable[..., Path]) -> None:
+    source = read_source(llama_folder())
+    found = misfit(replace(source, num_attention_heads=10**9, num_key_value_heads=8), Mapping(3), fp8=False)
+    assert found
+    assert found.repair == "use 1, 2, 4, 8, 16, 40 or 80"
+
+
 QWEN3 = {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 128, "intermediate_size": 512}
 
 

@@ -96,6 +96,7 @@ def test_dtype_without_one_in_the_config_is_that_of_the_weights(llama_folder: Ca
         ({"hidden_size": "64"}, "hidden_size must be int, not '64'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1, not 0"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, but there are only 21 tensors"),
+        ({"num_attention_heads": 10**400}, "num_attention_heads must be at most 2147483647, not 1000"),
         ({"vocab_size": True}, "vocab_size must be int, not True"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be token ids"),
         ({"architectures": []}, "architectures must name one class"),
@@ -123,6 +124,30 @@ def test_a_config_that_lies(llama_folder: Callable[..., Path], values: dict[str,
     with pytest.raises(ModelError, match=said) as caught:
         read_source(folder)
     assert caught.value.subject == str(folder / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "longest"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0}, 1024),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),
+        ({"rope_type": "linear"}, 256),
+        ({"rope_type": "linear", "factor": 1e308}, 2**31 - 1),
+        ({"rope_type": "yarn", "factor": 1e308, "original_max_position_embeddings": 1e308}, 2**31 - 1),
+    ],
+)
+def test_the_longest_text(llama_folder: Callable[..., Path], scaling: dict[str, Any], longest: int) -> None:
+    folder = llama_folder()
+    edit(folder, rope_scaling=scaling)
+    assert read_source(folder).max_position == longest
+
+
+@pytest.mark.parametrize("factor", ["x", float("inf"), 10**400, [2.0]])
+def test_the_longest_text_of_a_scaling_by_no_number(llama_folder: Callable[..., Path], factor: Any) -> None:
+    folder = llama_folder()
+    edit(folder, rope_scaling={"rope_type": "linear", "factor": factor})
+    with pytest.raises(ModelError, match="factor must be"):
+        _ = read_source(folder).max_position
 
 
 def test_files_that_are_not_there_or_not_json(llama_folder: Callable[..., Path], tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from trtspec.models.families import (
     qwen3_moe,
 )
 from trtspec.models.families.family import Family
+from trtspec.models.hf_config import SAME_REVISION
 from trtspec.models.source import Source
 
 FAMILIES: dict[str, Family] = {
@@ -59,5 +60,17 @@ def family_of(source: Source) -> Family:
     if source.model_type != family.name:
         problem = f"architectures says {source.architecture}, but model_type is {source.model_type}"
         raise ModelError(source.folder / "config.json", problem, f"for this architecture it is {family.name}")
+    _check_experts(source, family)
     family.check(source)
     return family
+
+
+def _check_experts(source: Source, family: Family) -> None:
+    experts, file = source.experts, source.config.file
+    if (experts is not None) != family.experts:
+        problem = "has no experts" if family.experts else "has experts"
+        raise ModelError(file, f"{problem}, unlike {source.architecture}")
+    tensors = len(source.tensors)
+    if experts and experts.count * source.num_hidden_layers > tensors:
+        problem = f"{experts.count} experts in each of {source.num_hidden_layers} layers"
+        raise ModelError(file, f"{problem}, but there are only {tensors} tensors", SAME_REVISION)

@@ -27,17 +27,12 @@ OF_YARN = {"type", "rope_type", "beta_fast", "beta_slow", *ROPE_TYPES["yarn"]}
 IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 
-def check(
-    source: Source, *, has_experts: bool = False, activation: str = "silu", own_positions: bool = False
-) -> None:
+def check(source: Source, *, activation: str = "silu", own_positions: bool = False) -> None:
     """Raises ModelError for a model that no Llama-like family converts correctly.
 
     With `own_positions` the family itself says how its rotary positions may turn.
     """
     config = source.folder / "config.json"
-    if (source.experts is not None) != has_experts:
-        problem = "has no experts" if has_experts else "has experts"
-        raise ModelError(config, f"{problem}, unlike {source.architecture}")
     if source.hidden_act != activation:
         problem = f"hidden_act {source.hidden_act} is not {activation}, which {source.architecture} has"
         raise ModelError(config, problem)

@@ -116,7 +116,8 @@ class Family:
     `config` and `keys` what only its `config.json` has. `ignored` matches Hugging Face tensors that carry no
     weight of the model and may be left out. `window` is how many tokens a token attends to, itself counted;
     None for all. `alternates` is true if only some layers have that window. `original` is how many tokens a
-    text may have before its positions turn otherwise; None if they never do.
+    text may have before its positions turn otherwise; None if they never do. `experts` is true if they stand
+    in place of every layer's MLP.
 
     The other fields describe TensorRT-LLM's class: `swiglu` is true if its MLP has a gated SiLU, `fused_gate`
     if the two matrices before the activation are one there, `norms_heads` if it normalizes q and k,
@@ -133,6 +134,7 @@ class Family:
     window: Callable[[Source], int | None] = lambda _: None
     alternates: bool = False
     original: Callable[[Source], int | None] = lambda _: None
+    experts: bool = False
     swiglu: bool = True
     fused_gate: bool = False
     norms_heads: bool = False

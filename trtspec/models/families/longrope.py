@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 from trtspec.errors import ModelError
+from trtspec.models.hf_config import HfConfig
 from trtspec.models.source import Source
 
 KIND = "longrope"
@@ -27,7 +28,7 @@ def check(source: Source) -> None:
     if scaling is None:
         return
     file, kind = source.config.file, scaling.get("rope_type", scaling.get("type"))
-    if {scaling.get("type", kind), kind} != {KIND}:
+    if not scaling.get("type", kind) == kind == KIND:
         problem = f"rope type {kind!r} is not supported for {source.architecture}, only {KIND!r}"
         raise ModelError(file, problem, _REPAIR)
     if others := sorted(scaling.keys() - _KEYS):
@@ -62,11 +63,12 @@ def original(source: Source) -> int | None:
     """
     if source.rotary_scaling is None:
         return None
-    key, inner = "original_max_position_embeddings", source.rotary_scaling
-    found = source.config.size(key, **({"default": inner[key]} if key in inner else {}))
-    if inner.get(key, found) != found:
-        raise ModelError(source.config.file, f"{key} must be one number, not {sorted({found, inner[key]})}")
-    return found
+    key, file = "original_max_position_embeddings", source.config.file
+    places = (source.config, HfConfig(file, source.rotary_scaling))
+    found = {place.size(key) for place in places if place.content.get(key) is not None}
+    if len(found) > 1:
+        raise ModelError(file, f"{key} must be one number, not {sorted(found)}")
+    return found.pop() if found else source.config.size(key)
 
 
 def turned(source: Source) -> int:

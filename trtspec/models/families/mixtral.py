@@ -17,7 +17,7 @@ window = partial(of_all_layers, default=None)
 
 
 def check(source: Source) -> None:
-    decoder.check(source, has_experts=True)
+    decoder.check(source)
     window(source)
 
 
@@ -34,5 +34,6 @@ FAMILY = Family(
     ignored=decoder.IGNORED,
     keys=(*llama.KEYS, experts.ACTIVATION),
     window=window,
+    experts=True,
     fused_gate=True,
 )

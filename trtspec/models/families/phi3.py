@@ -26,11 +26,12 @@ window = partial(of_all_layers, default=None)
 
 def check(source: Source) -> None:
     """Raises ModelError for what this conversion would get wrong, rope scalings but `longrope` included."""
-    file, turned = source.config.file, longrope.turned(source)
+    file, share = source.config.file, source.partial_rotary_factor
     decoder.check(source, own_positions=True)
-    if source.partial_rotary_factor > 1 or turned % 2:
-        problem = f"partial_rotary_factor is {source.partial_rotary_factor:g}: no pairs of {turned} elements"
-        raise ModelError(file, problem)
+    if share > 1:
+        raise ModelError(file, f"partial_rotary_factor is {share:g}, more than a whole head")
+    if (turned := longrope.turned(source)) % 2:
+        raise ModelError(file, f"partial_rotary_factor is {share:g}: no pairs of {turned} elements")
     longrope.check(source)
     heads, size = source.num_attention_heads, source.head_size
     if heads * size != source.hidden_size:

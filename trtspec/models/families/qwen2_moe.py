@@ -20,7 +20,7 @@ NAMES = ExpertNames("mlp")
 
 def check(source: Source) -> None:
     """Raises ModelError for layers without experts among others, and what no Qwen may have."""
-    decoder.check(source, has_experts=True)
+    decoder.check(source)
     check_none(source)
     config = source.config
     step, plain = config.get("decoder_sparse_step", int, 1), config.get("mlp_only_layers", list, [])
@@ -54,5 +54,6 @@ FAMILY = Family(
         qwen2.BIASES,
         experts.ACTIVATION,
     ),
+    experts=True,
     fused_gate=True,
 )

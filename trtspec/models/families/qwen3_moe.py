@@ -24,5 +24,6 @@ FAMILY = Family(
         experts.ACTIVATION,
     ),
     norms_heads=True,
+    experts=True,
     fused_gate=True,
 )

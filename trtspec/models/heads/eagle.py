@@ -15,7 +15,7 @@ from typing import Any
 from trtspec.models.heads.eagle3 import eagle3_head
 from trtspec.models.heads.head import Head
 from trtspec.models.heads.layer import layer_shapes, read_layer
-from trtspec.models.heads.weights import check_shapes, read_weights
+from trtspec.models.heads.weights import check_count, check_shapes, read_weights
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
 
@@ -47,6 +47,7 @@ def read(folder: Path, config: HfConfig) -> Head:
             aux_layers=None,
         )
     hidden = layer["hidden_size"]
+    check_count(folder, "num_hidden_layers", layer["num_hidden_layers"], found)
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (hidden, 2 * hidden),
         "fc.bias": (hidden,),

@@ -15,7 +15,7 @@ from typing import Any
 
 from trtspec.models.heads.head import Form, Head
 from trtspec.models.heads.layer import layer_shapes
-from trtspec.models.heads.weights import check_shapes
+from trtspec.models.heads.weights import check_count, check_shapes
 from trtspec.models.tensors import Tensor
 
 NUM_AUX = 3
@@ -38,7 +38,7 @@ def eagle3_head(
     extra_norms: tuple[str, ...] = (),
     verifier: str | None = None,
 ) -> Head:
-    """Returns the head whose weights are `tensors`; raises TensorError for one that is not as it must be."""
+    """Returns the head whose weights are `tensors`; raises ModelError for one that is not as it must be."""
     head = Head(
         folder=folder,
         method="eagle3",
@@ -53,6 +53,7 @@ def eagle3_head(
         layer=layer,
         verifier=verifier,
     )
+    check_count(folder, "num_hidden_layers", layer["num_hidden_layers"], tensors)
     optional = {"embed_tokens.weight"}
     if draft_vocab_size == vocab_size:
         optional |= {*MAPPING, "lm_head.weight"}

@@ -14,7 +14,7 @@ from typing import Any
 
 from trtspec.errors import ModelError
 from trtspec.models.heads.head import Head
-from trtspec.models.heads.weights import check_shapes, read_weights
+from trtspec.models.heads.weights import check_count, check_shapes, read_weights
 from trtspec.models.hf_config import HfConfig
 from trtspec.models.tensors import Tensor
 
@@ -40,6 +40,7 @@ def read(folder: Path, config: HfConfig) -> Head:
         raise ModelError(folder, problem, repair)
     vocab_size, hidden = logits.shape if len(logits.shape) == 2 else (0, 0)
     shapes: dict[str, tuple[int, ...]] = {}
+    check_count(folder, "medusa_num_heads times medusa_num_layers", count * blocks, found)
     for head in range(count):
         for block in range(blocks):
             shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)

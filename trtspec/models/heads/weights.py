@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from trtspec.errors import ModelError, TensorError
-from trtspec.models.hf_config import DOWNLOAD_AGAIN
+from trtspec.models.hf_config import DOWNLOAD_AGAIN, SAME_REVISION
 from trtspec.models.source import DTYPES
 from trtspec.models.tensors import INDEX, PICKLES, SINGLE, Tensor, read_header, read_tensors
 
@@ -29,6 +29,13 @@ def read_weights(folder: Path, single: str = SINGLE) -> dict[str, Tensor]:
     raise ModelError(folder, f"holds no {single}", DOWNLOAD_AGAIN)
 
 
+def check_count(folder: Path, what: str, count: int, tensors: Mapping[str, Tensor]) -> None:
+    """Raises ModelError for more of a head's parts than it has tensors, of which each has some."""
+    if count > len(tensors):
+        problem = f"{what} is {count}, but there are only {len(tensors)} tensors"
+        raise ModelError(folder / "config.json", problem, SAME_REVISION)
+
+
 def check_shapes(
     folder: Path,
     tensors: Mapping[str, Tensor],
@@ -48,13 +55,11 @@ def check_shapes(
         tensor = tensors[name]
         if tensor.shape != shape:
             problem = f"{tensor.name}: has shape {list(tensor.shape)}, config.json demands {list(shape)}"
-            raise TensorError(tensor.file, problem, "take config.json and weights from the same revision")
+            raise TensorError(tensor.file, problem, SAME_REVISION)
         allowed = [dtypes[name]] if dtypes and name in dtypes else list(DTYPES)
         if tensor.dtype not in allowed:
             problem = f"{tensor.name}: has dtype {tensor.dtype}, not {' or '.join(allowed)}"
             raise TensorError(tensor.file, problem, "take the head before it was quantized")
     if extra := sorted(name for name in tensors if name not in shapes and not _UNUSED.fullmatch(name)):
         problem = f"{tensors[extra[0]].name}: is no tensor of this head"
-        raise TensorError(
-            tensors[extra[0]].file, problem, "take config.json and weights from the same revision"
-        )
+        raise TensorError(tensors[extra[0]].file, problem, SAME_REVISION)

@@ -177,5 +177,19 @@ def test_medusa_with_fewer_heads_than_it_says(tmp_path: Path) -> None:
         read_head(write_head(tmp_path / "head", "medusa", medusa_num_heads=4))
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("medusa", "medusa_num_heads"),
+        ("eagle3", "num_hidden_layers"),
+        ("specforge", "num_hidden_layers"),
+    ],
+)
+def test_more_parts_than_tensors(tmp_path: Path, name: str, key: str) -> None:
+    """Such a number alone kept this busy for hours."""
+    with pytest.raises(ModelError, match=f"{key}.* is 1000000000, but there are only"):
+        read_head(write_head(tmp_path / "head", name, **{key: 10**9}))
+
+
 def test_a_model_of_one_layer_is_no_head(llama_folder: Callable[..., Path]) -> None:
     assert not is_head(llama_folder(num_hidden_layers=1))
