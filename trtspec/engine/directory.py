@@ -75,18 +75,18 @@ def read_engine(folder: Path) -> EngineConfig:
         pretrained, build = content["pretrained_config"], content["build_config"]
         plugins = build["plugin_config"]
         config = EngineConfig(
-            version=content["version"],
+            version=str(content["version"]),
             architecture=pretrained["architecture"],
             dtype=pretrained["dtype"],
             quant_algo=(pretrained.get("quantization") or {}).get("quant_algo"),
-            vocab_size=pretrained["vocab_size"],
-            world_size=pretrained["mapping"]["world_size"],
-            max_batch_size=build["max_batch_size"],
-            max_beam_width=build.get("max_beam_width", 1),
-            max_input_len=build["max_input_len"],
-            max_seq_len=build["max_seq_len"],
-            max_num_tokens=build["max_num_tokens"],
-            max_draft_len=build["max_draft_len"],
+            vocab_size=_whole(pretrained, "vocab_size"),
+            world_size=_whole(pretrained["mapping"], "world_size"),
+            max_batch_size=_whole(build, "max_batch_size"),
+            max_beam_width=_whole({"max_beam_width": 1, **build}, "max_beam_width"),
+            max_input_len=_whole(build, "max_input_len"),
+            max_seq_len=_whole(build, "max_seq_len"),
+            max_num_tokens=_whole(build, "max_num_tokens"),
+            max_draft_len=_whole(build, "max_draft_len"),
             speculative_decoding_mode=int(build["speculative_decoding_mode"]),
             kv_cache_type=str(build.get("kv_cache_type", "paged")).lower(),
             remove_input_padding=bool(plugins.get("remove_input_padding", True)),
@@ -97,9 +97,15 @@ def read_engine(folder: Path) -> EngineConfig:
         raise EngineError(folder, "is not an engine: it has no config.json", "trtspec build") from error
     except KeyError as error:
         raise EngineError(file, f"has no {error.args[0]}", _REBUILD) from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise EngineError(file, f"is not an engine's config: {error}", _REBUILD) from error
     return config
+
+
+def _whole(values: Mapping[str, Any], key: str) -> int:
+    if type(value := values[key]) is not int or value < 0:
+        raise ValueError(f"{key} is {value!r:.20}, no whole number")
+    return value
 
 
 def check_engine(

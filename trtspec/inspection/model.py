@@ -9,23 +9,38 @@ from typing import Any
 from trtspec.checkpoint import mapping as ranks
 from trtspec.models.families import FAMILIES
 from trtspec.models.families.family import shapes
+from trtspec.models.hf_config import LARGEST
 from trtspec.models.sizes import Experts, Sizes
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+_OPTIONAL = (
+    "num_key_value_heads",
+    "head_size",
+    "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+)
+_MOST_BLOCKS = 1 << 16  # layers times experts, each of which has tensors: far more than any model has
 
 
 def sizes_of(config: Mapping[str, Any]) -> Sizes | None:
-    """The sizes in a config; None for a family that trtspec lacks, or if one is missing."""
-    if config.get("architecture") not in FAMILIES or not all(_is_size(config.get(key)) for key in _SIZES):
+    """The sizes in a config; None for a family that trtspec lacks, or if one is missing or impossible."""
+    family = FAMILIES.get(str(config.get("architecture")))
+    if family is None or not all(is_size(config.get(key)) for key in _SIZES):
         return None
-    heads = config["num_attention_heads"]
+    if not all(is_size(config[key]) for key in _OPTIONAL if config.get(key)):
+        return None
+    heads, experts = config["num_attention_heads"], _experts(config) if family.experts else None
+    if family.experts and experts is None:
+        return None
+    if config["num_hidden_layers"] * (experts.count if experts else 1) > _MOST_BLOCKS:
+        return None
     return Sizes(
         architecture=config["architecture"],
         **{key: config[key] for key in _SIZES},
         num_key_value_heads=config.get("num_key_value_heads") or heads,
-        head_size=config.get("head_size") or config["hidden_size"] // heads,
+        head_size=config.get("head_size") or max(config["hidden_size"] // heads, 1),
         tie_word_embeddings=bool(config.get("tie_word_embeddings")),
-        experts=_experts(config),
+        experts=experts,
     )
 
 
@@ -37,7 +52,7 @@ def parameters(sizes: Sizes) -> int:
 def mapping_of(config: Mapping[str, Any]) -> ranks.Mapping:
     """The mapping in a config; a size that it does not have is 1."""
     sizes = section(config, "mapping")
-    return ranks.Mapping(*(sizes[key] if _is_size(sizes.get(key)) else 1 for key in ("tp_size", "pp_size")))
+    return ranks.Mapping(*(sizes[key] if is_size(sizes.get(key)) else 1 for key in ("tp_size", "pp_size")))
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -49,12 +64,13 @@ def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _experts(config: Mapping[str, Any]) -> Experts | None:
     """The experts in a config, whose widths only TensorRT-LLM's Qwen tells from that of an MLP."""
     moe = section(config, "moe")
-    if not (_is_size(moe.get("num_experts")) and _is_size(moe.get("top_k"))):
+    if not (is_size(moe.get("num_experts")) and is_size(moe.get("top_k"))):
         return None
     width = config.get("moe_intermediate_size") or config["intermediate_size"]
     shared = config.get("moe_shared_expert_intermediate_size") or 0
     return Experts(moe["num_experts"], moe["top_k"], width, shared)
 
 
-def _is_size(value: Any) -> bool:
-    return type(value) is int and value > 0
+def is_size(value: Any) -> bool:
+    """Whether a value of a config can be a size of a model, or of its mapping."""
+    return type(value) is int and 0 < value <= LARGEST

@@ -13,7 +13,7 @@ from typing import Any
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.medusa import ARCHITECTURE as MEDUSA
 from trtspec.findings import Finding, note
-from trtspec.inspection.model import mapping_of, parameters, section, sizes_of
+from trtspec.inspection.model import is_size, mapping_of, parameters, section, sizes_of
 from trtspec.models.families import FAMILIES
 
 _KEYS = (
@@ -124,7 +124,7 @@ def _numbers(config: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _parallel(config: Mapping[str, Any]) -> Iterator[Finding]:
     mapping, ranks, sizes = section(config, "mapping"), mapping_of(config), sizes_of(config)
-    product = ranks.world_size * (mapping.get("cp_size") or 1)
+    product = ranks.world_size * (mapping["cp_size"] if is_size(mapping.get("cp_size")) else 1)
     if mapping.get("world_size", 1) != product:
         problem = (
             f"world_size is {mapping.get('world_size')}, but tp_size, pp_size and cp_size make {product}"

@@ -170,6 +170,28 @@ def test_configs_that_tensorrt_llm_would_take_amiss(
     assert any(problem in line for line in said(inspect(str(folder)), wrong=True))
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"num_hidden_layers": 10**9},
+        {"hidden_size": 10**30},
+        {"num_attention_heads": 10**9},
+        {"num_key_value_heads": 2.0},
+        {"head_size": "8"},
+        {"architecture": ["LlamaForCausalLM"]},
+        {"architecture": "MixtralForCausalLM", "moe": None},
+        {"architecture": "MixtralForCausalLM", "moe": {"num_experts": 10**9, "top_k": 2}},
+        {"architecture": "MixtralForCausalLM", "moe_intermediate_size": "x", "moe": {"num_experts": 2}},
+    ],
+)
+def test_sizes_of_no_model_are_shown(checkpoint: Callable[..., Path], values: dict[str, Any]) -> None:
+    """Numbers of billions kept this busy for hours, and others ended it with a trace."""
+    folder = checkpoint()
+    edit(folder, **values)
+    facts = inspect(str(folder)).facts
+    assert all(facts[key] == value for key, value in values.items() if key in facts)
+
+
 def test_an_fp8_cache_needs_fp8_weights(llama_folder: Save, tmp_path: Path) -> None:
     convert(read_source(llama_folder()), ConvertOptions("bfloat16"), tmp_path / "checkpoint")
     edit(tmp_path / "checkpoint", "quantization", kv_cache_quant_algo="FP8")
@@ -242,6 +264,11 @@ def test_an_engine_of_tensorrt_llm(engine: Path) -> None:
         ((), {"max_num_tokens": 35}, "max_num_tokens: 35 does not hold 4 verifications of 8 draft tokens"),
         ((), {"gather_context_logits": True}, "gather_context_logits: cannot go together with drafts"),
         ((), {"max_seq_len": None}, "config.json: has no max_seq_len"),
+        (
+            (),
+            {"max_batch_size": "4"},
+            "config.json: is not an engine's config: max_batch_size is '4'",
+        ),
         (("plugin_config",), {"use_paged_context_fmha": False}, "use_paged_context_fmha: is off"),
     ],
 )
