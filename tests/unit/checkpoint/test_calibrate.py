@@ -154,10 +154,11 @@ UP = "model.layers.1.mlp.up_proj"
 
 
 @pytest.mark.parametrize(
-    ("weight", "dtype", "said"),
+    ("weight", "dtype", "said", "repair"),
     [
-        (torch.zeros(80, 32), "bfloat16", f"{UP}, weight: 0.0 is no largest absolute value"),
-        (torch.full((80, 32), 3e4), "float16", "the model's numbers are not finite in torch.float16"),
+        (torch.zeros(80, 32), "bfloat16", f"{UP}, weight: 0.0 is no largest absolute value", "leave fp8 out"),
+        (torch.full((80, 32), 3e4), "float16", "numbers are not finite in torch.float16", "write dtype"),
+        (torch.full((80, 32), torch.nan), "bfloat16", "numbers are not finite in torch.bfl", "check that"),
     ],
 )
 def test_numbers_that_no_scale_fits(
@@ -166,12 +167,13 @@ def test_numbers_that_no_scale_fits(
     weight: torch.Tensor,
     dtype: str,
     said: str,
+    repair: str,
 ) -> None:
     folder = llama_folder(dtype=torch.float32)
     change(folder, f"{UP}.weight", weight)
     with pytest.raises(ModelError, match=said) as caught:
         calibrate(read_source(folder), texts(3), options(dtype=dtype), {})
-    assert caught.value.repair
+    assert (caught.value.repair or "").startswith(repair)
 
 
 def test_a_tensor_that_is_missing_is_not_made_up(

@@ -55,6 +55,17 @@ def test_conversations(tmp_path: Path) -> None:
         ("a.jsonl", b"[" * 100_000, r"a\.jsonl:1: is not JSON"),
         ("a.txt", b"fine\n\xc3\x28", r"a\.txt:2: is not UTF-8"),
         ("a.txt.gz", gzip.compress(b"fine\n" * 9, mtime=0)[:-9], r"a\.txt\.gz:\d+: the gzip data is broken"),
+        (
+            "a.txt.gz",
+            gzip.compress(b"fine\n", mtime=0)[:10] + b"\xff" * 20,
+            r"a\.txt\.gz:0: the gzip data",
+        ),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b \\ud83d"}', r"a\.jsonl:2: holds \\ud83d, half of a letter"),
+        (
+            "a.jsonl",
+            b'{"text": [{"role": "user", "content": "\\ude00"}]}',
+            r"a\.jsonl:1: holds \\ude00, half of a letter",
+        ),
         ("a.txt.gz", b"plain", r"a\.txt\.gz:0: the gzip data is broken"),
         ("a.parquet", b"PAR1", r"a\.parquet: cannot be read as Parquet"),
         ("a.csv", b"text", r"a\.csv: is none of \.jsonl, \.json, \.txt, .*\.parquet"),

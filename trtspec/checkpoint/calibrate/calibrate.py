@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 FORMAT = 2  # raised when the same texts and options give other numbers
 HELD_OUT = 64  # texts that quality is measured on
 PACKAGES = ("nvidia-modelopt", "transformers", "accelerate", "pyarrow", "torch")  # of the extra `fp8`
-_REPAIR = "write dtype: bfloat16, which holds larger numbers, or leave fp8 out"
+_LARGER = "write dtype: bfloat16, which holds larger numbers, or leave fp8 out"
+_NOT_FINITE = "check that the weights are whole, or leave fp8 out"
+_ZEROS = "leave fp8 out: numbers that are all zero have no scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ def calibrate(
     try:
         quantized = FakeQuantized(model, run, kv_cache=options.kv_cache)
     except OverflowError as error:
-        raise ModelError(source.folder, str(error), _REPAIR) from error
+        repair = _LARGER if options.dtype == "float16" else _NOT_FINITE
+        raise ModelError(source.folder, str(error), repair) from error
     provenance = {
         **origin,
         **asdict(options),
@@ -85,7 +88,7 @@ def calibrate(
         "tools": {name: version(name) for name in PACKAGES},
     }
     found = CalibratedRanges(*quantized.found(weights), provenance)
-    check_amax(source.folder, found, _REPAIR)
+    check_amax(source.folder, found, _ZEROS)
     quantized.apply(weights, found)
     return CalibratedRanges(found.linears, found.kv, provenance, measure(quantized, held_out, count))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
@@ -40,6 +41,7 @@ def read_texts(file: Path, field: str) -> Iterator[Text]:
     for place, value in rows:
         text = _text(place, field, value)
         if text:
+            _check_letters(place, text)
             yield text
 
 
@@ -68,7 +70,7 @@ def _lines(file: Path) -> Iterator[tuple[str, str]]:
             raise DatasetError(
                 f"{file}:{number}", f"is not UTF-8: {error.reason}", "save it as UTF-8"
             ) from None
-        except (gzip.BadGzipFile, EOFError) as error:
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise DatasetError(f"{file}:{number}", f"the gzip data is broken: {error}") from None
 
 
@@ -111,6 +113,16 @@ def _text(place: str, field: str, value: Any) -> Text:
         return [{"role": message["role"], "content": message["content"]} for message in value]
     problem = f"{field!r} is neither a text nor a list of messages with role and content"
     raise DatasetError(place, problem, "name the one with the text in text_field")
+
+
+def _check_letters(place: str, text: Text) -> None:
+    """Raises DatasetError for half of a letter, which JSON can hold and no tokenizer takes."""
+    try:
+        for part in [text] if isinstance(text, str) else [message["content"] for message in text]:
+            part.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):x}"
+        raise DatasetError(place, f"holds {half}, half of a letter", "remove the text") from None
 
 
 def _is_message(value: Any) -> bool:
