@@ -13,6 +13,7 @@ Convert = Callable[[str], Value]
 
 
 _POSITIONAL = "the command's model"
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,14 @@ class Reading:
             self.lose(option.written, f"trtspec knows no such flag of {self.tool}")
 
 
+def is_whole(text: str) -> bool:
+    """Returns whether a text is a whole number, as all tools write it, and as a recipe may have it."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
 def whole(text: str) -> int:
-    """Returns a whole number, as all tools write it; raises ValueError."""
-    if not text.isascii() or not text.isdigit():
+    """Returns a whole number; raises ValueError."""
+    if not is_whole(text):
         raise ValueError(f"{text!r:.40} is no whole number")
     return int(text)
 
@@ -100,7 +106,7 @@ def tokens(text: str) -> int:
     number = text[:-1] if factor else text
     try:
         return round(float(number) * factor) if factor else whole(number)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f"{text!r:.40} is left to the server; a recipe has a number") from None
 
 

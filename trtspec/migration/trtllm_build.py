@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trtspec.migration.command import Option, Syntax, options
-from trtspec.migration.reading import Key, Reading, Value, dtype, kv_cache, weights, whole
+from trtspec.migration.reading import Key, Reading, Value, dtype, is_whole, kv_cache, weights, whole
 from trtspec.migration.tool import Tool
 from trtspec.recipe.build_options import OPTIONS, SIZES, Flag, Whole, option_problem
 from trtspec.roles import Role
@@ -171,7 +171,7 @@ def _build_option(role: Role, option: Option, reading: Reading) -> None:
     value: Value = text
     if isinstance(kind, Flag) or (kind is None and option.value is None):
         value = text != "false"
-    elif (isinstance(kind, Whole) or name == "max_beam_width") and text.isdigit():
+    elif (isinstance(kind, Whole) or name == "max_beam_width") and is_whole(text):
         value = int(text)
     if flaw := option_problem(name, value):
         reading.lose(option.written, f"{flaw.problem}{'; ' + flaw.repair if flaw.repair else ''}")

@@ -15,7 +15,7 @@ import yaml
 from trtspec.errors import TrtspecError
 from trtspec.migration.command import Option, Syntax, options
 from trtspec.migration.drafts import Drafts
-from trtspec.migration.reading import Key, Reading, dtype, kv_cache, switch, tokens, weights, whole
+from trtspec.migration.reading import Key, Reading, dtype, is_whole, kv_cache, switch, tokens, weights, whole
 from trtspec.migration.tool import Tool
 
 _FILE = "--extra_llm_api_options"
@@ -116,7 +116,7 @@ def _read_file(path: Path, reading: Reading) -> None:
         option = Option(flag, key, str(value))
         if section == "speculative_config" and name and _speculates(name, option, drafts):
             continue
-        if key == "backend" and value in _BACKENDS:
+        if key == "backend" and str(value) in _BACKENDS:
             reading.set("engine.backend", _BACKENDS[str(value)], flag)
         elif key in _IN_FILE:
             reading.convert(option, _IN_FILE[key])
@@ -132,9 +132,9 @@ def _speculates(name: str, option: Option, drafts: Drafts) -> bool:
         drafts.method, drafts.method_flag = _METHODS.get(value, value), option.written
     elif name in ("speculative_model", "speculative_model_dir"):
         drafts.model, drafts.model_flag = value, option.written
-    elif name == "max_draft_len" and value.isdigit():
+    elif name == "max_draft_len" and is_whole(value):
         drafts.length, drafts.length_flag = int(value), option.written
-    elif name == "max_matching_ngram_size" and value.isdigit():
+    elif name == "max_matching_ngram_size" and is_whole(value):
         drafts.others["speculation.method.prompt_lookup_max"] = int(value), option.written
     else:
         return False
@@ -143,11 +143,14 @@ def _speculates(name: str, option: Option, drafts: Drafts) -> bool:
 
 def _document(path: Path) -> Mapping[str, Any]:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise TrtspecError(path, "has a value that stands for another (*name)", "write each value out")
+        found = yaml.safe_load(text)
     except OSError as error:
         repair = "run this where the file is"
         raise TrtspecError(path, f"cannot be read: {error.strerror}", repair) from None
-    except (UnicodeDecodeError, yaml.YAMLError):
+    except (ValueError, RecursionError, yaml.YAMLError):
         raise TrtspecError(path, "is no YAML", "correct the file") from None
     if not isinstance(found, dict):
         raise TrtspecError(path, "has no keys at its top level", "write TensorRT-LLM's arguments as keys")

@@ -16,6 +16,7 @@ from trtspec.migration.reading import (
     Key,
     Reading,
     dtype,
+    is_whole,
     kv_cache,
     name,
     switch,
@@ -193,7 +194,7 @@ def _config(option: Option, reading: Reading) -> dict[str, tuple[Any, str]]:
         return {key.replace("-", "_"): (option.value or "", option.written)}
     try:
         found = json.loads(option.value or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         reading.lose(option.written, "its value is no JSON object, in single quotes as a shell needs it")
@@ -209,7 +210,7 @@ def _drafts(speculative: dict[str, tuple[Any, str]], reading: Reading) -> None:
             drafts.method, drafts.method_flag = _METHODS.get(text, text), flag
         elif key == "model":
             drafts.model, drafts.model_flag = text, flag
-        elif key == "num_speculative_tokens" and text.isdigit():
+        elif key == "num_speculative_tokens" and is_whole(text):
             drafts.length, drafts.length_flag = int(text), flag
         elif key in _OTHERS:
             _other(drafts, Option(flag, key, text), _OTHERS[key])

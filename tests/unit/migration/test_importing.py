@@ -161,3 +161,43 @@ def test_a_head_goes_with_its_method() -> None:
     assert "--spec-method" not in found.text
     assert told(found)["--spec-method"].startswith("left out: ")
     assert told(found)["--spec-model"].startswith("left out: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("a: 2001-99-99", "is no YAML"),
+        ("[" * 3000, "is no YAML"),
+        ("a: &a {b: *a}", "has a value that stands for another"),
+        (
+            "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]),
+            "write ea",
+        ),
+    ],
+)
+def test_a_file_that_no_server_reads(tmp_path: Path, content: str, problem: str) -> None:
+    (tmp_path / "a.yaml").write_text(content)
+    with pytest.raises(TrtspecError) as caught:
+        recipe_of(f"trtllm-serve a/b --config {tmp_path / 'a.yaml'}", HERE)
+    assert problem in f"{caught.value.problem}; {caught.value.repair}"
+
+
+def test_values_of_a_file_that_are_of_another_kind(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text('backend: [pytorch]\nspeculative_config: {decoding_type: NGram, max_draft_len: "²"}')
+    told = {told.subject for told in recipe_of(f"trtllm-serve a/b --config {file}", HERE).told}
+    assert {f"{file} backend", f"{file} speculative_config.max_draft_len"} <= told
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--max-model-len infk",
+        f"--speculative-config '{'[' * 20_000}'",
+        """--speculative-config '{"method": "ngram", "num_speculative_tokens": "²"}'""",
+        f"--num-speculative-tokens {'9' * 5000} --speculative-model [ngram]",
+    ],
+)
+def test_a_value_that_is_no_number_is_told(flag: str) -> None:
+    found = recipe_of(f"vllm serve a/b {flag}", HERE)
+    assert any(told.subject.startswith(flag.split()[0]) for told in found.told)
