@@ -71,6 +71,19 @@ def test_too_few_tries_still_give_a_set(tries: int) -> None:
     assert result.agreement == Made(16, 1)(result.layers)
 
 
+@pytest.mark.parametrize("tries", [20, 60, 400])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_curve_is_of_sets_that_were_tried(seed: int, tries: int) -> None:
+    """Those before the last one: layers leave by what they hurt now, not by what they did in a larger set."""
+    made = Made(20, seed)
+    result = search(20, 8, made, tries, 0)
+    for length, agreement in result.curve.items():
+        tried = {kept for kept in made.asked if len(kept) == length}
+        assert agreement in {Made(20, seed)(kept) for kept in tried}
+    if tries == 400:
+        assert list(result.curve) == list(range(19, 7, -1))
+
+
 @pytest.mark.parametrize("shares_cache", [True, False])
 @torch.inference_mode()
 def test_the_agreement_is_that_of_drafts_one_by_one(shares_cache: bool) -> None:

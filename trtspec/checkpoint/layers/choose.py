@@ -20,7 +20,7 @@ from trtspec.models.source import Source
 from trtspec.progress import Advance
 from trtspec.workloads.own import OWN
 
-FORMAT = 1  # raised when the same texts and options choose other layers
+FORMAT = 2  # raised when the same texts and options choose other layers
 PACKAGES = ("transformers", "accelerate", "torch")  # of the extra `distill`
 
 

@@ -22,7 +22,8 @@ class ChosenLayers:
 
     `agreement` is the share of the `tokens` of its answers that the draft would have said behind the same
     beginning; `spread` is that of as many layers spread evenly. `curve` has the agreement of the sets on the
-    way there, by how many layers they have; `tried` counts sets. `provenance` says what was asked, and how.
+    way there that were tried, by how many layers they have; `tried` counts sets. `provenance` says what was
+    asked, and how.
     """
 
     layers: tuple[int, ...]

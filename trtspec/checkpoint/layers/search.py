@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 RETRIED = 6
-"""How many of the layers that hurt least when they were last tried are tried again for each that leaves."""
+"""How many of the layers that hurt least when they were last tried are tried again; one of them leaves."""
 
 Layers = tuple[int, ...]
 Agreement = Callable[[Layers], float]
@@ -23,7 +23,7 @@ Agreement = Callable[[Layers], float]
 class Found:
     """The best set of layers, its agreement with the target, and how many sets were `tried`.
 
-    `curve` has the agreement of the sets on the way, by how many layers they have.
+    `curve` has the agreement of the sets on the way that were tried, by how many layers they have.
     """
 
     layers: Layers
@@ -42,12 +42,15 @@ def search(of: int, count: int, agreement: Agreement, tries: int, seed: int) -> 
     kept, curve = tuple(range(of)), dict[int, float]()
     hurt = {layer: 1 - asked(_without(kept, layer), 0.0) for layer in movable}
     while len(kept) > count:
+        least = sorted(hurt, key=hurt.__getitem__)[:RETRIED]
         if len(kept) < of:
-            for layer in sorted(hurt, key=hurt.__getitem__)[:RETRIED]:
+            for layer in least:
                 hurt[layer] = 1 - asked(_without(kept, layer), 1 - hurt[layer])
-        gone = min(hurt, key=hurt.__getitem__)
-        curve[len(kept) - 1] = 1 - hurt.pop(gone)
+        gone = min(least, key=hurt.__getitem__)
+        del hurt[gone]
         kept = _without(kept, gone)
+        if kept in asked.known:
+            curve[len(kept)] = asked.known[kept]
     best = asked.known.get(kept)
     if best is None:  # There were too few tries.
         best = curve[count] = agreement(kept)
