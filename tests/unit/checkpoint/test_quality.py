@@ -45,6 +45,16 @@ def quantize(
     return quantized, CalibratedRanges(*quantized.found(weights), {})
 
 
+@pytest.mark.parametrize("factor", [1e4, math.nan, math.inf])
+def test_logits_that_are_no_distribution(llama_folder: Callable[..., Path], factor: float) -> None:
+    """No JSON has what would come of them."""
+    quantized, _ = quantize(read_source(llama_folder()), kv_cache=False)
+    with torch.no_grad():
+        quantized.model.lm_head.weight.mul_(factor)
+    with pytest.raises(OverflowError, match="nats a token"):
+        measure(quantized, TEXTS, lambda _: None)
+
+
 @pytest.mark.parametrize("kv_cache", [False, True])
 def test_the_numbers_are_those_of_transformers_and_torch(
     llama_folder: Callable[..., Path], kv_cache: bool

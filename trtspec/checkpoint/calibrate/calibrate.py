@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -74,11 +75,8 @@ def calibrate(
     model = load_model(source, options.dtype, options.batch_size * options.max_length)
 
     run = partial(_run, batches(fitting, options.batch_size), count)
-    try:
+    with _finite(source, options):
         quantized = FakeQuantized(model, run, kv_cache=options.kv_cache)
-    except OverflowError as error:
-        repair = _LARGER if options.dtype == "float16" else _NOT_FINITE
-        raise ModelError(source.folder, str(error), repair) from error
     provenance = {
         **origin,
         **asdict(options),
@@ -90,7 +88,19 @@ def calibrate(
     found = CalibratedRanges(*quantized.found(weights), provenance)
     check_amax(source.folder, found, _ZEROS)
     quantized.apply(weights, found)
-    return CalibratedRanges(found.linears, found.kv, provenance, measure(quantized, held_out, count))
+    with _finite(source, options):
+        quality = measure(quantized, held_out, count)
+    return CalibratedRanges(found.linears, found.kv, provenance, quality)
+
+
+@contextmanager
+def _finite(source: Source, options: CalibrateOptions) -> Iterator[None]:
+    """Turns an OverflowError of the block into a ModelError with the repair."""
+    try:
+        yield
+    except OverflowError as error:
+        repair = _LARGER if options.dtype == "float16" else _NOT_FINITE
+        raise ModelError(source.folder, str(error), repair) from error
 
 
 def _run(batches: Iterable[torch.Tensor], count: Callable[[int], None], model: Any) -> None:

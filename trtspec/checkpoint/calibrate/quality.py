@@ -12,6 +12,7 @@ from trtspec.checkpoint.calibration import Quality
 if TYPE_CHECKING:
     import torch
 
+_IMPOSSIBLE = 700.0  # nats: a perplexity beyond it is no float64
 _ROWS = 256  # positions whose distributions are compared at once, in float32
 
 
@@ -20,7 +21,8 @@ def measure(
 ) -> Quality | None:
     """Compares the quantized model with the original on token ids; None if no text has a next token.
 
-    `advance` is called with 1 after each text.
+    `advance` is called with 1 after each text. Raises OverflowError for logits that are no distribution, or
+    one in which the texts are as good as impossible.
     """
     import torch
 
@@ -39,6 +41,9 @@ def measure(
                 sums += _compare(*part).cpu()
         advance(1)
     agreement, kl, surprise, original_surprise = (sums / tokens).tolist()
+    if not (math.isfinite(kl) and surprise < _IMPOSSIBLE and original_surprise < _IMPOSSIBLE):
+        problem = f"the held-out texts cost {original_surprise:g} nats a token, and {surprise:g} in FP8"
+        raise OverflowError(problem)
     return Quality(
         texts=len(texts),
         tokens=tokens,
