@@ -199,6 +199,21 @@ def test_a_killed_run_with_a_smaller_vocabulary_ends_as_if_it_had_not_been(
     assert run(taught, head=again, settings=settings).training != resumed.training
 
 
+@pytest.mark.parametrize("method", ["eagle3", "medusa"])
+def test_texts_that_are_shorter_than_a_draft(
+    taught: Wanted, run: Run, tmp_path: Path, method: HeadMethod
+) -> None:
+    short = [Recorded(f"short{n}", prompt_token_ids=(n,), answer_token_ids=(7,)) for n in range(10, 14)]
+    for name, answers in (("few.jsonl", short[:2]), ("held_out.jsonl", short[2:])):
+        append_recorded(tmp_path / name, answers)
+    settings = replace(SETTINGS, epochs=1, batch_size=1)
+    few = replace(taught, answers=tmp_path / "few.jsonl")
+    found = run(few, head=HeadSettings(method, ttt_steps=5), settings=settings)
+    assert found.before
+    assert [tally.drafted for tally in found.before.tallies[-2:]] == [0, 0]
+    assert len(found.points) == 2
+
+
 def test_a_target_of_too_few_layers(taught: Wanted, run: Run, llama_folder: Callable[..., Path]) -> None:
     llama_folder("target", num_hidden_layers=2)
     with pytest.raises(ModelError, match="has 2 layers, and an EAGLE-3 head reads the states behind three"):

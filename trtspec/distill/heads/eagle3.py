@@ -118,7 +118,7 @@ class Eagle3(nn.Module):
         places = torch.arange(token_ids.shape[1], device=token_ids.device)[None]
         cache: Cache = []
         for done in range(depth):
-            embedded = self.embed_tokens(F.pad(token_ids[:, 1 + done :], (0, 1 + done)))
+            embedded = self.embed_tokens(F.pad(token_ids, (0, 1 + done))[:, 1 + done :])
             states = self.layers[0](embedded, states, self._rotary(states, places + done), cache)
             yield self.lm_head(self.norm(states))
 
