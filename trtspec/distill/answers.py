@@ -93,7 +93,13 @@ def _recorded(pair: Pair, render: Render, name: str) -> tuple[list[Answer], int]
 
 
 def _in_tokens(found: Sequence[Recorded], pair: Pair, source: str | Path) -> list[Answer]:
-    return [in_tokens(recorded, pair.tokenizer, Path(source)) for recorded in found]
+    answers = [in_tokens(recorded, pair.tokenizer, Path(source)) for recorded in found]
+    size = min(model.vocab_size for model in (pair.target, pair.draft) if model)
+    for answer in answers:
+        if (largest := max((*answer.prompt, *answer.tokens))) >= size:
+            problem = f"has token {largest}, and the models have {size}"
+            raise DatasetError(f"{source}: {answer.name}", problem, "take answers of this target")
+    return answers
 
 
 def _asked(

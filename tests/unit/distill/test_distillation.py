@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from tests.unit.distill.conftest import PROMPT, SETTINGS, Run, speak
 from trtspec.distill.wanted import Wanted
 from trtspec.errors import DatasetError, ModelError, PairError, TrainingError
+from trtspec.workloads.recorded import Recorded, append_recorded
 
 
 def agreements(folder: Path, texts: list[list[int]], num_prompt: int) -> list[list[bool]]:
@@ -160,6 +161,13 @@ class TestWhatIsRefused:
         quantized = {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}
         config.write_text(json.dumps({**json.loads(config.read_text()), "quantization_config": quantized}))
         with pytest.raises(ModelError, match="cannot be trained"):
+            run(toy)
+
+    @pytest.mark.parametrize("held_out", [False, True])
+    def test_answers_of_a_model_with_more_tokens(self, toy: Wanted, run: Run, held_out: bool) -> None:
+        other = Recorded("other", prompt_token_ids=(9, 300), answer_token_ids=(8, 7))
+        append_recorded(Path(str(toy.held_out if held_out else toy.answers)), [other])
+        with pytest.raises(DatasetError, match="other: has token 300, and the models have 264"):
             run(toy)
 
     def test_a_recipe_without_a_draft(self, toy: Wanted, run: Run) -> None:
