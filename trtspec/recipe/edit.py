@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,12 @@ def edit(text: str, changes: Mapping[str, Any], path: Path) -> str:
     text that says something else than it should, such as one in which a changed value is an alias.
     """
     wanted = read(text.encode()).values
-    for key, value in changes.items():
-        _set(wanted, key.split("."), value)
-        text = _changed(text, key.split("."), value)
-    try:
-        found: object = read(text.encode()).values
-    except Unreadable:
-        found = None
+    found: object = None
+    with suppress(Unreadable, yaml.YAMLError):
+        for key, value in changes.items():
+            _set(wanted, key.split("."), value)
+            text = _changed(text, key.split("."), value)
+        found = read(text.encode()).values
     if found != wanted:
         written = ", ".join(f"{key}: {flow(value)}" for key, value in changes.items())
         problem = "is written in a way that trtspec cannot change without changing more"

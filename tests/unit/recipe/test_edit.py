@@ -84,3 +84,16 @@ def test_what_would_change_more_is_refused() -> None:
     with pytest.raises(RecipeError) as caught:
         edit(shared, {"draft.model": "b"}, HERE)
     assert caught.value.repair == "write it by hand: draft.model: b"
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("target: &model\n  model: a\ndraft: *model\nname: x\n", {"draft": {"model": "b"}, "engine.k": 1}),
+        ("engine: {\n  k: 4,\n}\nname: x\n", {"engine.k": None, "name": "y"}),
+    ],
+)
+def test_a_change_that_leaves_no_yaml_for_the_next_one_is_refused(text: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        edit(text, changes, HERE)
+    assert str(caught.value.repair).startswith("write it by hand: ")
