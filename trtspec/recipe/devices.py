@@ -10,7 +10,7 @@ PATTERN = r"^(cpu|cuda:(0|[1-9][0-9]{0,2}))$"
 
 def check(value: object) -> object:
     """Returns the name of a device; raises ValueError with problem and repair for what is none."""
-    if isinstance(value, str) and re.match(PATTERN, value):
+    if isinstance(value, str) and re.fullmatch(PATTERN, value):
         return value
     problem = f"found {value!r:.80}; allowed: cpu, or a GPU by its number: cuda:0, cuda:1 and so on"
     if isinstance(value, int) and not isinstance(value, bool):

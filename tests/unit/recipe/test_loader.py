@@ -123,6 +123,7 @@ class TestValues:
             ("gpu", "'gpu'", None),
             ("cuda", "'cuda'", None),
             ("cuda:01", "'cuda:01'", None),
+            ('"cpu\\n"', "'cpu\\n'", None),
             ("CPU", "'CPU'", None),
             ("true", "True", None),
             ("[cpu]", "['cpu']", None),
