@@ -45,6 +45,7 @@ from trtspec.cli import (
 )
 from trtspec.explanation import explain
 from trtspec.terminal.output import out
+from trtspec.terminal.streams import open_closed
 
 _COMMANDS = (
     init,
@@ -138,6 +139,7 @@ app = _register()
 
 def main() -> None:
     """Runs the command line, as the console script; explains a known error and exits with status 1."""
+    open_closed()
     try:
         app()
     except Exception as error:

@@ -20,6 +20,10 @@ def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([TRTSPEC, *args], capture_output=True, text=True, env=env, timeout=60)
 
 
+def run_shell(line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", "-c", line, TRTSPEC], capture_output=True, text=True, timeout=60)
+
+
 def test_help_fits_one_screen_and_has_examples() -> None:
     result = run("--help")
     assert (result.returncode, result.stderr) == (0, "")
@@ -126,6 +130,14 @@ def test_ctrl_c_exits_130(tmp_path: Path) -> None:
         _, talk = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in talk
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_defect(closed: str) -> None:
+    for words, status in (("schema", 0), ("check no.yaml", 1)):
+        said = run_shell(f'"$0" {words} {closed}')
+        assert said.returncode == status
+        assert "Traceback" not in said.stderr
 
 
 def test_a_closed_pipe_is_no_trace() -> None:
