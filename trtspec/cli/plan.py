@@ -89,6 +89,8 @@ def plan(
     from trtspec.plan.outlook import look_ahead
     from trtspec.serving.executors.torch.host import look
 
+    if commands and json:
+        raise typer.BadParameter("the steps of --json have them", param_hint="--commands")
     flags = {"output": output, "engine.backend": backend}
     made = make_plan(recipe, flags, out.watch, to_run=False)
     if fleet:

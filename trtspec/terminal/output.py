@@ -57,7 +57,12 @@ class Output:
 
     def json(self, value: Any) -> None:
         """Prints the whole answer as one JSON document."""
-        _write(sys.stdout, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        try:
+            text.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:
+            text = json.dumps(value, indent=2)
+        _write(sys.stdout, text + "\n")
 
     def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
         """Prints columns, each padded to its widest cell except the last.

@@ -51,6 +51,11 @@ def test_longer_texts_are_slower_and_fill_the_cache(hub_cache: Path) -> None:
     assert plan(H200, "--context", "99999").exit_code == 2
 
 
+def test_commands_alone_are_no_json() -> None:
+    found = plan(H200, "--commands", "--json")
+    assert (found.exit_code, found.stdout) == (2, "")
+
+
 def test_the_table_and_the_rules(hub_cache: Path) -> None:
     printed = plan(H200).stdout
     assert "streams  tokens/s  at 0.4  at 0.5  at 0.6  at 0.7  at 0.8  at 0.9   from" in printed

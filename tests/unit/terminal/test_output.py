@@ -75,6 +75,12 @@ class TestText:
         Output().result("✓ done → é")
         assert raw.getvalue() == b"ok done -> \\xe9\n"
 
+    def test_json_is_json_in_any_encoding(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        raw, value = io.BytesIO(), {"é→": "\U0001f600"}
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+        Output().json(value)
+        assert json.loads(raw.getvalue()) == value
+
     def test_a_path_that_is_not_utf8(self, monkeypatch: pytest.MonkeyPatch) -> None:
         raw = io.BytesIO()
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8"))
