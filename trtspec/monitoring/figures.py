@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trtspec.errors import UnavailableError
 from trtspec.monitoring.scrape import Scrape
 from trtspec.refusals import NAME as REFUSALS
-from trtspec.serving.metrics import COUNTED, KV_FRACTION
+from trtspec.serving.metrics import COUNTED, KV_FRACTION, STARTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,13 @@ def choose(scrape: Scrape, name: str | None, url: str) -> str:
 def between(before: Scrape, now: Scrape, model: str) -> Figures:
     """Returns the figures; a server that was started anew in between counts from its start."""
 
+    began = [look.total(STARTED, model=model) for look in (before, now)]
+
     def grown(name: str, **labels: str) -> float:
         new, old = now.total(name, model=model, **labels), before.total(name, model=model, **labels)
-        return new - old if new >= old else new
+        # What is in front of the server may count on.
+        is_same = began[0] == began[1] or name == REFUSALS
+        return new - old if is_same and new >= old else new
 
     def grown_by(name: str, label: str) -> dict[str, float]:
         values = dict.fromkeys(labels[label] for labels, _ in now.of(name, model=model))

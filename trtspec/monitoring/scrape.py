@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
@@ -41,7 +41,8 @@ def parse(text: str, at: float) -> Scrape:
     for line in text.splitlines():
         if found := _LINE.match(line):
             labels = {key: _plain(value) for key, value in _LABEL.findall(found[2] or "")}
-            rows.append((found[1], labels, float(found[3])))
+            with suppress(ValueError):
+                rows.append((found[1], labels, float(found[3])))
     return Scrape(at, tuple(rows))
 
 

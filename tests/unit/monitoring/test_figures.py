@@ -25,9 +25,9 @@ from trtspec.serving.stats import Stats
 from trtspec.terminal.live import drawn, rows
 
 
-def exported(stats: Stats, seconds: float, model: str = "pair") -> str:
+def exported(stats: Stats, seconds: float, model: str = "pair", started: float = 1.0) -> str:
     """The text that Triton makes of them."""
-    samples: list[Sample] = [*counters(stats, seconds), *histograms(stats), *gauges(stats, 1.0)]
+    samples: list[Sample] = [*counters(stats, seconds), *histograms(stats), *gauges(stats, started)]
     lines = []
     for sample in samples:
         labels = {"model": model, **sample.labels, "version": "1"}
@@ -109,6 +109,21 @@ def test_a_server_that_was_started_anew_counts_from_its_start() -> None:
     again.generation_tokens = 200
     found = between(before, parse(exported(again, 4), 9), "pair")
     assert (found.seconds, found.tokens_per_second) == (4, 50)
+
+
+def test_so_does_one_that_has_counted_more_than_the_old_one() -> None:
+    front = Refusals("openai", "pair")
+    front.add(Refusal.TOO_MANY_REQUESTS)
+    before = parse(exported(busy(), 8, started=100.0) + front.text(), 0)
+    now = parse(exported(busy(), 10, started=111.0) + front.text(), 20)
+    found = between(before, now, "pair")
+    assert (found.seconds, found.tokens_per_second, found.rounds_per_second) == (10, 40, 10)
+    assert found.time_to_first_token is not None
+    assert not found.refusals
+
+
+def test_lines_that_are_no_values_are_passed_over() -> None:
+    assert parse("Not found\nup 1\n", 0).rows == (("up", {}, 1.0),)
 
 
 def test_in_the_bls_layout_the_models_of_the_engines_tell_their_kv_use() -> None:
