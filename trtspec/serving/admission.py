@@ -6,6 +6,8 @@ compute its whole text again; so they wait here.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_PASSED = 8
@@ -35,7 +37,7 @@ class Admission:
     def __init__(self, max_places: int, kv_tokens: int | None, max_queue_size: int) -> None:
         self._max_places, self._kv_tokens, self._max_queue_size = max_places, kv_tokens, max_queue_size
         self._working: set[Ticket] = set()
-        self._line: list[Ticket] = []
+        self._line: deque[Ticket] = deque()
         self._tokens = 0
 
     @property
@@ -53,13 +55,14 @@ class Admission:
 
     def arrive(self, ticket: Ticket) -> bool | None:
         """Returns True when the ticket may run at once, False when it waits, None when it is turned away."""
-        self._line.append(ticket)
-        self._start()
-        if ticket in self._working:
+        # Those in line wait until somebody leaves: nothing else lets one of them run.
+        is_held = bool(self._line) and self._line[0].passed >= MAX_PASSED
+        if not is_held and len(self._working) < self._max_places and self._fits(ticket):
+            self._run(ticket, self._line)
             return True
-        if len(self._line) > self._max_queue_size:
-            self._line.pop()
+        if len(self._line) >= self._max_queue_size:
             return None
+        self._line.append(ticket)
         return False
 
     def leave(self, ticket: Ticket) -> list[Ticket]:
@@ -78,18 +81,22 @@ class Admission:
             if len(self._working) >= self._max_places:
                 break
             if self._fits(ticket):
-                self._working.add(ticket)
-                self._tokens += ticket.tokens
+                self._run(ticket, passed)
                 started.append(ticket)
-                for other in passed:
-                    other.passed += 1
             else:
                 passed.append(ticket)
-            if any(other.passed >= MAX_PASSED for other in passed):
+            # Whoever passed another has passed the first in line too.
+            if passed and passed[0].passed >= MAX_PASSED:
                 break
-        if started:
-            self._line = [ticket for ticket in self._line if ticket not in self._working]
+        for ticket in started:
+            self._line.remove(ticket)
         return started
+
+    def _run(self, ticket: Ticket, passed: Iterable[Ticket]) -> None:
+        self._working.add(ticket)
+        self._tokens += ticket.tokens
+        for other in passed:
+            other.passed += 1
 
     def _fits(self, ticket: Ticket) -> bool:
         if self._kv_tokens is None or not self._working:

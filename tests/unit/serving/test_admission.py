@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
@@ -18,6 +20,15 @@ def test_places_then_a_line_then_nobody() -> None:
     assert admission.leave(tickets[0]) == [tickets[2]]
     assert admission.leave(tickets[3]) == []
     assert admission.leave(tickets[1]) == [tickets[4]]
+
+
+def test_a_long_line_costs_an_arrival_nothing_and_a_leave_a_look() -> None:
+    admission = Admission(max_places=256, kv_tokens=1000, max_queue_size=10**6)
+    tickets = [Ticket(100) for _ in range(2000)]
+    begin = time.process_time()
+    assert [admission.arrive(ticket) for ticket in tickets] == 10 * [True] + 1990 * [False]
+    assert [admission.leave(ticket) for ticket in tickets[:100]] == [[ticket] for ticket in tickets[10:110]]
+    assert time.process_time() - begin < 1
 
 
 def test_the_cache_is_a_bound_as_well() -> None:
