@@ -65,7 +65,9 @@ def plan(
     ] = False,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", min=0.001, metavar="X", help="Fleet: requests a second.", show_default=False),
+        typer.Option(
+            "--rate", min=0.001, max=10**6, metavar="X", help="Fleet: requests a second.", show_default=False
+        ),
     ] = None,
     workload: Annotated[
         str | None,

@@ -35,6 +35,8 @@ class Wanted:
 
 def show_fleet(made: Plan, wanted: Wanted, *, as_json: bool) -> None:
     """Prints the fleet of a plan; raises UnavailableError where nothing tells how fast its engines are."""
+    from trtspec.fleet.fleet import misses
+
     fleet = _fleet(made, wanted)
     if as_json:
         out.json(fleet_as_json(fleet, made.resolved, wanted.seed))
@@ -43,17 +45,17 @@ def show_fleet(made: Plan, wanted: Wanted, *, as_json: bool) -> None:
     for name, arm in (("without drafts", fleet.plain), ("with drafts", fleet.drafts)):
         if arm and arm.problem:
             out.warning(f"{name}: no number of replicas does: {arm.problem}")
+        elif arm and arm.usual and misses(arm, fleet.question.bounds):
+            out.warning(f"{name}: in the simulation {arm.usual.replicas:,} replicas still miss a bound")
 
 
 def _fleet(made: Plan, wanted: Wanted) -> Fleet:
-    from trtspec.fleet.checks import requests_to_simulate
     from trtspec.fleet.fleet import checked, reckon
 
     question = _question(made, wanted)
     plain, drafts, any_acceptance = _arms(made, wanted, question)
     fleet = reckon(question, plain, drafts, any_acceptance)
-    count = requests_to_simulate(question.demand) * (2 if fleet.plain else 1)
-    with out.progress("simulating", count, "requests") as progress:
+    with out.progress("simulating", unit="requests") as progress:
         checked_plain = fleet.plain and checked(question, fleet.plain, wanted.seed, progress.advance)
         with_drafts = checked(question, fleet.drafts, wanted.seed, progress.advance)
     return replace(fleet, plain=checked_plain, drafts=with_drafts)

@@ -51,11 +51,6 @@ class InBurst:
     ready_after: float | None
 
 
-def requests_to_simulate(demand: Demand) -> int:
-    """Returns how many requests the cases of one arm have together, about."""
-    return REQUESTS * (4 if demand.burst else 1)
-
-
 def at_usual_rate(replica: Replica, sized: Sized, demand: Demand, seed: int, advance: Advance) -> Seen:
     """Returns what requests meet between two bursts, without those of the first tenth of the time."""
     share, replicas = _part(sized.replicas)
@@ -74,8 +69,8 @@ def in_burst(
     start_s: float,
     seed: int,
     advance: Advance,
-) -> InBurst:
-    """Returns what requests meet that come during a burst, once for each way to bear it.
+) -> InBurst | None:
+    """Returns what requests meet that come during a burst, once for each way to bear it; None if none come.
 
     The autoscaler adds a replica where requests take more than this share of the `places`.
     """
@@ -100,7 +95,9 @@ def in_burst(
             outcome = simulate(setup, jobs(part, one.every, seed + number), seed + number, advance)
             done += outcome.between(LEAD_S, math.inf)
             replicas += outcome.replicas / bursts
-            ready += outcome.started[:1]
+            ready += [at for at in outcome.started if at - start_s >= LEAD_S][:1]
+        if not done:
+            return None
         found.append(_seen(done, replicas / share))
     as_usual, scaled, enough = found
     after = sum(ready) / len(ready) - LEAD_S if ready else None

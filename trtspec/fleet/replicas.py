@@ -28,7 +28,7 @@ def replica(resolved: Resolved, tempo: Tempo, *, has_drafts: bool) -> Replica:
     used = {*placed.target, *(placed.draft if has_drafts else ())}
     return Replica(
         tempo,
-        places=min(engine.options.max_batch_size for engine in resolved.engines.values()),
+        places=min(engine.options.max_batch_size for engine in engines.values()),
         kv_tokens=_kv_tokens(resolved, engines),
         longest_draft=options.max_draft_len if has_drafts else 0,
         most_rows=options.max_num_tokens,

@@ -97,6 +97,27 @@ def test_bounds_that_no_fleet_keeps(hub_cache: Path, recipe: Path) -> None:
     assert json.loads(fleet(recipe, "--json").stdout)["without_drafts"]["replicas"] is None
 
 
+def test_a_draft_with_few_places_takes_none_of_those_without_it(hub_cache: Path, tmp_path: Path) -> None:
+    args = ("--rate", "3", "--workload", "synthetic:input=100,output=40")
+    few = tmp_path / "recipe.yaml"
+    few.write_text(LARGE.read_text().replace("draft:\n", "draft:\n  build: {max_batch_size: 2}\n"))
+    alone, found = told(LARGE, *args), told(few, *args)
+    assert found["with_drafts"]["places"] == 2
+    assert found["without_drafts"] == alone["without_drafts"]
+
+
+def test_a_bound_that_the_simulation_misses_is_told(hub_cache: Path, recipe: Path) -> None:
+    bunched = recipe.read_text().replace("second: 1000", "second: 60\n  burstiness: 100")
+    recipe.write_text(bunched.replace("time_to_first_token_ms: 1000", "time_to_first_token_ms: 300"))
+    found = fleet(recipe)
+    assert found.exit_code == 0
+    assert "replicas still miss a bound" in found.stderr
+
+
+def test_no_rate_is_endless(hub_cache: Path) -> None:
+    assert fleet(LARGE, "--rate", "inf").exit_code == 2
+
+
 def test_lengths_of_a_trace(hub_cache: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text(

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.fleet.test_sizing import LENGTHS, server
 from trtspec.fleet.checks import at_usual_rate
 from trtspec.fleet.demand import Burst, Demand
-from trtspec.fleet.fleet import Question, arm, checked
+from trtspec.fleet.fleet import Question, arm, checked, misses
 from trtspec.fleet.replicas import Weight
 from trtspec.fleet.start import Rates
 from trtspec.fleet.steady import Bounds
@@ -56,3 +56,26 @@ def test_a_quick_start_helps_in_a_long_burst_and_a_slow_one_does_not() -> None:
     waits = [seen.time_to_first_token.p95 for seen in (quick.usual, quick.scaled, quick.peak)]
     assert waits == sorted(waits, reverse=True)
     assert waits[1] < waits[0] / 2
+
+
+def test_a_replica_that_was_wanted_before_the_burst_is_none_that_it_called_for() -> None:
+    """At half of the places an autoscaler adds replicas at the usual rate too."""
+    question = Question(Demand(12.0, LENGTHS, burst=Burst(2.0, 60, 900)), Bounds(), RATES, 0.5)
+    found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst
+    assert found is not None
+    assert found.ready_after is not None
+    assert 4.0 < found.ready_after < 60.0
+
+
+def test_bursts_in_which_nobody_comes_are_not_told() -> None:
+    question = Question(Demand(0.001, LENGTHS, burst=Burst(2.0, 1, 900)), Bounds(), RATES)
+    assert checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst is None
+
+
+def test_what_was_seen_is_of_as_many_replicas_as_are_told() -> None:
+    """So bunched that the last try misses the bound as well."""
+    question = Question(Demand(60.0, LENGTHS, burstiness=100.0), Bounds(BOUND_S), RATES)
+    found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent)
+    assert found.usual is not None
+    assert found.seen == at_usual_rate(found.replica, found.usual, question.demand, 0, silent)
+    assert misses(found, question.bounds)
