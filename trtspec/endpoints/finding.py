@@ -35,7 +35,10 @@ async def find(url: str, model: str | None, *, chat: bool, timeout_s: float, key
     A URL without a path is asked for both. Raises `UnavailableError` where nobody answers, the model is not
     there, or it takes no text.
     """
-    base = URL(url)
+    try:
+        base = URL(url)
+    except ValueError as error:
+        raise UnavailableError(url.rpartition("@")[2], f"is not a URL: {error}") from None
     if base.scheme not in ("http", "https") or not base.host:
         raise UnavailableError(url, "is not a URL", "name one such as http://host:8000")
     if key and base.user:
@@ -87,9 +90,11 @@ async def _triton(base: URL, model: str | None, streams: Streams, server: dict[s
 async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) -> Found:
     url = str(base).rstrip("/")
     found = await streams.get(base / "models")
-    if not isinstance(found, dict) or "data" not in found:
+    told = found.get("data") if found else None
+    listed = [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+    models = {each["id"]: each for each in listed if isinstance(each.get("id"), str)}
+    if not models:
         raise UnavailableError(shown(url), "has no list of models", "name a base URL that ends in /v1")
-    models = {each["id"]: each for each in found["data"]}
     if model is None and len(models) == 1:
         (model,) = models
     if model is None or model not in models:
@@ -97,7 +102,7 @@ async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) ->
         raise UnavailableError(shown(url), f"{problem}: {', '.join(models)}", "name one with --model-name")
     version = await streams.get(base.parent / "version")
     owner = models[model].get("owned_by")
-    software = " ".join(filter(None, (owner, version.get("version") if isinstance(version, dict) else None)))
+    software = " ".join(filter(None, (owner, version.get("version") if version else None)))
     return Found(OpenAiEndpoint(url, model, streams, chat=chat, owner=owner), software or None, owner)
 
 

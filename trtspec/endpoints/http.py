@@ -43,7 +43,11 @@ class Streams:
         async with aclosing(self.post(url, body, answer.sent)) as events:
             async for said, now in events:
                 known = len(answer.text)
-                add(answer, said, now)
+                try:
+                    add(answer, said, now)
+                except (AttributeError, KeyError, TypeError) as error:
+                    problem = f"no event of this API: {said!r:.60}"
+                    raise AskError("unreadable", problem, answer.sent) from error
                 if piece := answer.text[known:]:
                     hear(piece)
         return answer
@@ -69,17 +73,21 @@ class Streams:
                     if (data := _data(event)) is not None:
                         yield _parsed(data, sent), now
 
-    async def get(self, url: URL) -> Any:
-        """Returns the JSON at a URL, None where there is none; raises `AskError` where nobody answers."""
+    async def get(self, url: URL) -> dict[str, Any] | None:
+        """Returns the JSON object at a URL, None where there is none.
+
+        Raises `AskError` where nobody answers.
+        """
         sent = perf_counter()
         async with _told(sent), self._session.get(url) as response:
             body = await response.read()
             if response.status in (401, 403):
                 raise AskError("rejected", f"{response.status}: an API key is asked for", sent)
             try:
-                return orjson.loads(body) if response.status == 200 else None
+                said = orjson.loads(body) if response.status == 200 else None
             except ValueError:
                 return None
+            return said if isinstance(said, dict) else None
 
     async def close(self) -> None:
         await self._session.close()

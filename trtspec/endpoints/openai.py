@@ -70,7 +70,7 @@ class OpenAiEndpoint:
 
 
 def _add(answer: Answer, said: dict[str, Any], now: float) -> None:
-    if "error" in said:
+    if said.get("error") is not None:
         raise AskError("failed", problem_of(str(said["error"])), answer.sent)
     for choice in said.get("choices") or ():
         delta = choice.get("delta") or choice

@@ -51,11 +51,11 @@ def read(url: str, query: Mapping[str, str] | None = None) -> str:
 
     `query` is what comes behind the URL's question mark.
     """
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     repair = "start a server with: trtspec deploy RECIPE, or name its metrics port with --url"
     behind = f"?{urlencode(query)}" if query else ""
     try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         with closing(kind(parts.hostname or "", parts.port, timeout=_LATEST_S)) as connection:
             connection.request("GET", (parts.path.rstrip("/") or "/metrics") + behind)
             answer = connection.getresponse()

@@ -286,6 +286,8 @@ def _status(status: int, body: str) -> Handler:
         (stream({"text_output": "a"}, {"error": "engine lost"}), "failed", "engine lost"),
         (stream({"text_output": "a"}), "broken_off", "the stream ended before the answer"),
         (stream(b"data: {oh\n\n"), "unreadable", "not JSON"),
+        (stream(b"data: null\n\n"), "unreadable", "no event of this API: None"),
+        (stream({"text_output": ["a"]}), "unreadable", "no event of this API: {'text_output': ['a']}"),
         (stream({"text_output": "a"}, gap=1.0), "timed_out", ""),
         (_breaks_off, "broken_off", ""),
     ],
@@ -298,6 +300,43 @@ def test_every_failure_has_a_kind(answer: Handler, kind: str, problem: str) -> N
     assert caught.value.kind == kind
     assert problem in caught.value.problem
     assert caught.value.sent > 0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": ["a"]},
+        {"choices": [], "usage": {"prompt_tokens": 1}},
+        {"choices": [], "sglext": {"spec_tokens_details": {"spec_verify_ct": 1}}},
+    ],
+)
+def test_what_is_no_event_of_openais_is_one_failure(event: dict[str, Any]) -> None:
+    server = Server()
+    server.answer = stream(event)
+    with pytest.raises(AskError, match="no event of this API") as caught:
+        ask(server, triton=False)
+    assert caught.value.kind == "unreadable"
+
+
+def test_an_error_that_is_none_is_none() -> None:
+    server = Server()
+    server.answer = stream(*({**chunk, "error": None} for chunk in CHUNKS if isinstance(chunk, dict)))
+    assert ask(server, triton=False).text == "one two"
+
+
+@pytest.mark.parametrize("models", [None, [], ["tiny"], [{"name": "tiny"}]])
+def test_what_is_no_list_of_models_is_told(models: Any) -> None:
+    server = Server()
+    server.models = models
+    with pytest.raises(UnavailableError, match="has no list of models"):
+        ask(server, triton=False)
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@host:99999", "http://[::1", "http://host:port/v1"])
+def test_what_is_no_url_is_told(url: str) -> None:
+    with pytest.raises(UnavailableError, match="is not a URL: ") as caught:
+        ask(Server(), triton=False, url=url)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_server_that_is_gone_is_unreachable() -> None:

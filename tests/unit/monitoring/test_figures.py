@@ -216,6 +216,8 @@ def test_top_prints_json(server: str) -> None:
 def test_what_does_not_answer_is_named(server: str) -> None:
     with pytest.raises(UnavailableError, match="status 404"):
         read(f"http://{server}/v2")
+    with pytest.raises(UnavailableError, match="does not answer"):
+        read("http://[::1")
     said = trtspec("top", "--url", "127.0.0.1:1")
     assert (said.returncode, said.stdout) == (1, "")
     assert "127.0.0.1:1: does not answer" in said.stderr
