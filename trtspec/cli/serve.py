@@ -46,7 +46,7 @@ def serve(
     from trtspec.openai.settings import Settings
     from trtspec.serving.errors import TokenizerError
 
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+    if not _is_url(url):
         raise typer.BadParameter("a URL such as http://host:8000", param_hint="--url")
     if api_keys is not None:
         check_keys(api_keys)
@@ -63,3 +63,11 @@ def serve(
     out.result(f"OpenAI   http://{in_url(host)}:{port}/v1")
     server.serve(listener, settings, texts, loaded_keys)
     out.status("stopped")
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
