@@ -215,7 +215,7 @@ def a_killed_command_leaves_the_old_or_the_new(cli: Cli) -> None:
 def test_the_evidence_of_a_long_run_is_enough(
     deployer: Deployer, build_copy: Path, tiny_recipe: Path
 ) -> None:
-    """The demo pair's own drafts carry it from off to all; at 5 % alone that would take 2,000 requests.
+    """The demo pair's own drafts carry it from off to all; at 5 % alone that would take 5,360 requests.
 
     Not in the bls layout: a round is several requests between models there, which is more than the pair's
     drafts save.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
 
 from trtspec.rollout.evidence import Arm, Drafts, Evidence, Times
+from trtspec.rollout.shares import difference
 from trtspec.serving.rollout.state import ARMS, PLAIN, SHADOW, SPECULATE, RolloutState
 
 LEAST_REQUESTS = 100
@@ -25,6 +26,8 @@ MOST_ERRORS = 0.01
 """By how much the share of completions that fail may be above that of the plain ones."""
 _ONE_SIDED = 1.645
 """Standard errors to the end of an interval that holds the truth, on this side, in 95 of 100 cases."""
+FEWEST_WITHOUT_ERRORS = math.ceil(_ONE_SIDED**2 * (1 - MOST_ERRORS) / MOST_ERRORS)
+"""So many of an arm tell that the bound on errors holds, where none of them fails, nor of the other arm."""
 _MOST_NEEDED = 100_000
 
 
@@ -73,9 +76,10 @@ def check(state: RolloutState, evidence: Evidence) -> list[Check]:
         return []
     is_shadow = state.mode == "shadow"
     arm, plain = evidence.arms[SHADOW if is_shadow else SPECULATE], evidence.arms[PLAIN]
-    checks = [requests(arm, None if state.share == 1 else plain)]
+    other = None if state.share == 1 else plain
+    checks = [requests(arm, other)]
     checks.append(acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
-    checks += errors(arm, plain)
+    checks.append(errors(arm, other))
     if not is_shadow and state.share < 1:
         as_many = _until(plain, evidence.speculation.per_draft)
         checks.append(ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
@@ -104,16 +108,39 @@ def acceptance(drafts: Drafts, arm: Arm, least: float = LEAST_ACCEPTANCE) -> Che
     return Check(name, bound, found, Verdict.HOLDS if holds else Verdict.BROKEN)
 
 
-def errors(arm: Arm, other: Arm, name_of_other: str = "plain") -> Iterator[Check]:
-    """Yields the bound on what fails, once enough have begun."""
-    name, bound = "errors", f"at most {MOST_ERRORS:.0%} above {name_of_other}"
+def errors(arm: Arm, other: Arm | None, name_of_other: str = "plain") -> Check:
+    """Judges how much more of an arm fails than of the other one, by the interval of the difference.
+
+    Without another arm, or one of no requests, it is the share itself.
+    """
+    name, bound = "errors", f"at most {MOST_ERRORS:.0%}" + (f" above {name_of_other}" if other else "")
     if arm.requests < LEAST_REQUESTS:
-        return
-    usual = other.failures / other.requests if other.requests else 0.0
-    share = arm.failures / arm.requests
-    holds = share <= usual + MOST_ERRORS
-    found = f"{share:.1%}" + (f", {name_of_other} {usual:.1%}" if other.requests else "")
-    yield Check(name, bound, found, Verdict.HOLDS if holds else Verdict.BROKEN)
+        return Check(name, bound, "too few requests", Verdict.OPEN, FEWEST_WITHOUT_ERRORS - arm.requests)
+    others = other.requests if other else 0
+    share, usual = _failing(arm), _failing(other) if other else 0.0
+
+    def interval(more: int = 0) -> tuple[float, float]:
+        factor = 1 + more / arm.requests
+        return difference(share, factor * arm.requests, usual, factor * others, _ONE_SIDED)
+
+    low, high = interval()
+    if others:
+        found = f"{share:.1%}, {name_of_other} {usual:.1%} ({low:+.1%} to {high:+.1%})"
+    else:
+        found = f"{share:.1%} ({low:.1%} to {high:.1%})"
+    verdict = _side(low, high, MOST_ERRORS)
+    if verdict is not Verdict.OPEN:
+        return Check(name, bound, found, verdict)
+
+    def tells(more: int) -> bool:
+        return _side(*interval(more), MOST_ERRORS) is not Verdict.OPEN
+
+    return Check(name, bound, found, verdict, bisect_left(range(_MOST_NEEDED), True, key=tells))
+
+
+def _failing(arm: Arm) -> float:
+    """Returns the share that failed; failures of what began before may be among them."""
+    return min(arm.failures / arm.requests, 1.0) if arm.requests else 0.0
 
 
 def _until(plain: Arm, tokens: float) -> Times:
@@ -134,13 +161,15 @@ def ratio(name: str, arm: Times, other: Times, most: float, name_of_other: str =
     error = math.hypot(arm.error / arm.mean, other.error / other.mean)
     low, high = (math.exp(middle + side * _ONE_SIDED * error) for side in (-1, 1))
     found = f"{math.exp(middle):.2f}x ({low:.2f} to {high:.2f})"
-    if high <= most:
-        return Check(name, bound, found, Verdict.HOLDS)
-    if low > most:
-        return Check(name, bound, found, Verdict.BROKEN)
-    return Check(
-        name, bound, found, Verdict.OPEN, _needed(least, _ONE_SIDED * error, middle - math.log(most))
-    )
+    verdict = _side(low, high, most)
+    if verdict is not Verdict.OPEN:
+        return Check(name, bound, found, verdict)
+    return Check(name, bound, found, verdict, _needed(least, _ONE_SIDED * error, middle - math.log(most)))
+
+
+def _side(low: float, high: float, most: float) -> Verdict:
+    """Returns on which side of a bound an interval is."""
+    return Verdict.HOLDS if high <= most else Verdict.BROKEN if low > most else Verdict.OPEN
 
 
 def _needed(count: int, width: float, distance: float) -> int:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from trtspec.forecast.rules import Advice, Judgement
-from trtspec.rollout.bounds import LEAST_REQUESTS, bounds_of
+from trtspec.rollout.bounds import FEWEST_WITHOUT_ERRORS, LEAST_REQUESTS, bounds_of
 from trtspec.rollout.steps import STEPS
 from trtspec.serving.rollout.state import RolloutState
 
@@ -44,6 +44,7 @@ def make(advice: Advice) -> RolloutPlan:
 
 def _stage(name: str, state: RolloutState) -> Stage:
     drafts = f"{state.share:.0%}" + (", scored" if state.mode == "shadow" else "")
-    # Each of the two arms must have had so many.
+    # Each of the two arms must have had so many, and the one with drafts more.
     smaller = min(state.share, 1 - state.share) or 1.0
-    return Stage(name, drafts, math.ceil(LEAST_REQUESTS / smaller), bounds_of(state))
+    needed = max(LEAST_REQUESTS / smaller, FEWEST_WITHOUT_ERRORS / state.share)
+    return Stage(name, drafts, math.ceil(needed), bounds_of(state))

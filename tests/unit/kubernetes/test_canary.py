@@ -106,7 +106,7 @@ def test_every_step_with_the_evidence_for_it(cli: Cli, emulator: Emulator) -> No
     assert "no step to 50 % yet: requests: 0 new, 0 old; about 100 more requests tell" in refused
     for step, images in (("50 %", {OLD: 2, NEW: 2}), ("all", {NEW: 4})):
         cli.serve(OLD, 130, 0.02)
-        cli.serve(NEW, 130, 0.015)
+        cli.serve(NEW, 300, 0.015)
         said = cli.status()
         assert (said["verdict"], said["reached"]) == ("holds", True)
         assert {each["name"]: each["found"] for each in said["checks"]}["time per token"].startswith("0.75x")
@@ -293,7 +293,7 @@ def test_who_may_not_ask_pods_asks_prometheus(cli: Cli, emulator: Emulator) -> N
     with told(answer) as url:
         cli.options = ("--prometheus", f"http://{url}" if "//" not in url else url)
         cli.serve(OLD, 130, 0.02)
-        cli.serve(NEW, 130, 0.02)
+        cli.serve(NEW, 300, 0.02)
         assert cli.status()["verdict"] == "holds"
         assert "25 % -> 50 %" in cli("next")
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trtspec.rollout.bounds import LEAST_REQUESTS, Check, Verdict, check, overall
+from trtspec.rollout.bounds import FEWEST_WITHOUT_ERRORS, LEAST_REQUESTS, Check, Verdict, check, overall
 from trtspec.rollout.evidence import Arm, Drafts, Evidence, Times
 from trtspec.serving.rollout.state import RolloutState
 
 GOOD = Drafts(1000, 4000, 3000)
 QUARTER, ALL = RolloutState(share=0.25), RolloutState(share=1.0)
 NONE = Times(0, 0.0, 0.0)
+MANY = Times(400, 0.01, 0.0001)
 
 
 def drawn(dice: np.random.Generator, count: int, mean: float, spread: float) -> Times:
@@ -79,6 +80,53 @@ def test_so_many_more_requests_tell() -> None:
     assert decided / opened > 0.4
 
 
+def failing(plain: float, speculate: float, count: int, rounds: int = 1000) -> dict[Verdict, float]:
+    """How often each is said of the errors of roll-outs whose true shares these are; a quarter has drafts."""
+    dice, found = np.random.default_rng(9), Counter[Verdict]()
+    for _ in range(rounds):
+        two = [
+            Arm(number, int(dice.binomial(number, share)), NONE, NONE)
+            for number, share in ((3 * count, plain), (count, speculate))
+        ]
+        found[of("errors", check(QUARTER, evidence(two[0], two[1]))).verdict] += 1
+    return {verdict: found[verdict] / rounds for verdict in Verdict}
+
+
+@pytest.mark.parametrize("count", [LEAST_REQUESTS, 1000])
+def test_what_fails_as_often_seldom_counts_as_failing_more(count: int) -> None:
+    assert failing(0.01, 0.01, count)[Verdict.BROKEN] < 0.01
+    assert failing(0.05, 0.05, count)[Verdict.BROKEN] < 0.05
+    assert failing(0.01, 0.02, count)[Verdict.BROKEN] == pytest.approx(0.05, abs=0.035)
+
+
+def test_what_fails_more_often_seldom_counts_as_good_enough() -> None:
+    assert failing(0.0, 0.01, 300)[Verdict.HOLDS] < 0.07
+    assert failing(0.01, 0.02, 1000)[Verdict.HOLDS] == pytest.approx(0.05, abs=0.035)
+    assert failing(0.01, 0.05, 1000)[Verdict.BROKEN] > 0.95
+
+
+def test_what_never_fails_is_soon_known_not_to() -> None:
+    assert failing(0.0, 0.0, FEWEST_WITHOUT_ERRORS)[Verdict.HOLDS] == 1
+    assert failing(0.0, 0.0, FEWEST_WITHOUT_ERRORS - 1)[Verdict.OPEN] == 1
+
+
+@pytest.mark.parametrize(("count", "failures"), [(0, 0), (60, 0), (100, 0), (150, 3), (400, 6)])
+def test_so_many_more_with_the_same_share_of_errors_tell(count: int, failures: int) -> None:
+    def errors(count: int, failures: float) -> Check:
+        return of("errors", check(ALL, evidence(arm(NONE), Arm(count, math.ceil(failures), NONE, NONE))))
+
+    found = errors(count, failures)
+    assert found.verdict is Verdict.OPEN
+    factor = 1 + found.needed / count if count else 0
+    assert errors(count + found.needed, factor * failures).verdict is not Verdict.OPEN
+
+
+def test_errors_of_what_began_before_the_step_are_no_more_than_all() -> None:
+    found = of("errors", check(QUARTER, evidence(arm(MANY), Arm(120, 300, NONE, NONE))))
+    assert found.verdict is Verdict.BROKEN
+    assert found.found.startswith("100.0%, plain 0.0% (")
+
+
 def test_too_few_are_counted() -> None:
     few = Times(30, 0.01, 0.0001)
     found = check(QUARTER, evidence(arm(replace(few, count=1000)), arm(few)))
@@ -89,17 +137,17 @@ def test_too_few_are_counted() -> None:
 
 
 def test_each_bound_can_be_the_broken_one() -> None:
-    plain, fast = arm(Times(1000, 0.01, 0.0001)), arm(Times(200, 0.006, 0.0001))
+    plain, fast = arm(Times(1000, 0.01, 0.0001)), arm(Times(400, 0.006, 0.0001))
     assert overall(check(QUARTER, evidence(plain, fast))) is Verdict.HOLDS
-    slow = replace(fast, per_token=Times(200, 0.02, 0.0001))
+    slow = replace(fast, per_token=Times(400, 0.02, 0.0001))
     # Plain requests have the four tokens of a draft that is accepted as GOOD is after 0.04 s.
-    late = replace(fast, first_token=Times(200, 0.06, 0.0001))
-    fair = replace(fast, first_token=Times(200, 0.04, 0.0001))
+    late = replace(fast, first_token=Times(400, 0.06, 0.0001))
+    fair = replace(fast, first_token=Times(400, 0.04, 0.0001))
     assert overall(check(QUARTER, evidence(plain, fair))) is Verdict.HOLDS
     for broken, name in (
         (evidence(plain, slow), "time per token"),
         (evidence(plain, late), "first output"),
-        (evidence(plain, replace(fast, failures=3)), "errors"),
+        (evidence(plain, replace(fast, failures=12)), "errors"),
         (evidence(plain, fast, Drafts(1000, 4000, 800)), "acceptance"),
         (evidence(plain, fast, Drafts(0, 0, 0)), "acceptance"),
     ):
@@ -107,13 +155,13 @@ def test_each_bound_can_be_the_broken_one() -> None:
         assert [each.name for each in found if each.verdict is Verdict.BROKEN] == [name]
         assert overall(found) is Verdict.BROKEN
     # What fails without drafts too is not their fault.
-    assert overall(check(QUARTER, evidence(replace(plain, failures=30), replace(fast, failures=6)))) is (
+    assert overall(check(QUARTER, evidence(replace(plain, failures=30), replace(fast, failures=4)))) is (
         Verdict.HOLDS
     )
 
 
 def test_each_step_has_the_bounds_that_it_can_have() -> None:
-    some = arm(Times(200, 0.01, 0.0001))
+    some = arm(Times(300, 0.01, 0.0001))
     shadow = Evidence({"plain": some, "shadow": some, "speculate": arm(NONE)}, GOOD, Drafts(0, 0, 0))
     assert check(RolloutState(share=0.0), shadow) == []
     names = [each.name for each in check(RolloutState("shadow", 0.5), shadow)]

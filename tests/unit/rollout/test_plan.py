@@ -9,7 +9,7 @@ from typing import Any
 from tests.command_line import trtspec
 from tests.fakes.bench_result import result
 from trtspec.bench.result import write
-from trtspec.rollout.bounds import LEAST_REQUESTS
+from trtspec.rollout.bounds import FEWEST_WITHOUT_ERRORS, LEAST_REQUESTS
 from trtspec.rollout.steps import STEPS
 
 RECIPE = Path(__file__).parents[3] / "recipes/tiny/recipe.yaml"
@@ -27,7 +27,7 @@ def test_each_stage_has_its_bounds_and_enough_requests_for_both_arms() -> None:
     assert [stage["step"] for stage in stages] == [step.name for step in STEPS[1:]]
     for stage, step in zip(stages, STEPS[1:], strict=True):
         share = step.state.share
-        assert stage["requests"] * share >= LEAST_REQUESTS
+        assert stage["requests"] * share >= FEWEST_WITHOUT_ERRORS
         assert share == 1 or stage["requests"] * (1 - share) >= LEAST_REQUESTS
         assert {"requests", "acceptance", "errors"} <= set(stage["bounds"])
         compared = {"time per token", "first output"} <= set(stage["bounds"])
@@ -52,5 +52,5 @@ def test_where_drafts_do_not_pay_there_is_nothing_to_roll_out(tmp_path: Path) ->
 def test_its_steps_fit_a_terminal() -> None:
     done = trtspec("rollout", "plan", RECIPE)
     steps = done.stdout.partition("\nstep")[2]
-    assert "shadow  50%, scored  200" in steps
+    assert "shadow  50%, scored  536" in steps
     assert max(map(len, steps.splitlines())) <= 80

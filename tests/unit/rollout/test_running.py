@@ -97,7 +97,7 @@ def test_every_step_up_with_the_evidence_for_it(cli: Cli, server: Server) -> Non
     refused = cli("next", status=1)
     assert "no step to 5 % yet: requests: 0 with drafts, 0 plain; about 100 more requests tell" in refused
     for arm in ("shadow", "plain"):
-        server.serve(arm, 120, 0.02)
+        server.serve(arm, 300, 0.02)
     assert cli.json("status")["verdict"] == "holds"
     names = ["5 %", "25 %", "50 %"]
     for before, name in zip(["shadow", *names], names, strict=False):
@@ -106,10 +106,10 @@ def test_every_step_up_with_the_evidence_for_it(cli: Cli, server: Server) -> Non
         # What was seen before counts no more.
         assert "yet: requests: 0 with drafts, 0 plain" in cli("next", status=1)
         server.serve("plain", 400, 0.02)
-        server.serve("speculate", 110, 0.01)
+        server.serve("speculate", 300, 0.01)
         found = cli.json("status")
         assert (found["step"], found["verdict"]) == (name, "holds")
-        assert found["evidence"]["arms"]["speculate"]["per_token"]["count"] == 110
+        assert found["evidence"]["arms"]["speculate"]["per_token"]["count"] == 300
         text = cli("status")
         assert f"[{name}]" in text
         assert "0.50x" in text
@@ -162,10 +162,10 @@ def test_a_step_that_no_counters_were_read_for_is_judged_from_the_next_look_on(
     assert json.loads(server.file.path.read_text())["counted"] is None
     assert "0 with drafts, 0 plain" in cli(first, status=int(first == "next"))
     server.serve("plain", 400, 0.02)
-    server.serve("speculate", 110, 0.01)
+    server.serve("speculate", 300, 0.01)
     found = cli.json("status")
     assert (found["step"], found["verdict"]) == ("50 %", "holds")
-    assert found["evidence"]["arms"]["speculate"]["per_token"]["count"] == 110
+    assert found["evidence"]["arms"]["speculate"]["per_token"]["count"] == 300
 
 
 def test_a_broken_file_can_be_written_anew(cli: Cli, server: Server) -> None:

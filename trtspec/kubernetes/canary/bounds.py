@@ -45,7 +45,7 @@ def check(evidence: Evidence) -> list[Check]:
         # Texts on which the build that serves does worse are no fault of the new one.
         least = min(LEAST_ACCEPTANCE, usual.per_token) if usual.drafts else LEAST_ACCEPTANCE
         checks.append(acceptance(drafted, new, least))
-    checks += errors(new, old, "old")
+    checks.append(errors(new, old, "old"))
     checks.append(ratio("time per token", new.per_token, old.per_token, MOST_TIME_PER_TOKEN, "old"))
     checks.append(ratio("first output", new.first_token, old.first_token, MOST_FIRST_OUTPUT, "old"))
     return checks
