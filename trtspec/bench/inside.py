@@ -6,6 +6,7 @@ Names are trtspec's, and those of vLLM's server where it has the same thing.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from trtspec.bench.result import Acceptance, Drafts, RoundTimes
 from trtspec.monitoring.scrape import Scrape
@@ -19,6 +20,21 @@ _QUERIES, _HITS = "prefix_cache_queries", "prefix_cache_hits"
 _DRAFT_S, _VERIFY_S, _OVERHEAD_S = (f"round_{part}_seconds" for part in ("draft", "verification", "overhead"))
 _SHARE = "trtspec:speculation_share"
 _AT_WORK = ("num_requests_running", "num_requests_waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class KvReuse:
+    """Tokens that were asked of the target, and those of them that its KV cache had."""
+
+    asked: float = 0.0
+    found: float = 0.0
+
+    def __add__(self, other: KvReuse) -> KvReuse:
+        return KvReuse(self.asked + other.asked, self.found + other.found)
+
+    @property
+    def share(self) -> float | None:
+        return self.found / self.asked if self.asked else None
 
 
 class Meanwhile:
@@ -45,11 +61,9 @@ class Meanwhile:
         return RoundTimes(draft, verify, overhead)
 
     @property
-    def kv_reuse(self) -> float | None:
-        """The share of tokens asked of the target that were found in its KV cache."""
-        asked = self._grown(_QUERIES, engine="target") or self._grown(_QUERIES)
-        found = self._grown(_HITS, engine="target") or self._grown(_HITS)
-        return found / asked if asked else None
+    def kv_reuse(self) -> KvReuse:
+        labels = {"engine": "target"} if self._has(_QUERIES, engine="target") else {}
+        return KvReuse(self._grown(_QUERIES, **labels), self._grown(_HITS, **labels))
 
     @property
     def speculation_share(self) -> float:

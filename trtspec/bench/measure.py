@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Protocol
 
 from trtspec.bench.gpu import GpuMeter
-from trtspec.bench.inside import Meanwhile, is_idle
+from trtspec.bench.inside import KvReuse, Meanwhile, is_idle
 from trtspec.bench.plan import Plan
 from trtspec.bench.result import Load
 from trtspec.bench.sample import ArmName, Block, Sample
@@ -37,13 +37,14 @@ class Arm:
 class Measured:
     """What one load has given: `pairs` are whole, `broken_off` are samples of one that is not.
 
-    `meanwhile` is what the server's metrics said of the speculative blocks, `gpu_use` the GPUs of each arm.
+    `meanwhile` is what the server's metrics said of all blocks, `kv_reuse` of each arm's, `gpu_use` the GPUs.
     """
 
     load: Load
     pairs: list[dict[ArmName, Block]] = field(default_factory=list)
     broken_off: list[tuple[ArmName, Sample]] = field(default_factory=list)
     meanwhile: Meanwhile | None = None
+    kv_reuse: dict[ArmName, KvReuse] = field(default_factory=dict)
     gpu_use: dict[ArmName, float | None] = field(default_factory=dict)
 
     def blocks(self, arm: ArmName) -> list[Block]:
@@ -115,7 +116,7 @@ class _Level:
                 manner = self._manner(name, -1, _unheard)
                 await closed_loop(self._arms[name].endpoint, warm_up, streams, manner)
         self._listener.warm()
-        before = await self._look()
+        before = seen = await self._look()
         for number in range(plan.pairs):
             asked = list(islice(prompts, plan.prompts_per_block(load)))
             pair: dict[ArmName, Block] = {}
@@ -124,11 +125,16 @@ class _Level:
                 begin = perf_counter()
                 pair[name] = await self._block(level, name, number, asked)
                 self._spans[name].append((begin, perf_counter()))
+                if before:
+                    last, seen = seen, await self._look()
+                    if last and seen:
+                        reuse = Meanwhile(last, seen).kv_reuse
+                        level.kv_reuse[name] = level.kv_reuse.get(name, KvReuse()) + reuse
             level.broken_off.clear()
             level.pairs.append(pair)
             level.gpu_use = {name: self._meter.use(spans) for name, spans in self._spans.items()}
-            if before and (after := await self._look()):
-                level.meanwhile = Meanwhile(before, after)
+            if before and seen:
+                level.meanwhile = Meanwhile(before, seen)
             self._listener.paired(measured)
 
     async def _block(self, level: Measured, name: ArmName, pair: int, asked: list[Prompt]) -> Block:

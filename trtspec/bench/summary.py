@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtspec.bench.figures import figures
+from trtspec.bench.inside import KvReuse
 from trtspec.bench.measure import Measured
 from trtspec.bench.notes import notes
 from trtspec.bench.plan import Plan
@@ -97,8 +98,8 @@ def _worth(level: Measured, block: Block) -> float:
 
 
 def _figures(plan: Plan, level: Measured, arm: ArmName) -> Figures:
-    gpu_use, meanwhile = level.gpu_use.get(arm), level.meanwhile
-    if arm == "plain" or meanwhile is None:
-        return figures(level.blocks(arm), plan.targets, plan.confidence, Inside(gpu_use=gpu_use))
-    inside = Inside(meanwhile.round_times, meanwhile.kv_reuse, gpu_use)
-    return figures(level.blocks(arm), plan.targets, plan.confidence, inside, meanwhile.drafts)
+    drafted = level.meanwhile if arm == "speculative" else None
+    reuse = level.kv_reuse.get(arm, KvReuse()).share
+    inside = Inside(drafted.round_times if drafted else None, reuse, level.gpu_use.get(arm))
+    drafts = drafted.drafts if drafted else None
+    return figures(level.blocks(arm), plan.targets, plan.confidence, inside, drafts)

@@ -100,6 +100,7 @@ trtspec:round_overhead_seconds{{model="m"}} {overhead_s}
 trtspec:prefix_cache_queries{{model="m",engine="target"}} {queries}
 trtspec:prefix_cache_hits{{model="m",engine="target"}} {hits}
 trtspec:prefix_cache_queries{{model="m",engine="draft"}} 1000
+trtspec:prefix_cache_hits{{model="m",engine="draft"}} {queries}
 trtspec:num_requests_running{{model="m"}} {running}
 """
 VLLM = """
@@ -126,11 +127,17 @@ def test_what_a_server_says_is_what_grew(text: str) -> None:
     assert found.drafts is not None
     assert found.drafts.source == "metrics"
     assert found.drafts.acceptance == Acceptance(20, 80, 40, (40,))
-    assert found.kv_reuse == 0.5
+    assert found.kv_reuse.share == 0.5
     ours = text is TRTSPEC
     assert found.round_times == (RoundTimes(0.01, 0.02, 0.005) if ours else None)
     assert is_idle(before)
     assert not is_idle(parse(after, 1.0))
+
+
+def test_what_the_drafts_engine_found_in_its_cache_the_target_did_not() -> None:
+    counts = {"drafts": 0, "drafted": 0, "accepted": 0, "hits": 0}
+    looks = [parse(TRTSPEC.format(**VALUES, **counts, queries=queries), 0.0) for queries in (0, 100)]
+    assert Meanwhile(*looks).kv_reuse.share == 0
 
 
 @pytest.mark.parametrize(("before", "after", "share"), [(1, 1, 1.0), (0, 1, 0.0), (1, 0.05, 0.05)])
@@ -149,5 +156,5 @@ def test_a_roll_out_that_has_not_come_to_all_is_told(before: float, after: float
 
 def test_a_server_that_says_nothing_has_said_nothing() -> None:
     found = Meanwhile(parse("", 0.0), parse("", 1.0))
-    assert (found.drafts, found.kv_reuse, found.round_times) == (None, None, None)
+    assert (found.drafts, found.kv_reuse.share, found.round_times) == (None, None, None)
     assert found.speculation_share == 1

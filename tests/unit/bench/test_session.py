@@ -40,6 +40,15 @@ class Server:
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "tiny", "owned_by": "trtspec"}]})
 
+    async def tell(self, request: web.Request) -> web.Response:
+        """Of each prompt with drafts the cache had nothing, of each without them all of its ten tokens."""
+        plain = sum(asked.get("num_draft_tokens") == 0 for asked in self.asked)
+        asked, found = 10 * len(self.asked), 10 * plain
+        labels = '{model="tiny",engine="target"}'
+        return web.Response(
+            text=f"trtspec:prefix_cache_queries{labels} {asked}\ntrtspec:prefix_cache_hits{labels} {found}\n"
+        )
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.keys.add(request.headers.get("Authorization"))
         self.asked.append(await request.json())
@@ -63,6 +72,7 @@ def server() -> Iterator[tuple[Server, str]]:
     async def begin() -> web.AppRunner:
         app = web.Application()
         app.router.add_get("/v1/models", served.models)
+        app.router.add_get("/metrics", served.tell)
         app.router.add_post("/v1/chat/completions", served.answer)
         runner = web.AppRunner(app)
         await runner.setup()
@@ -158,6 +168,15 @@ def test_blocks_take_turns_in_beginning(server: tuple[Server, str], tmp_path: Pa
     for pair in range(6):
         first, second = texts[8 * pair : 8 * pair + 4], texts[8 * pair + 4 : 8 * pair + 8]
         assert sorted(first) == sorted(second) == sorted(f"prompt {4 * pair + n}" for n in range(4))
+
+
+def test_each_arm_has_its_own_share_of_the_cache(server: tuple[Server, str], tmp_path: Path) -> None:
+    _, url = server
+    outcome, _ = bench(url, tmp_path, as_csv=True)
+    (level,) = outcome.result.levels
+    assert level.arms.speculative.inside.kv_reuse == 0
+    assert level.arms.plain is not None
+    assert level.arms.plain.inside.kv_reuse == 1
 
 
 def test_two_runs_are_compared(server: tuple[Server, str], tmp_path: Path) -> None:
