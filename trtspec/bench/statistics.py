@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from trtspec.bench.result import Interval, Percentiles
@@ -20,21 +21,51 @@ FEWEST_PAIRS = 6
 def ratio(pairs: Sequence[tuple[float, float]], confidence: float) -> Interval | None:
     """Returns the ratio of the first to the second value, over pairs of blocks that took turns in beginning.
 
-    Who comes second finds caches warm, so that half of the pairs favours each. The pairs with an even index
+    Who comes second finds caches warm, so that half of the pairs favours each, and what both gain by that is
+    taken out. The pairs with an even index
     and those with an odd one are therefore two groups, as in a crossover of two periods (Hills and Armitage
     1979, "The two-period cross-over clinical trial"): the effect is the mean of the groups' means of the log
     ratios, its variance the pooled one within the groups, and Student's t has two degrees of freedom less
     than there are pairs. None with fewer than `FEWEST_PAIRS`, or where a value is not positive.
     """
+    found = _crossover(pairs)
+    return None if found is None else _interval(fmean(found.means), found.error, found.freedom, confidence)
+
+
+def gain_of_second(pairs: Sequence[tuple[float, float]], confidence: float) -> Interval | None:
+    """Returns how much larger the value of who comes second in a pair is, a geometric mean of both arms.
+
+    A cache that holds the first one's prompts does that. What it helps one arm more than the other stays in
+    `ratio`, whose square has the ratio of the two gains in it: at most this, where neither is below 1.
+    """
+    found = _crossover(pairs)
+    if found is None:
+        return None
+    first, second = found.means
+    return _interval((second - first) / 2, found.error, found.freedom, confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossover:
+    """The means of the log ratios of two groups, and the error of half their sum or their difference."""
+
+    means: tuple[float, float]
+    error: float
+    freedom: int
+
+
+def _crossover(pairs: Sequence[tuple[float, float]]) -> _Crossover | None:
     if len(pairs) < FEWEST_PAIRS or any(min(pair) <= 0 for pair in pairs):
         return None
     logs = [math.log(first / second) for first, second in pairs]
     groups = logs[::2], logs[1::2]
-    means = [fmean(group) for group in groups]
-    squares = sum((value - mean) ** 2 for group, mean in zip(groups, means, strict=True) for value in group)
+    even, odd = (fmean(group) for group in groups)
+    squares = sum(
+        (value - mean) ** 2 for group, mean in zip(groups, (even, odd), strict=True) for value in group
+    )
     freedom = len(logs) - 2
     error = math.sqrt(squares / freedom * sum(1 / len(group) for group in groups)) / 2
-    return _interval(fmean(means), error, freedom, confidence)
+    return _Crossover((even, odd), error, freedom)
 
 
 def mean(values: Sequence[float], confidence: float) -> Interval | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trtspec.bench.figures import figures
 from trtspec.bench.inside import KvReuse
 from trtspec.bench.measure import Measured
-from trtspec.bench.notes import notes
+from trtspec.bench.notes import notes, notes_of_order
 from trtspec.bench.plan import Plan
 from trtspec.bench.result import (
     Arms,
@@ -48,6 +48,7 @@ def summary(plan: Plan, of: Circumstances, measured: Sequence[Measured], *, is_p
     """Returns the result; a load of which no pair of blocks is whole is left out."""
     whole = [level for level in measured if level.pairs]
     levels = tuple(_level(plan, level) for level in whole)
+    said = notes(plan, whole, is_one_tenant=of.is_one_tenant)
     return Result(
         server=of.server,
         model=of.model,
@@ -76,7 +77,7 @@ def summary(plan: Plan, of: Circumstances, measured: Sequence[Measured], *, is_p
             command=of.command,
         ),
         levels=levels,
-        verdict=verdict(levels, notes(plan, whole, is_one_tenant=of.is_one_tenant)),
+        verdict=verdict(levels, (*said, *notes_of_order(levels, plan.confidence))),
         is_partial=is_partial,
     )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.bench.results import figures
 from trtspec.bench.inside import Meanwhile
 from trtspec.bench.measure import Measured
-from trtspec.bench.notes import notes
+from trtspec.bench.notes import notes, notes_of_order
 from trtspec.bench.plan import Plan
-from trtspec.bench.result import Load
+from trtspec.bench.result import Arms, Interval, Level, Load
 from trtspec.bench.sample import Block, Sample
 from trtspec.monitoring.scrape import parse
 from trtspec.workloads.prompt import Prompt
@@ -88,3 +89,17 @@ def test_a_roll_out_is_told() -> None:
         "1 stream: the server's roll-out gives drafts to 25% of requests without a K; "
         "--num-draft-tokens gives them to all"
     )
+
+
+@pytest.mark.parametrize("load", [ONE, Load("rate", 2)])
+@pytest.mark.parametrize(("gain", "is_told"), [(1.0, False), (1.3, True)])
+def test_a_cache_that_helps_who_comes_second_is_told(load: Load, gain: float, is_told: bool) -> None:
+    rates = [
+        (100 * noise * (gain if number % 2 else 1), 50 * (1 if number % 2 else gain))
+        for number, noise in enumerate((1.01, 0.99, 1.02, 1.0, 0.99, 1.01))
+    ]
+    pairs = tuple(rates if load.kind == "streams" else ((1 / own, 1 / plain) for own, plain in rates))
+    level = Level(load, Arms(figures(100), figures(50)), Interval(2.0, 1.9, 2.1), pairs)
+    found = list(notes_of_order([level], 0.95))
+    said = f"{load}: the second block of a pair did 30% better"
+    assert [said in note for note in found] == [True] * is_told

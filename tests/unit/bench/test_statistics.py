@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trtspec.bench.statistics import mean, percentiles, ratio, unpaired_ratio
+from trtspec.bench.statistics import gain_of_second, mean, percentiles, ratio, unpaired_ratio
 
 RUNS = 2000
 Pair = tuple[float, float]
@@ -133,3 +133,30 @@ def test_percentiles_are_numpys() -> None:
     )
     assert found.count == 37
     assert found.mean == pytest.approx(float(np.mean(values)))
+
+
+@pytest.mark.parametrize(("prompt_s", "speedup"), [(0.1, 2.0), (1.0, 2.0), (0.5, 1.2), (1.0, 0.7)])
+def test_a_stated_speed_up_is_off_that_of_new_prompts_by_no_more_than_the_gain(
+    prompt_s: float, speedup: float
+) -> None:
+    """Requests of a second of decoding, whose prompts are in the cache for who comes second."""
+    dice, pairs = random.Random(3), []
+    for number in range(8):
+        own, plain = (prompt_s, 0.0) if number % 2 == 0 else (0.0, prompt_s)
+        noise = dice.lognormvariate(0, 0.01), dice.lognormvariate(0, 0.01)
+        pairs.append((noise[0] / (own + 1 / speedup), noise[1] / (plain + 1)))
+    of_new = (prompt_s + 1) / (prompt_s + 1 / speedup)
+    stated, gain = ratio(pairs, 0.95), gain_of_second(pairs, 0.95)
+    assert stated
+    assert gain
+    assert gain.value == pytest.approx(math.sqrt((1 + prompt_s) * (1 + prompt_s * speedup)), rel=0.05)
+    assert abs(math.log(stated.value / of_new)) < math.log(gain.value)
+
+
+def test_who_comes_second_on_a_quiet_machine_seldom_has_a_gain() -> None:
+    dice, found = random.Random(5), 0
+    for _ in range(RUNS):
+        gain = gain_of_second([quiet(dice, number) for number in range(8)], 0.95)
+        assert gain
+        found += gain.low > 1
+    assert found / RUNS == pytest.approx(0.025, abs=0.01)
