@@ -14,6 +14,7 @@ from typing import Protocol
 
 from yarl import URL
 
+from trtspec.atomic import remove
 from trtspec.bench.machine import this_machine
 from trtspec.bench.measure import Arm, Measured, measure
 from trtspec.bench.plan import Plan
@@ -144,6 +145,7 @@ class _Keeper:
         self._plan, self._of, self._asked, self._watcher = plan, of, asked, watcher
         self._measured: list[Measured] = []
         self._answers: list[Recorded] = []
+        self._has_kept = False
 
     def began(self, load: Load, measured: list[Measured]) -> None:
         self._measured = measured
@@ -173,7 +175,11 @@ class _Keeper:
         result = summary(self._plan, self._of, self._measured, is_partial=is_partial)
         write(result, self._asked.folder)
         if self._answers:
-            append_recorded(self._asked.folder / ANSWERS, self._answers)
+            file = self._asked.folder / ANSWERS
+            if not self._has_kept:  # Those of an earlier run, whose result is replaced too.
+                remove(file)
+            self._has_kept = True
+            append_recorded(file, self._answers)
             self._answers.clear()
         return result
 

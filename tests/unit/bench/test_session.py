@@ -23,6 +23,7 @@ from trtspec.bench.session import Asked, Outcome, run
 from trtspec.bench.summary import Circumstances
 from trtspec.bench.traffic import OwnTraffic
 from trtspec.workloads.prompt import Prompt
+from trtspec.workloads.recorded import read_recorded
 from trtspec.workloads.workload import Workload
 
 KEY = "sk-a-secret-that-nobody-may-see"
@@ -177,6 +178,16 @@ def test_each_arm_has_its_own_share_of_the_cache(server: tuple[Server, str], tmp
     assert level.arms.speculative.inside.kv_reuse == 0
     assert level.arms.plain is not None
     assert level.arms.plain.inside.kv_reuse == 1
+
+
+def test_answers_are_those_of_the_run_that_the_result_is_of(
+    server: tuple[Server, str], tmp_path: Path
+) -> None:
+    _, url = server
+    bench(url, tmp_path, as_csv=True)
+    bench(url, tmp_path, as_csv=True, plan=replace(PLAN, temperature=0.5))
+    answers = read_recorded(tmp_path / "answers.jsonl")
+    assert [answer.sampling["temperature"] for answer in answers] == [0.5] * 44
 
 
 def test_two_runs_are_compared(server: tuple[Server, str], tmp_path: Path) -> None:
