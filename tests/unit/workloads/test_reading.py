@@ -103,6 +103,8 @@ def test_plain_prompts(tmp_path: Path) -> None:
         ("a.jsonl", '{"turns": [1]}', "a turn must be text, not 1"),
         ("a.jsonl", '{"prompt": "a", "max_tokens": 0}', "max_tokens must be a number above 0"),
         ("a.jsonl", '{"prompt": "so \\ud83d"}', r"a.jsonl:1: a turn has half a character, '\ud83d'"),
+        ("a.jsonl", '{"prompt": "a", "id": "\\ud83d"}', "a.jsonl:1: its name has half a character"),
+        ("a.jsonl", '{"prompt": "a", "category": "so \\ud83d"}', ":1: its category has half a character"),
         ("a.jsonl", '{"conversations": "a"}', "a conversation must be a list"),
         ("a.jsonl", '{"messages": [{"role": "system", "content": "a"}]}', "a.jsonl: has no prompts: no user"),
         ("a.json", "{}", "is not a list of JSON objects"),
