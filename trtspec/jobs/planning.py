@@ -54,7 +54,7 @@ class _Planner:
         """Yields the jobs of one engine, of which each goes on where the one before it ended."""
         engine, stages = self._resolved.engines[role], self._wanted.stages[role]
         before = tuple[str, ...]()
-        for group in _groups(engine, stages, self._loaded.recipe.hardware.count, apart=shares_files):
+        for group in _groups(engine, stages, self._gpus_of_node, apart=shares_files):
             is_last = group.last is Stage.BUILD
             job = self._job(
                 product.key,
@@ -69,6 +69,12 @@ class _Planner:
             )
             before = (job.name,)
             yield job
+
+    @property
+    def _gpus_of_node(self) -> int:
+        """The most GPUs that a job can have: a host's, where engines span several of them."""
+        recipe = self._loaded.recipe
+        return recipe.kubernetes.hosts.gpus_per_host if recipe.kubernetes.hosts else recipe.hardware.count
 
     def pair_job(self, after: tuple[str, ...]) -> Job:
         """Returns the job that puts together what other jobs have made, and pushes it as it is served."""
@@ -132,7 +138,10 @@ def _groups(engine: EnginePlan, stages: Sequence[Stage], gpus: int, *, apart: bo
 
 
 def _gpus(stage: Stage, engine: EnginePlan, count: int) -> int:
-    """Returns how many GPUs a stage takes: calibration spreads the model over all of the recipe's."""
+    """Returns how many of a node's GPUs a stage takes: calibration spreads the model over all of them.
+
+    `trtllm-build` builds as many ranks at once as it sees GPUs, and the others after them.
+    """
     if not needs_gpu(stage, engine):
         return 0
-    return engine.checkpoint.mapping.world_size if stage is Stage.BUILD else count
+    return min(engine.checkpoint.mapping.world_size, count) if stage is Stage.BUILD else count

@@ -74,4 +74,9 @@ def _of_engines(loaded: LoadedRecipe, store: str | None) -> Served:
     served = of_engines(loaded.recipe, text, build, url, version("trtspec"))
     if loaded.recipe.kubernetes.image is None:
         out.warning(f"kubernetes.image is not written: every node must have {served.image} already")
+    if loaded.recipe.kubernetes.autoscaling and not loaded.recipe.kubernetes.monitoring.rules:
+        out.warning(
+            "kubernetes.monitoring.rules is false, and autoscaling goes by its series: Prometheus must have "
+            "them from elsewhere: another deployment's rules, or trtspec monitoring scaling"
+        )
     return served

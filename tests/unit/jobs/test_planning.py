@@ -74,6 +74,24 @@ def test_calibration_has_every_gpu_of_the_recipe_and_conversion_none(
     ]
 
 
+def test_no_job_needs_more_gpus_than_a_host_has(
+    h200_recipe: Path, llama_folder: Callable[..., Path], wanted: Look
+) -> None:
+    """A rank more than there are GPUs is built after another one."""
+    llama_folder("target", hidden_size=64, intermediate_size=96)
+    text = h200_recipe.read_text().replace(
+        "model: ./target", f"model: ./target, parallel: {{tensor: 2, pipeline: 2}}, {FP8}"
+    )
+    hosts = "kubernetes: {hosts: {gpus_per_host: 2, leader: [lead], worker: [work]}}\n"
+    h200_recipe.write_text(text.replace("gpu: h200", "gpu: h200, count: 4") + hosts)
+    (h200_recipe.parent / "texts.txt").write_text("one\ntwo\n")
+    assert shape(jobs(wanted(h200_recipe)))[:3] == [
+        ("pair target: calibrate", 2, []),
+        ("pair target: convert", 0, ["pair target: calibrate"]),
+        ("pair target: build", 2, ["pair target: convert"]),
+    ]
+
+
 def test_weights_are_downloaded_before_a_gpu_is_held(
     h200_recipe: Path, llama_folder: Callable[..., Path], wanted: Look
 ) -> None:

@@ -348,3 +348,11 @@ def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tm
     assert "interrupted: what was applied stays, and comes up; trtspec deploy status --kubernetes" in talk
     assert "Traceback" not in talk
     assert emulator.names("deployments") == ["llama"]
+
+
+@pytest.mark.parametrize(("rules", "is_told"), [("true", False), ("false", True)])
+def test_an_autoscaler_without_the_rules_that_it_goes_by_is_told(cli: Cli, rules: str, is_told: bool) -> None:
+    more = f"  autoscaling: {{max_replicas: 4}}\n  monitoring: {{rules: {rules}}}\n"
+    cli.recipe(section=BLOCK, more=more)
+    said = cli.deploy("--dry-run")
+    assert ("autoscaling goes by its series" in said) == is_told
