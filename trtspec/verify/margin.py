@@ -57,7 +57,11 @@ async def margins(
         known = [row[each] for each in (end_ids if token == END else (token,)) if each in row]
         is_at_least |= not known
         behind[token] = top - max(known, default=least)
-    return Margins(likeliest, behind, is_at_least)
+    found = Margins(likeliest, behind, is_at_least)
+    if is_at_least and found.largest <= tolerance.value:
+        # So many tokens are near the likeliest that the row has no place for this one.
+        return await _by_bias(target, one, tokens, end_ids, tolerance)
+    return found
 
 
 async def _by_bias(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,31 @@ def test_without_a_bound_there_is_a_margin_still() -> None:
 
 
 def test_a_token_that_is_not_told_is_no_tie() -> None:
-    found = told({3: -0.5, 4: -0.5001}, [3, 7], 20)
+    found = told({3: -0.5, 4: -0.5 - BOUND.value * 2}, [3, 7], 20)
     assert found.is_at_least
     assert not found.within(BOUND)
+
+
+class Narrow(Said):
+    """A target that tells the two likeliest tokens, whoever asks for more."""
+
+    async def ask(self, question: Question) -> Answer:
+        answer = await super().ask(question)
+        return replace(
+            answer,
+            rows=tuple(dict(sorted(row.items(), key=lambda each: -each[1])[:2]) for row in answer.rows),
+        )
+
+
+@pytest.mark.parametrize(("steps", "is_tie"), [(0.5, True), (3.0, False)])
+def test_a_token_that_the_row_has_no_place_for_is_asked_about(steps: float, is_tie: bool) -> None:
+    """The three likeliest lie within the bound, and two of them are told."""
+    step = BOUND.value / 4
+    target = Narrow((5,), (), (), {1: {3: -0.5, 4: -0.5 - step, 7: -0.5 - step * 2 * steps}}, 5)
+    found = asyncio.run(margins(target, Question((5, 8), 1), [3, 7], (1, 9), BOUND))
+    assert not found.is_at_least
+    assert found.behind[7] == pytest.approx(2 * steps * step, rel=0.02)
+    assert found.within(BOUND) == is_tie
 
 
 def test_both_ways_agree_with_transformers(float32_build: Path) -> None:
