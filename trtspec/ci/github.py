@@ -46,7 +46,8 @@ A runner has docker, NVIDIA's container toolkit and the labels self-hosted, gpu 
 the recipe's GPU and its count. In `cache` it keeps models, timing caches and builds, so that a build that
 broke off goes on where it was, and one that is done takes seconds. What `store` has is not built again, and
 what is new is put there, with the rights that the runners have of their own. Call it for branches that you
-trust, not for pull requests from forks: they would choose what your machine installs."""
+trust, not for pull requests from forks: they would choose what your machine installs. Builds of a recipe
+wait for each other; where an Enterprise Server does not know `queue` yet, remove it: one waits then."""
 
 
 def matrix(jobs: Iterable[Job]) -> dict[str, Any]:
@@ -124,7 +125,12 @@ def _build_job() -> dict[str, Any]:
             "options": "--gpus all --ipc host --ulimit memlock=-1 --ulimit stack=67108864",
         },
         "timeout-minutes": "${{ inputs.timeout_minutes }}",
-        "concurrency": {"group": "engine-build-${{ matrix.name }}", "cancel-in-progress": False},
+        # Without a queue one job waits at most, and another one cancels it.
+        "concurrency": {
+            "group": "engine-build-${{ matrix.name }}",
+            "cancel-in-progress": False,
+            "queue": "max",
+        },
         "defaults": {"run": {"shell": "bash"}},
         "env": {
             "HF_HOME": "/cache/huggingface",

@@ -121,10 +121,11 @@ class TestSafety:
         assert all("timeout-minutes" in job for job in workflow["jobs"].values())
         assert workflow["on"]["workflow_call"]["inputs"]["timeout_minutes"]["default"] == 720
 
-    def test_one_build_of_a_recipe_at_a_time(self, workflow: dict[str, Any]) -> None:
+    def test_one_build_of_a_recipe_at_a_time_and_none_is_cancelled(self, workflow: dict[str, Any]) -> None:
         assert workflow["jobs"]["build"]["concurrency"] == {
             "group": "engine-build-${{ matrix.name }}",
             "cancel-in-progress": False,
+            "queue": "max",
         }
 
     def test_shellcheck(self, workflow: dict[str, Any], tmp_path: Path) -> None:
