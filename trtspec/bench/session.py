@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
+from time import perf_counter
 from typing import Protocol
 
 from yarl import URL
@@ -28,6 +29,11 @@ from trtspec.endpoints.finding import find, shown
 from trtspec.workloads.recorded import Recorded, append_recorded
 
 ANSWERS = "answers.jsonl"
+_FREE_S, _MOST_SHARE = 5.0, 0.01
+"""The time that results of a run that goes on may take, and beyond that their share of its time.
+
+Each is made of all blocks until then, so that those of hundreds of pairs would take ever more of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class Watcher(Protocol):
         ...
 
     def paired(self, result: Result) -> None:
-        """Called after each pair of blocks, with what is known until then."""
+        """Called after a pair of blocks, of many not after each, with what is known until then."""
         ...
 
 
@@ -146,6 +152,7 @@ class _Keeper:
         self._measured: list[Measured] = []
         self._answers: list[Recorded] = []
         self._has_kept = False
+        self._begin, self._spent_s = perf_counter(), 0.0
 
     def began(self, load: Load, measured: list[Measured]) -> None:
         self._measured = measured
@@ -161,7 +168,11 @@ class _Keeper:
         self._watcher.heard(arm, sample)
 
     def paired(self, measured: list[Measured]) -> None:
+        begin = perf_counter()
+        if self._spent_s > max(_FREE_S, _MOST_SHARE * (begin - self._begin)):
+            return
         self._watcher.paired(self._write(is_partial=True))
+        self._spent_s += perf_counter() - begin
 
     def outcome(self, *, is_interrupted: bool) -> Outcome:
         result = self._write(is_partial=is_interrupted)

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 from pyarrow.parquet import read_table
 
+from trtspec.bench import session
 from trtspec.bench.compare import compare
 from trtspec.bench.plan import Plan
 from trtspec.bench.result import Load, Result, read
@@ -169,6 +170,20 @@ def test_blocks_take_turns_in_beginning(server: tuple[Server, str], tmp_path: Pa
     for pair in range(6):
         first, second = texts[8 * pair : 8 * pair + 4], texts[8 * pair + 4 : 8 * pair + 8]
         assert sorted(first) == sorted(second) == sorted(f"prompt {4 * pair + n}" for n in range(4))
+
+
+def test_results_on_the_way_take_no_more_than_their_share(
+    server: tuple[Server, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no time for them after the first one, the last has all the same."""
+    monkeypatch.setattr(session, "_FREE_S", 0.0)
+    monkeypatch.setattr(session, "_MOST_SHARE", 0.0)
+    _, url = server
+    outcome, watcher = bench(url, tmp_path, as_csv=True)
+    assert watcher.told[2:] == ["1 pairs, partial: True"]
+    assert read(tmp_path) == outcome.result
+    assert len(outcome.result.levels[0].pairs) == 6
+    assert len(read_recorded(tmp_path / "answers.jsonl")) == 44
 
 
 def test_each_arm_has_its_own_share_of_the_cache(server: tuple[Server, str], tmp_path: Path) -> None:
