@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib.resources import files
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import trtspec.serving
 from trtspec.repository.config import config_text
 from trtspec.repository.engine_config import engine_config_text
 from trtspec.repository.spec import RepositorySpec
+from trtspec.tree import copy_tree
 
 VERSION = "1"
 
@@ -46,5 +46,5 @@ def _write_code(version: Path, edge: str) -> None:
     """
     (version / "model.py").write_bytes((files("trtspec.repository") / edge).read_bytes())
     source, package = Path(trtspec.serving.__path__[0]), version / "trtspec"
-    shutil.copytree(source, package / "serving", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    copy_tree(source, package / "serving", "__pycache__", "*.pyc")
     (package / "__init__.py").touch()
