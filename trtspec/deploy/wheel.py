@@ -15,8 +15,10 @@ from pathlib import Path
 from trtspec.cache import cache_folder
 from trtspec.deploy.triton import TritonInstall
 from trtspec.errors import UnavailableError
+from trtspec.tree import copy_tree
 
 _INSTALL = "pip install 'trtspec[triton]' (Linux on x86-64, Python 3.10 to 3.12)"
+_CACHE = "name a folder that can be written, with room for 3 MB: TRTSPEC_CACHE=DIR"
 _AGE = (
     "nvidia-pytriton has Triton 2.51 of October 2024, to which clients can do harm: NVIDIA has fixed "
     "CVE-2025-23310, -23311, -23319, -23320 and -23334 in 25.07; serve a network from NVIDIA's image, with "
@@ -27,7 +29,8 @@ _AGE = (
 def find_wheel() -> TritonInstall:
     """Returns the wheel's Triton, made ready for this Python.
 
-    Raises `UnavailableError` when the wheel is missing, or does not work with this Python or this numpy.
+    Raises `UnavailableError` when the wheel is missing, or does not work with this Python or this numpy, and
+    when there is no place to keep its backends.
     """
     spec = find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
@@ -80,15 +83,16 @@ def _backends(source: Path, stub: Path) -> Path:
     destination = cache_folder() / "triton-backends" / name
     if destination.is_dir():
         return destination
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".new-") as folder:
-        new = Path(folder, "backends")
-        shutil.copytree(source, new, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy2(stub, new / "python")
-        try:
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".new-") as folder:
+            new = Path(folder, "backends")
+            copy_tree(source, new, "__pycache__")
+            shutil.copy2(stub, new / "python")
             new.rename(destination)
-        except OSError:
-            # Another deploy may have been faster.
-            if not destination.is_dir():
-                raise
+    except OSError as error:
+        # Another deploy may have been faster.
+        if not destination.is_dir():
+            problem = f"Triton's backends cannot be kept there: {error.strerror}"
+            raise UnavailableError(destination.parent, problem, _CACHE) from error
     return destination

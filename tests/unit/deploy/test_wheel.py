@@ -95,3 +95,12 @@ def test_a_python_that_the_wheel_does_not_know_is_named(cache: Path, monkeypatch
 
     with pytest.raises(UnavailableError, match=r"no Python backend for Python 3\.99, only for .*3\.11"):
         find_wheel()
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_its_repair(cache: Path) -> None:
+    cache.write_text("a file")
+
+    with pytest.raises(UnavailableError, match="cannot be kept there: Not a directory") as caught:
+        find_wheel()
+    assert caught.value.subject == str(cache / "triton-backends")
+    assert "TRTSPEC_CACHE" in str(caught.value.repair)
