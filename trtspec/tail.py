@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
 class Tail:
-    """Reads a log while it is being written; the file need not be there yet."""
+    """Reads a log while it is being written; the file need not be there yet, and may be begun anew."""
 
     def __init__(self, file: Path) -> None:
         self._file, self.offset = file, 0
@@ -26,6 +27,8 @@ class Tail:
     def _read(self) -> bytes:
         try:
             with self._file.open("rb") as stream:
+                if stream.seek(0, os.SEEK_END) < self.offset:
+                    self.offset = 0
                 stream.seek(self.offset)
                 new = stream.read()
         except FileNotFoundError:
@@ -39,7 +42,14 @@ def _split(text: bytes) -> list[str]:
 
 
 def last_bytes(file: Path, most: int, begin: int = 0) -> str:
-    """Returns the end of a file, of at most so many bytes, but nothing from before `begin`."""
-    with file.open("rb") as stream:
-        stream.seek(max(begin, file.stat().st_size - most))
-        return stream.read().decode("utf-8", "replace")
+    """Returns the end of a log, of at most so many bytes, but nothing from before `begin`.
+
+    A log that is shorter than that was begun anew, and counts whole; one that somebody has removed is empty.
+    """
+    try:
+        with file.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(begin if begin <= size else 0, size - most))
+            return stream.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""

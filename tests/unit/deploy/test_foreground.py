@@ -110,3 +110,10 @@ def test_told_to_stop_before_it_is_ready(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(foreground.Interrupted):
         serve(served)
     assert served.heard == ["start", "end"]
+
+
+def test_one_whose_log_somebody_has_removed_is_started_again(tmp_path: Path) -> None:
+    served = Served(tmp_path / "log", dying=1, on_ready=tell)
+    (tmp_path / "log").unlink()
+    serve(served, restart=True)
+    assert served.heard.count("ready") == 2
