@@ -74,6 +74,7 @@ _COMMANDS = (
     schema,
 )
 _DEBUG = "TRTSPEC_DEBUG"
+_INTERRUPTED = 130
 
 
 def _version(asked: bool) -> None:
@@ -142,6 +143,9 @@ def main() -> None:
     open_closed()
     try:
         app()
+    except KeyboardInterrupt:
+        # Typer hears Ctrl-C only once it has read all commands.
+        sys.exit(_INTERRUPTED)
     except Exception as error:
         explanation = explain(error)
         if explanation is None:

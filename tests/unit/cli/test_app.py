@@ -140,6 +140,16 @@ def test_a_closed_stream_is_no_defect(closed: str) -> None:
         assert "Traceback" not in said.stderr
 
 
+def test_ctrl_c_before_a_command_begins_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", interrupt)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 130
+
+
 def test_a_closed_pipe_is_no_trace() -> None:
     process = subprocess.Popen([TRTSPEC, "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
