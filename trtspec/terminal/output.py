@@ -97,7 +97,7 @@ class Output:
     @property
     def draws(self) -> bool:
         """Whether progress is drawn in place, and not told in lines."""
-        return sys.stderr.isatty() and not os.environ.get("CI")
+        return sys.stderr.isatty() and not os.environ.get("CI") and not _is_dumb()
 
     @contextmanager
     def progress(self, label: str, total: int | None = None, unit: str = "") -> Iterator[Progress]:
@@ -146,7 +146,12 @@ def _lines(before: str, last: str, columns: int | None) -> list[str]:
 
 
 def _coloured(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
+
+
+def _is_dumb() -> bool:
+    """Says whether the terminal cannot go back on a line, such as a shell in an editor."""
+    return os.environ.get("TERM") == "dumb"
 
 
 def visible(text: str) -> str:

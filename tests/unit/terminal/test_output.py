@@ -52,6 +52,14 @@ def test_an_empty_table_prints_nothing(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == ""
 
 
+def test_progress_is_told_in_lines_where_nothing_can_be_drawn(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with redirect_stderr(terminal), Output().progress("copy", 10, "B"):
+        assert terminal.getvalue() == "copy ...\n"
+
+
 class TestColour:
     def test_labels_are_coloured_on_a_terminal(self, terminal: Terminal) -> None:
         with redirect_stderr(terminal):
