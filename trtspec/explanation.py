@@ -67,6 +67,7 @@ _OS_PROBLEMS: dict[int, tuple[str, str | None]] = {
     errno.EPERM: ("operation not permitted", "Check the owner and the mode of the file and of its folder."),
     errno.EROFS: ("the file system is read-only", None),
     errno.ENOENT: ("no such file or folder", None),
+    errno.EEXIST: ("is in the way", "Remove it, or choose another name."),
     errno.EISDIR: ("is a folder, but a file is needed", None),
     errno.ENOTDIR: ("a part of this path is not a folder", None),
     errno.EMFILE: ("too many open files", "Raise the limit: ulimit -n 4096"),

@@ -53,6 +53,7 @@ def test_a_step_that_left_a_log_says_where() -> None:
         (errno.EACCES, "file.bin: permission denied", True),
         (errno.EROFS, "file.bin: the file system is read-only", False),
         (errno.ENOENT, "file.bin: no such file or folder", False),
+        (errno.EEXIST, "file.bin: is in the way", True),
         (errno.EADDRINUSE, "file.bin: the port is in use", True),
         (errno.EIO, f"file.bin: {os.strerror(errno.EIO)}", False),
     ],

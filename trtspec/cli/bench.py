@@ -113,7 +113,13 @@ def bench(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a request may take.")] = 300,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where results go.", show_default="bench/<workload>-<time>"),
+        typer.Option(
+            metavar="DIR",
+            help="Where results go.",
+            show_default="bench/<workload>-<time>",
+            file_okay=False,
+            writable=True,
+        ),
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Samples as CSV instead of Parquet.")] = False,
     keep_answers: Annotated[

@@ -38,3 +38,10 @@ def test_a_run_that_measured_nothing_has_no_report(tmp_path: Path) -> None:
     assert list(bench._report(replace(result(), levels=()), tmp_path)) == []
     assert list(bench._report(result(), tmp_path)) == [tmp_path / "report.html"]
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_an_output_that_is_a_file_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("mine")
+    done = trtspec("bench", "--url", "http://127.0.0.1:1", "--output", "results", folder=tmp_path)
+    assert done.returncode == 2
+    assert "'--output': dir 'results' is a file" in done.stderr
