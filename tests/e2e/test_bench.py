@@ -23,8 +23,10 @@ from trtspec.bench.result import Interval, Load, read
 from trtspec.bench.sample import ArmName, Sample
 from trtspec.bench.statistics import ratio
 from trtspec.bench.traffic import OwnTraffic
+from trtspec.deploy.deployment import rollout_file
 from trtspec.endpoints.endpoint import Question
 from trtspec.endpoints.finding import find
+from trtspec.serving.rollout.state import SPECULATE
 from trtspec.workloads.prompt import Prompt
 from trtspec.workloads.recorded import read_recorded
 from trtspec.workloads.workload import Workload
@@ -221,14 +223,21 @@ def renamed(api: str) -> Iterator[str]:
 
 
 @IN_PROCESS
-def test_a_recipe_is_served_measured_and_stopped(tiny_build: Path, workload: Path, tmp_path: Path) -> None:
+def test_a_recipe_is_served_measured_and_stopped(build_copy: Path, workload: Path, tmp_path: Path) -> None:
+    """The log of a deployment of the same build stays as it is, and its roll-out is of its own requests."""
+    log = build_copy / "tritonserver.log"
+    log.write_text("of a deployment\n")
+    rollout_file(build_copy).write_text(json.dumps({"version": 1, "mode": SPECULATE, "share": 0.05}))
     options = ("--streams", "1", "--block-prompts", "1", "--max-tokens", "16", "--turns", "1")
-    done = bench(RECIPE, "--build", tiny_build, "--workload", workload, *options, "--output", tmp_path)
+    done = bench(RECIPE, "--build", build_copy, "--workload", workload, *options, "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     result = read(tmp_path)
     assert (result.model.recipe, result.model.target, result.server.api) == ("tiny", "./target", "openai")
     assert "starting Triton" in done.stderr
     assert "stopping Triton" in done.stderr
+    assert log.read_text() == "of a deployment\n"
+    assert "served/tritonserver.log" in done.stderr
+    assert not any("roll-out" in note for note in result.verdict.notes)
     gone = bench("--url", result.server.url, "--workload", workload, "--output", tmp_path / "gone")
     assert gone.returncode == 1
     assert "does not answer" in gone.stderr

@@ -44,7 +44,7 @@ def test_both_sides_take_turns(build: Path) -> None:
     ]
     assert "vllm-project/vllm#55005" in done.stderr
     assert done.stdout.splitlines()[-1].startswith("lossless: all 4 greedy answers with drafts are those")
-    assert sorted(file.name for file in build.glob("*.log")) == ["vllm-plain.log", "vllm.log"]
+    assert sorted(file.name for file in build.glob(".trtspec/served/*.log")) == ["vllm-plain.log", "vllm.log"]
     assert not [line for _, line in command_lines() if str(build) in " ".join(line)]
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.build import Build
-from trtspec.deploy.deployment import Deployment, patience
+from trtspec.deploy.deployment import Deployment, patience, rollout_file
 from trtspec.deploy.foreground import Server
+from trtspec.deploy.logs import logs_of_measurement
 from trtspec.deploy.ports import Ports, free_ports
 from trtspec.deploy.site import Here, Site
 from trtspec.deploy.vendor.build import find_launch
@@ -78,6 +79,7 @@ def served(
 
 def _under_triton(build: Build, folder: Path, *, has_api: bool) -> Deployment:
     http, grpc, metrics, api = free_ports(4)
+    logs = logs_of_measurement(folder)
     return Deployment(
         name=build.recipe.name,
         build=folder,
@@ -86,6 +88,9 @@ def _under_triton(build: Build, folder: Path, *, has_api: bool) -> Deployment:
         ports=Ports(http, grpc, metrics, api if has_api else None),
         start_s=patience(folder),
         loads_one_by_one=build.shares_a_server,
+        # A roll-out of the deployment's requests is none of these.
+        rollout=rollout_file(logs),
+        logs=logs,
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trtspec.tail import last_bytes
 
+_OF_MEASUREMENTS = Path(".trtspec", "served")
 # The bytes of which the last lines are taken.
 _LAST = 1 << 16
 
@@ -15,6 +16,16 @@ def begin_log(log: Path) -> None:
     if log.exists():
         log.replace(log.with_suffix(".log.1"))
     log.touch()
+
+
+def logs_of_measurement(build: Path) -> Path:
+    """Returns the folder, which is made, for the logs of a server that is only there to be measured.
+
+    A deployment of the same build may run beside it, and writes its own into the build.
+    """
+    folder = build / _OF_MEASUREMENTS
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def last_lines(log: Path, count: int = 12) -> list[str]:

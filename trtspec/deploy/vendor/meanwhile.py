@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtspec.deploy.build import Build
+from trtspec.deploy.logs import logs_of_measurement
 from trtspec.deploy.ports import free_ports
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.models import models_of
@@ -22,6 +23,14 @@ def meanwhile(
     """
     (port,) = free_ports(1)
     folder, name = build.folder.resolve(), launch.served_model_name
-    deployment = VendorDeployment(build.recipe.name, folder, launch.backend, name, port=port, is_plain=plain)
+    deployment = VendorDeployment(
+        build.recipe.name,
+        folder,
+        launch.backend,
+        name,
+        port=port,
+        is_plain=plain,
+        logs=logs_of_measurement(folder),
+    )
     models = models_of(without_drafts(launch) if plain else launch, build.recipe)
     return deployment, VendorHere(deployment, models, python)
