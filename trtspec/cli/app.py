@@ -44,7 +44,7 @@ from trtspec.cli import (
     verify,
 )
 from trtspec.explanation import explain
-from trtspec.terminal.output import out
+from trtspec.terminal.output import INTERRUPTED, out
 from trtspec.terminal.streams import open_closed
 
 _COMMANDS = (
@@ -74,7 +74,6 @@ _COMMANDS = (
     schema,
 )
 _DEBUG = "TRTSPEC_DEBUG"
-_INTERRUPTED = 130
 
 
 def _version(asked: bool) -> None:
@@ -145,7 +144,7 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         # Typer hears Ctrl-C only once it has read all commands.
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         explanation = explain(error)
         if explanation is None:

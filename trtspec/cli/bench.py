@@ -17,7 +17,7 @@ from trtspec.errors import UnavailableError
 from trtspec.terminal.api_key import read_key
 from trtspec.terminal.command_line import typed
 from trtspec.terminal.options import JsonOption, PythonOption
-from trtspec.terminal.output import out
+from trtspec.terminal.output import INTERRUPTED, out
 from trtspec.terminal.server_options import (
     ApiKeyEnvOption,
     ApiKeyFileOption,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trtspec.bench.session import Asked
     from trtspec.bench.traffic import Traffic
 
-_INTERRUPTED, _STREAMS, _MOST = 130, "1,4,16", 100_000
+_STREAMS, _MOST = "1,4,16", 100_000
 EXAMPLES = (
     "trtspec bench recipe.yaml --workload questions.jsonl",
     "trtspec bench --url http://host:8000 --workload questions.jsonl --streams 1,4,16,64",
@@ -203,7 +203,7 @@ def bench(
         out.status(f"wrote {file}")
     if outcome.is_interrupted:
         out.warning("stopped before the end: the result has what was measured until then")
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _loads(streams: str | None, rate: str | None) -> tuple[Load, ...]:

@@ -15,13 +15,12 @@ from trtspec.deploy.ports import GRPC, HTTP, METRICS, OPENAI
 from trtspec.errors import UnavailableError
 from trtspec.terminal.cluster import ContextOption, NamespaceOption
 from trtspec.terminal.options import ApiKeysOption, DryRunOption, OutputOption, PythonOption, RecipeArgument
-from trtspec.terminal.output import out
+from trtspec.terminal.output import INTERRUPTED, out
 
 if TYPE_CHECKING:
     from trtspec.recipe.loader import LoadedRecipe
     from trtspec.servers.launch import Launch
 
-_INTERRUPTED = 130
 _ONLY_TRITON: tuple[str, ...] = ("http_port", "grpc_port", "metrics_port", "openai", "trace_config")
 _ONLY_SERVERS: tuple[str, ...] = ("python", "plain")
 _ONLY_API = ("openai_port", "api_keys")
@@ -236,7 +235,7 @@ def deploy(
                 site.serve(), deployment.log, Restarts(is_wanted=restart), talk, leave=bool(site.left)
             )
     except foreground.Interrupted:
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     if not site.left:
         out.status("stopped")
 

@@ -9,13 +9,12 @@ import typer
 
 from trtspec.errors import UnavailableError
 from trtspec.terminal.cluster import (
-    INTERRUPTED,
     ContextOption,
     NamespaceOption,
     OnKubernetesOption,
     tell_left,
 )
-from trtspec.terminal.output import out
+from trtspec.terminal.output import INTERRUPTED, out
 
 EXAMPLES = (
     "trtspec deploy stop",

@@ -11,9 +11,9 @@ import typer
 
 from trtspec.errors import ClusterError
 from trtspec.terminal.bounds import print_checks
-from trtspec.terminal.cluster import INTERRUPTED, ContextOption, NamespaceOption, PodTalk
+from trtspec.terminal.cluster import ContextOption, NamespaceOption, PodTalk
 from trtspec.terminal.options import JsonOption, RecipeArgument
-from trtspec.terminal.output import out
+from trtspec.terminal.output import INTERRUPTED, out
 
 if TYPE_CHECKING:
     from trtspec.kubernetes.canary.rollout import Canary, View

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from trtspec.errors import JobError, StoreError, TrtspecError
-from trtspec.terminal.cluster import INTERRUPTED
 from trtspec.terminal.jobs import following, print_failed, print_scripts, result_as_json, scripts_as_json
-from trtspec.terminal.output import out
+from trtspec.terminal.output import INTERRUPTED, out
 from trtspec.terminal.schedulers import Place, scheduler_of
 from trtspec.terminal.signals import ended_by_sigterm
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtspec.errors import ClusterError
-from trtspec.terminal.output import out
+from trtspec.terminal.output import INTERRUPTED, out
 from trtspec.terminal.progress import Progress
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from trtspec.kubernetes.troubles import Trouble
     from trtspec.kubernetes.values import Values
 
-INTERRUPTED = 130
 ContextOption = Annotated[
     str | None,
     typer.Option("--context", metavar="NAME", help="The context of the kubeconfig, if not its current one."),

@@ -16,6 +16,9 @@ from trtspec.log_line import log_line
 from trtspec.progress import Advance
 from trtspec.terminal.progress import BarProgress, PlainProgress, Progress
 
+INTERRUPTED = 130
+"""The exit status of a command that Ctrl-C has ended."""
+
 _ASCII = str.maketrans({"✓": "ok", "✗": "x", "…": "...", "→": "->", "≥": ">=", "≤": "<="})
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 _GAP = "  "
