@@ -15,7 +15,15 @@ from jsonschema import validate
 
 from tests.contract.conftest import Answers, Ask, Subject, Torch
 from tests.fakes.guided import END, GUIDES, OTHER_END, SCHEMA, Judge, masked, text_of
-from trtspec.serving.executor import Executor, FinishReason, Guide, GuideType, Request, SamplingConfig
+from trtspec.serving.executor import (
+    GUIDE_REFUSED,
+    Executor,
+    FinishReason,
+    Guide,
+    GuideType,
+    Request,
+    SamplingConfig,
+)
 from trtspec.serving.executors.torch import follower
 from trtspec.serving.executors.torch.sampler import noise
 from trtspec.serving.text import Text
@@ -207,7 +215,7 @@ def test_bans_that_leave_no_token_are_an_error_of_that_request_alone(
     executor = torch_subject.load()
     before, refused, after = answers(executor, Request(PROMPT, 9), banned, Request(PROMPT, 9))
     assert refused.token_ids == []
-    assert refused.error == "The guide and the other options together allow no token"
+    assert refused.error == f"{GUIDE_REFUSED}the guide and the other options together leave no token"
     assert before.token_ids == after.token_ids
     assert executor.failure is None
 
@@ -229,6 +237,31 @@ REFUSED = {
     ),
     "deeper schema": (Guide(GuideType.JSON_SCHEMA, '{"items":' * 3000 + "{}" + "}" * 3000), "nested"),
     "deep expression": (Guide(GuideType.REGEX, "(" * 5000 + "a" + ")" * 5000), "nested"),
+    "a grammar of itself": (Guide(GuideType.EBNF_GRAMMAR, "root ::= root"), "can begin a text"),
+    "a schema of itself": (Guide(GuideType.JSON_SCHEMA, '{"$ref": "#"}'), "can begin a text"),
+    "a negation": (Guide(GuideType.JSON_SCHEMA, '{"not": {}}'), "has not, which cannot be followed"),
+    "a negation inside": (
+        Guide(GuideType.JSON_SCHEMA, '{"anyOf": [{"items": {"not": {"type": "null"}}}]}'),
+        "has not, which",
+    ),
+    "a condition": (Guide(GuideType.JSON_SCHEMA, '{"if": {}, "then": false}'), "has if, which"),
+    "several at once": (
+        Guide(GuideType.JSON_SCHEMA, '{"allOf": [{}, {"type": "null"}]}'),
+        "allOf with several",
+    ),
+    "a schema elsewhere": (
+        Guide(GuideType.JSON_SCHEMA, '{"$ref": "https://example.com/a.json"}'),
+        "$ref to 'https://example.com/a.json'",
+    ),
+    "a schema in a file": (Guide(GuideType.JSON_SCHEMA, '{"$ref": "file:///etc/passwd"}'), "$ref to 'file:"),
+    "a tag's schema elsewhere": (
+        Guide(
+            GuideType.STRUCTURAL_TAG,
+            '{"type": "structural_tag",'
+            ' "format": {"type": "json_schema", "json_schema": {"$ref": "a.json"}}}',
+        ),
+        "$ref to 'a.json'",
+    ),
     "deep grammar": (Guide(GuideType.EBNF_GRAMMAR, f"root ::= {'(' * 500}'a'{')' * 500}"), "nested"),
 }
 
@@ -274,12 +307,18 @@ def test_hostile_guides_that_can_be_read_are_followed(
     assert all(map(matcher.accept_token, response.token_ids))
 
 
-@pytest.mark.parametrize(
-    "guide", [Guide(GuideType.EBNF_GRAMMAR, "root ::= root"), Guide(GuideType.JSON_SCHEMA, '{"$ref": "#"}')]
-)
-def test_a_grammar_without_texts_is_an_error(torch_subject: Torch, answers: Answers, guide: Guide) -> None:
-    [endless] = answers(torch_subject.load(), Request(PROMPT, 4, guide=guide))
-    assert endless.error == "The guide and the other options together allow no token"
+@pytest.mark.parametrize("draft", [[], [0, 1]], ids=["decoded", "verified"])
+def test_a_grammar_that_ends_in_nothing_refuses_the_request_alone(
+    torch_subject: Torch, answers: Answers, draft: list[int]
+) -> None:
+    dead_end = Guide(GuideType.EBNF_GRAMMAR, 'root ::= "a" dead\ndead ::= dead', (END,))
+    executor = torch_subject.load()
+    before, refused, after = answers(
+        executor, Request(PROMPT, 9), Request(PROMPT, 9, draft, END, guide=dead_end), Request(PROMPT, 9)
+    )
+    assert refused.error == f"{GUIDE_REFUSED}the guide and the other options together leave no token"
+    assert before.token_ids == after.token_ids
+    assert executor.failure is None
 
 
 @pytest.mark.parametrize("draft", [[], [0, 1]], ids=["decoded", "verified"])

@@ -75,6 +75,16 @@ def test_a_stream_is_the_same_text_beside_free_requests(server: Deploy) -> None:
 REFUSED = {
     "broken JSON": ("json_schema", '{"type": ', "guided_decoding_guide is refused (it is not JSON"),
     "unknown type of a schema": ("json_schema", '{"type": "word"}', 'Unsupported type "word"'),
+    "a grammar of itself": ("ebnf_grammar", "root ::= root", "can begin a text"),
+    "a schema of itself": ("json_schema", '{"$ref": "#"}', "can begin a text"),
+    "a grammar that ends in nothing": ("ebnf_grammar", 'root ::= "a" dead\ndead ::= dead', "leave no token"),
+    "a negation": ("json_schema", '{"not": {}}', "has not, which cannot be followed"),
+    "a schema elsewhere": (
+        "json_schema",
+        '{"$ref": "http://127.0.0.1/a.json"}',
+        "it may only refer into itself",
+    ),
+    "a schema in a file": ("json_schema", '{"$ref": "file:///etc/passwd"}', "it may only refer into itself"),
     "deep schema": ("json_schema", '{"items":' * 3000 + "{}" + "}" * 3000, "nested"),
     "no expression": ("regex", "((((", "parenthesis"),
     "too long": ("regex", "a" * 10**6, "1000000 characters"),
@@ -93,10 +103,12 @@ def test_what_cannot_be_followed_is_a_400_with_one_line(server: Deploy, name: st
         "guided_decoding_guide_type": guide_type,
         "guided_decoding_guide": guide,
     }
+    failures = server.metric("request_errors", kind="engine_failure")
     status, answer = server.post(body)
     assert status == 400
     assert text in answer["error"]
     assert "\n" not in answer["error"]
+    assert server.metric("request_errors", kind="engine_failure") == failures
 
 
 # Sixty characters, of which the first mask takes microseconds and the second one seconds.

@@ -1,4 +1,7 @@
-"""The bounds of guides: what is refused unread, since reading it might take minutes or gigabytes."""
+"""The bounds of guides: what is refused unread.
+
+Reading it might take minutes or gigabytes, or the guide would not be followed as it is meant.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,20 @@ from typing import Any
 
 from trtspec.serving.errors import GuideError
 from trtspec.serving.executor import Guide, GuideType
+from trtspec.serving.guides.schemas import check_schema, check_tags
 
 MAX_CHARACTERS = 32_768
 MAX_DEPTH = 64
 """How deep braces and brackets may stand in each other: the time that xgrammar takes grows with its cube."""
-_JSON = (GuideType.JSON_SCHEMA, GuideType.STRUCTURAL_TAG)
+_TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
+_JSON = {GuideType.JSON_SCHEMA: check_schema, GuideType.STRUCTURAL_TAG: check_tags}
 
 
 def check(guide: Guide) -> None:
-    """Raises `GuideError` for a guide that is missing, too long or too deep, or broken JSON."""
+    """Raises `GuideError` for a guide that is missing, too long or too deep, or broken JSON.
+
+    Also raises it for a JSON schema with a part that xgrammar does not follow.
+    """
     text = guide.guide
     if guide.guide_type is GuideType.JSON:
         if text:
@@ -25,19 +33,28 @@ def check(guide: Guide) -> None:
         raise GuideError(f"a guide of the type {guide.guide_type.value} is empty")
     if len(text) > MAX_CHARACTERS:
         raise GuideError(f"{len(text)} characters are more than {MAX_CHARACTERS}")
-    depth = _json_depth(text) if guide.guide_type in _JSON else _depth(text)
-    if depth > MAX_DEPTH:
-        raise GuideError(f"it is nested more than {MAX_DEPTH} deep")
-
-
-def _json_depth(text: str) -> int:
+    check_content = _JSON.get(guide.guide_type)
+    if check_content is None:
+        _check_depth(_depth(text))
+        return
     try:
-        layer: list[Any] = [json.loads(text)]
+        content = json.loads(text)
     except RecursionError:
-        return MAX_DEPTH + 1
+        raise GuideError(_TOO_DEEP) from None
     except ValueError as error:
         raise GuideError(f"it is not JSON: {error}") from None
-    depth = 0
+    _check_depth(_json_depth(content))
+    check_content(content)
+
+
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise GuideError(_TOO_DEEP)
+
+
+def _json_depth(content: Any) -> int:
+    """Returns how deep objects and lists stand in each other."""
+    layer, depth = [content], 0
     while layer := [value for value in layer if isinstance(value, (dict, list))]:
         depth += 1
         layer = [item for value in layer for item in _inside(value)]

@@ -86,6 +86,11 @@ class Bitmasks:
         """Says whether the text may end there."""
         return self.allows(row, self._vocab_size)
 
+    def is_open(self, row: int) -> bool:
+        """Says whether a token, or the end of the text, may follow."""
+        bits = self.words[row].view(np.uint8)
+        return bool(np.unpackbits(bits, count=self._vocab_size + 1, bitorder="little").any())
+
     def unpacked(self, rows: int) -> npt.NDArray[np.bool_]:
         """Returns the first rows as `[rows, vocab_size]`."""
         numbers = self.words[:rows].view(np.uint8)
@@ -112,15 +117,20 @@ class GuideCompiler:
         self._compiler = xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
 
     def compile(self, guide: Guide) -> Grammar:
-        """Returns the grammar; raises `GuideError` for one that xgrammar refuses, or is slow to follow."""
+        """Returns the grammar; raises `GuideError`.
+
+        It does so where xgrammar refuses the guide or is slow to follow it, and where no text can begin.
+        """
         try:
             grammar = Grammar(self._read(guide), self._xgrammar.GrammarMatcher, self._size)
         except Exception as error:  # xgrammar raises RuntimeError, and some classes of its own
             raise GuideError(_line(error)) from None
-        begin = time.thread_time()
-        grammar.matcher().fill(Bitmasks(1, self._size), 0)
+        first, begin = Bitmasks(1, self._size), time.thread_time()
+        grammar.matcher().fill(first, 0)
         if time.thread_time() - begin > MAX_MASK_S:
             raise GuideError(TOO_AMBIGUOUS)
+        if not first.is_open(0):
+            raise GuideError("none of the model's tokens can begin a text of it")
         return grammar
 
     def _read(self, guide: Guide) -> Any:

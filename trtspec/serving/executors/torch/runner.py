@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from trtspec.serving.executor import FinishReason, Limits, LogProb, Response
+from trtspec.serving.executor import GUIDE_REFUSED, FinishReason, Limits, LogProb, Response
 from trtspec.serving.executors.step_result import decode, verify
 from trtspec.serving.executors.torch.bias import Bias
 from trtspec.serving.executors.torch.cache_slots import CacheSlots, Lease
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 # Steps in a row that fail before the engine counts as broken: one bad batch says nothing of the next.
 STRIKES = 3
+
+_NO_TOKEN = f"{GUIDE_REFUSED}the guide and the other options together leave no token"
 
 # PyTorch before 2.8 has no name for it, such as that of NVIDIA's image of TensorRT-LLM 1.0.
 _DEVICE_ERROR = getattr(torch, "AcceleratorError", ())
@@ -214,7 +216,7 @@ class Runner:
         result = verify(draft, chosen, end_id, room) if draft else decode(chosen[0], end_id, room)
         if guided is not None and (guided.error or NOTHING in result.token_ids):
             self._release(sequence)
-            self._fail(sequence, guided.error or "The guide and the other options together allow no token")
+            self._fail(sequence, guided.error or _NO_TOKEN)
             return
         sequence.new += result.token_ids
         if sequence.log_probs is not None:
