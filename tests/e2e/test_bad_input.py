@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import queue
 import re
@@ -17,8 +18,9 @@ import numpy.typing as npt
 import pytest
 import tritonclient.grpc as grpc
 
-from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy
+from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy, wait_until
 from trtspec.errors import ServerError
+from trtspec.serving.triton.request_id import NOT_UNICODE
 
 pytestmark = IN_PROCESS
 
@@ -88,6 +90,14 @@ def test_invalid_utf8_is_named_with_its_place(server: Deploy) -> None:
         b'{"text_input": 3}',
         b'{"text_input": "\\ud800"}',
         b'{"text_input": "a", "max_tokens": "4"}',
+        b"null",
+        b"[]",
+        b"3",
+        b'"a"',
+        b'{"text_input": "a", "parameters": "NaN"}',
+        b'{"text_input": "a", "parameters": null}',
+        b'{"text_input": "a", "parameters": {"max_tokens": "x"}}',
+        b'{"text_input": "a", "\\u0000": 1}',
     ],
 )
 def test_what_is_no_json_of_the_right_types_is_tritons_to_refuse(server: Deploy, body: bytes) -> None:
@@ -96,6 +106,115 @@ def test_what_is_no_json_of_the_right_types_is_tritons_to_refuse(server: Deploy,
     assert status == 400
     assert "\n" not in answer["error"]
     assert server.generate(PROMPT, max_tokens=2)
+
+
+UNREADABLE = {
+    "an id": b'{"text_input": "a", "id": "\xff"}',
+    "half a character as an id": b'{"text_input": "a", "id": "\\udc00"}',
+    "a key": b'{"text_input": "a", "\xed\xa0\x80": 1}',
+    "the text of a parameter": b'{"text_input": "a", "xyzzy": "\xff"}',
+    "a key of a parameter": b'{"text_input": "a", "parameters": {"\xff": 1}}',
+}
+
+
+@pytest.mark.parametrize("verb", ["generate", "generate_stream"])
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_python_cannot_read_is_one_line_that_the_model_counts(
+    server: Deploy, name: str, verb: str
+) -> None:
+    counted, in_front = counted_by_the_model(server), counted_by_the_front(server)
+    status, answer = server.post(UNREADABLE[name], verb)
+    (event,) = answer if verb == "generate_stream" else [answer]
+
+    assert (status, event) == (400, {"error": NOT_UNICODE})
+    wait_until(lambda: counted_by_the_model(server) > counted, "one more refusal")
+    assert counted_by_the_front(server) == in_front
+
+
+def counted_by_the_front(server: Deploy) -> float:
+    return server.metric("front_refusals", api="triton", reason="invalid_request")
+
+
+def counted_by_the_model(server: Deploy) -> float:
+    """This may be a second old."""
+    return server.metric("request_errors", kind="invalid_request")
+
+
+def test_a_header_that_is_not_unicode_is_one_line_that_the_model_counts(server: Deploy) -> None:
+    counted, in_front = counted_by_the_model(server), counted_by_the_front(server)
+    head = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\nContent-Length: 19\r\n".encode()
+    answer = said(server, head + b'X-Request-Id: \xff\xfe\r\n\r\n{"text_input": "a"}\r\n')
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert NOT_UNICODE.encode() in answer
+    wait_until(lambda: counted_by_the_model(server) > counted, "one more refusal")
+    assert counted_by_the_front(server) == in_front
+
+
+def test_what_python_cannot_read_ends_no_request_beside_it(server: Deploy) -> None:
+    alone = server.generate(PROMPT, max_tokens=30)
+    with ThreadPoolExecutor(12) as pool:
+        refused = [pool.submit(server.post, body) for body in list(UNREADABLE.values()) * 8]
+        served = [pool.submit(server.generate, PROMPT, max_tokens=30) for _ in range(12)]
+        assert {answer.result()[0] for answer in refused} == {400}
+        assert {answer.result() for answer in served} == {alone}
+
+
+def said(server: Deploy, request: bytes, port: int = 0) -> bytes:
+    """The beginning of the answer to the bytes of a request."""
+    with socket.create_connection(("127.0.0.1", server.ports[port]), timeout=30) as line:
+        line.sendall(request)
+        return line.recv(4096)
+
+
+MALFORMED = {
+    "no header": b"POST /v2/models/m/generate HTTP/1.1\r\nHost x\r\n\r\n",
+    "no length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "no chunks": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "no version": b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
+    "a long header": b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+    "a long path": b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "no path": b"GET http://[::1 HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+BROKEN_BODIES = {
+    "no gzip": b"Content-Encoding: gzip\r\nContent-Length: 19\r\n\r\n" + b'{"text_input": "a"}',
+    "no deflate": b"Content-Encoding: deflate\r\nContent-Length: 19\r\n\r\n" + b'{"text_input": "a"}',
+}
+
+
+@pytest.mark.parametrize("port", [0, 2])
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_head_is_a_400_that_leaves_no_trace_in_the_log(
+    server: Deploy, name: str, port: int
+) -> None:
+    counted, log = counted_by_the_front(server), server.said.read_bytes()
+    answer = said(server, MALFORMED[name], port)
+
+    assert re.match(rb"HTTP/1\.[01] 400 ", answer)
+    assert b'{"error": "the request cannot be read: ' in answer
+    assert counted_by_the_front(server) == counted + (port == 0)
+    assert server.said.read_bytes() == log
+
+
+@pytest.mark.parametrize("name", BROKEN_BODIES)
+def test_a_body_of_another_coding_is_a_400_that_leaves_no_trace_in_the_log(server: Deploy, name: str) -> None:
+    counted, log = counted_by_the_front(server), server.said.read_bytes()
+    start = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\n".encode()
+    answer = said(server, start + BROKEN_BODIES[name])
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'{"error": "the body is not in the form that its Content-Encoding' in answer
+    assert counted_by_the_front(server) == counted + 1
+    assert server.generate(PROMPT, max_tokens=2)
+    assert server.said.read_bytes() == log
+
+
+def test_a_compressed_body_is_read(server: Deploy) -> None:
+    body = gzip.compress(b'{"text_input": "import os\\n", "max_tokens": 2}')
+    head = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    assert said(server, f"{head}Content-Encoding: gzip\r\n\r\n".encode() + body).startswith(b"HTTP/1.1 200 ")
 
 
 MIB = 1 << 20

@@ -11,11 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import BLS, ENDLESS, IN_PROCESS, LAYOUTS, Deploy, Deployer, Until
-from tests.processes import command_line
+from tests.e2e.conftest import (
+    BLS,
+    ENDLESS,
+    IN_PROCESS,
+    LAYOUTS,
+    ONLY_IN_PROCESS,
+    Deploy,
+    Deployer,
+    Until,
+)
+from tests.e2e.openai_requests import GOOD, ask
+from tests.processes import command_line, command_lines
 from trtspec.deploy.wheel import find_wheel
 from trtspec.errors import ServerError
 
@@ -151,6 +162,37 @@ def test_a_model_whose_process_cannot_begin_is_told_at_once(
     )
     assert f"error: tritonserver: {how}\n" in deploy.said.read_text()
     assert not deploy.server_pids()
+
+
+@ONLY_IN_PROCESS
+def test_a_request_that_finds_the_models_process_dead_may_try_again(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
+    """Triton lives on for a moment, and calls the death an error of the request."""
+    deploy = deployer(build_copy, with_api=True)
+    until(lambda: deploy.is_ready, "the server ready")
+    model = target_process(deploy)
+    watchdogs = [
+        pid for pid, line in command_lines() if "watching.py" in " ".join(line) and f"{model}" in line
+    ]
+    for pid in watchdogs:
+        os.kill(pid, signal.SIGSTOP)
+    os.kill(model, signal.SIGKILL)
+
+    asked = {"text_input": "a", "max_tokens": 2}
+    bodies: list[tuple[int, str, dict[str, Any]]] = [
+        (deploy.ports[0], f"/v2/models/{deploy.model}/generate", asked),
+        (deploy.ports[0], f"/v2/models/{deploy.model}/generate_stream", asked),
+        (deploy.api_port, "/v1/completions", GOOD),
+    ]
+    for port, path, body in bodies:
+        status, headers, answer = ask(port, path, json.dumps(body).encode())
+        assert status == 503, answer
+        assert headers["retry-after"] == "1"
+        assert b"has ended" in answer
+    for pid in watchdogs:
+        os.kill(pid, signal.SIGCONT)
+    assert deploy.process.wait(30) == 1
 
 
 @BLS

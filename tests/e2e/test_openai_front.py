@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -119,6 +121,17 @@ def test_other_requests_get_openais_error_too(
     assert found == status
     error_of(said)
     assert not any(name.startswith("access-control") for name in sent)
+
+
+@IN_PROCESS
+@pytest.mark.parametrize("change", [bytes, gzip.compress])
+def test_a_body_that_is_said_to_be_compressed_is_refused(
+    server: Deploy, change: Callable[[bytes], bytes]
+) -> None:
+    body = change(json.dumps(GOOD).encode())
+    status, _, said = ask(server.api_port, "/v1/completions", body, Content_Encoding="gzip")
+    assert status == 400
+    assert "Content-Encoding" in error_of(said)["message"]
 
 
 @IN_PROCESS

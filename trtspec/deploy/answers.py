@@ -10,11 +10,15 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from trtspec.client_bounds import RETRY_S
+from trtspec.serving.triton.request_id import NOT_UNICODE
+from trtspec.serving.triton.stub_messages import ENDED, tells_end
 
 _IN_PARTS = b"generate expects model to produce exactly 1 response"
 # The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
 _STATUS = re.compile(rb'((?:data: )?\{)"error":"(\d{3}) ')
-_NO_JSON = (b'{"error":"failed to parse the request JSON', b'{"error":"Unable to parse')
+# Triton calls it an internal error when a body is no JSON, or has other values than it reads there. One of
+# these is in each message of its reader (`triton/common/triton_json.h`).
+_NO_JSON = re.compile(rb"JSON|attempt to |Unable to parse")
 
 
 def error(status: int, message: str) -> web.Response:
@@ -38,8 +42,8 @@ def without_status(piece: bytes) -> bytes:
 
 
 def is_models(body: bytes) -> bool:
-    """Says whether an error is the model's own, of a request that has a name."""
-    return _STATUS.match(body) is not None
+    """Says whether an error is the model's own, which counts it."""
+    return _STATUS.match(body) is not None or NOT_UNICODE.encode() in body
 
 
 def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> web.Response:
@@ -51,8 +55,10 @@ def corrected(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> w
             why = "stream is true, or num_return_sequences above 1"
             return error(400, f"{why}: the answer comes in parts, from generate_stream alone")
         status = 500
-    if status == 500 and body.startswith(_NO_JSON):
+    if status == 500 and _NO_JSON.search(body):
         status = 400
+    elif status != 200 and tells_end(body.decode(errors="replace")):
+        return error(503, ENDED)
     response = web.Response(status=status, body=body, headers=CIMultiDict(headers))
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_S)

@@ -34,6 +34,7 @@ from trtspec.client_bounds import HEAD_S, LEFT_S, MOST_CONNECTIONS, SHORT_BODY
 from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.answers import corrected, error, error_json, is_models, without_status
 from trtspec.deploy.bodies import is_deep, with_field
+from trtspec.deploy.connection import Server
 from trtspec.deploy.metrics_port import PATH as METRICS
 from trtspec.deploy.metrics_port import MetricsPort
 from trtspec.deploy.ports import Ports
@@ -119,9 +120,13 @@ class Front:
         )
         self._most = allow_connections(MOST_CONNECTIONS)
         self._servers, self._listeners = list[web.Server](), list[asyncio.AbstractServer]()
-        for port, handle in ((self._ports.http, self._handle), (self._ports.metrics, self._tell)):
+        count = partial(self._refusals.add, Refusal.INVALID_REQUEST)
+        for port, handle, refused in (
+            (self._ports.http, self._handle, count),
+            (self._ports.metrics, self._tell, lambda: None),
+        ):
             # When a client leaves, its handler is cancelled, and with it the request to Triton.
-            server = web.Server(handle, handler_cancellation=True, access_log=None, keepalive_timeout=_IDLE_S)
+            server = Server(handle, refused, access_log=None, keepalive_timeout=_IDLE_S)
             accept = partial(self._accept, server)
             self._listeners.append(await self._loop.create_server(accept, self._host, port, backlog=1024))
             self._servers.append(server)
@@ -174,6 +179,12 @@ class Front:
                 return await self._answer(request, self._triton, path, body)
         except BodyError as problem:
             return self._refuse(request, OF_BODIES[problem.status], problem.status, str(problem))
+        except web.RequestPayloadError:
+            message = "the body is not in the form that its Content-Encoding or Transfer-Encoding says"
+            refusal = self._refuse(request, Refusal.INVALID_REQUEST, 400, message)
+            # Where the next request would begin is not known.
+            refusal.force_close()
+            return refusal
         except ConnectionError:
             # A write to a client that has just gone raises one that is a `ClientError` too; of Triton's
             # connections none is a `ConnectionError`.
@@ -212,15 +223,21 @@ class Front:
                 if answer.status != 200 or (generate and not generate[2]):
                     said = await answer.read()
                     response = corrected(answer.status, _forwarded(answer.headers), said)
-                    if generate and answer.status != 200 and response.status < 500 and not is_models(said):
-                        # Triton refused it before the model saw it, and counts nothing.
-                        self._refusals.add(Refusal.INVALID_REQUEST)
+                    if generate and answer.status != 200 and not is_models(said):
+                        self._count(response.status)
                     return response
                 return await _streamed(request, answer)
         except asyncio.CancelledError:
             if generate:
                 self._tell_left(triton.with_path(f"{generate[1]}/generate"), name)
             raise
+
+    def _count(self, status: int) -> None:
+        """Counts a request that Triton answered itself: the model did not see it, and counts nothing."""
+        if status == 503:
+            self._refusals.add(Refusal.NOT_READY)
+        elif status < 500:
+            self._refusals.add(Refusal.INVALID_REQUEST)
 
     def _tell_left(self, url: URL, name: str) -> None:
         note = self._loop.create_task(self._told_left(url, name))

@@ -169,6 +169,9 @@ class _Routes:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise ApiError(415, "the body must be JSON: send the header Content-Type: application/json")
+        coding = request.headers.get("content-encoding", "").strip().lower()
+        if coding not in ("", "identity"):
+            raise ApiError(400, "the body must be sent as it is, without a Content-Encoding")
         said = request.headers.get("content-length", "0")
         size = int(said) if said.isdecimal() and len(said) < 20 else 0
         try:

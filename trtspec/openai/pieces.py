@@ -9,6 +9,7 @@ from typing import Any
 from trtspec.openai.errors import ApiError
 from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
+from trtspec.serving.triton.stub_messages import ENDED, tells_end
 
 # The model's own errors begin with their status: see `trtspec.serving.triton.departures`.
 _STATUS = re.compile(r"(\d{3}) ")
@@ -73,6 +74,8 @@ def failure(message: str, status: int) -> ApiError:
     """Returns the error that an error of the model is, in the words of OpenAI's fields."""
     if own := _STATUS.match(message):
         status, message = int(own[1]), message[own.end() :]
+    elif tells_end(message):
+        return ApiError(503, ENDED)
     if status == 499:
         status = 503
     name, is_field, rest = message.partition(" ")

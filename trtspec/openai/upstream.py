@@ -20,6 +20,7 @@ from trtspec.openai.wire import Wire, WireError, Wires
 from trtspec.refusals import Refusal, Refusals, while_shut
 from trtspec.serving.time_limit import within
 from trtspec.serving.triton.departures import LEFT, REQUEST
+from trtspec.serving.triton.stub_messages import ENDED
 
 _ANSWER_S = 5.0
 _EVENT, _END = b"data:", b"\n\n"
@@ -65,7 +66,10 @@ class Upstream:
                 has_begun = True
                 if answer.status != 200:
                     is_over = True
-                    raise failure(*await _said(answer))
+                    error = failure(*await _said(answer))
+                    if error.message == ENDED:
+                        self._refusals.add(Refusal.NOT_READY)
+                    raise error
                 async with aclosing(_events(answer)) as batches:
                     async for events in batches:
                         yield events

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.stub_messages import ENDED_MODELS
 from trtspec.openai.errors import ApiError
 from trtspec.openai.pieces import failure, piece
 from trtspec.serving.executor import LogProb
@@ -92,3 +93,12 @@ def test_a_prompt_that_is_too_long_has_openais_code(field: str) -> None:
 def test_an_error_in_a_stream_is_raised() -> None:
     with pytest.raises(ApiError, match="the draft"):
         piece({"error": "500 the draft and the target failed"}, 0)
+
+
+@pytest.mark.parametrize("message", ENDED_MODELS)
+def test_a_model_that_has_ended_is_the_servers_fault(message: str) -> None:
+    error = failure(message, 400)
+    assert (error.status, error.param, error.headers) == (503, None, {"Retry-After": "1"})
+    with pytest.raises(ApiError) as caught:
+        piece({"error": message}, 0)
+    assert caught.value.status == 503

@@ -20,6 +20,7 @@ from trtspec.serving.triton import logs
 from trtspec.serving.triton.engine_requests import Arrays
 from trtspec.serving.triton.engine_service import EngineService
 from trtspec.serving.triton.metrics import Series
+from trtspec.serving.triton.request_id import NOT_UNICODE
 from trtspec.serving.triton.watchdog import Watchdog
 
 _NOT_DECOUPLED = "Streaming is only supported if model is deployed using decoupled mode."
@@ -51,10 +52,16 @@ class TritonPythonModel:
         for request in requests:
             client = TritonClient(request.get_response_sender())
             arrays = {tensor.name(): tensor.as_numpy().copy() for tensor in request.inputs()}
+            try:
+                request_id = request.request_id()
+            except UnicodeDecodeError:
+                # An exception that leaves `execute` would end the other requests too.
+                client.fail(NOT_UNICODE)
+                continue
             if not self._is_decoupled and "streaming" in arrays and arrays["streaming"].any():
                 client.fail(_NOT_DECOUPLED)
             else:
-                self._service.submit(arrays, request.request_id(), client)
+                self._service.submit(arrays, request_id, client)
 
     def finalize(self) -> None:
         self._service.close()

@@ -16,7 +16,7 @@ from trtspec.serving.rollout.file import ROLLOUT, RolloutFile
 from trtspec.serving.triton import engines, logs
 from trtspec.serving.triton.departures import Departures
 from trtspec.serving.triton.metrics import Metrics
-from trtspec.serving.triton.request_id import take_request_id
+from trtspec.serving.triton.request_id import NOT_UNICODE, take_request_id
 from trtspec.serving.triton.requests import Wanted, explain, read
 from trtspec.serving.triton.responses import Code, Failure, TextChunk, arrays
 from trtspec.serving.triton.service import Service
@@ -51,10 +51,16 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[Any]) -> None:
         """Hands the requests on and returns, so that Triton need not wait before it takes the next ones."""
         for request in requests:
-            parameters = json.loads(request.parameters() or "{}")
-            given = take_request_id(parameters)
-            request_id = request.request_id() or given
             client = TritonClient(request.get_response_sender())
+            try:
+                parameters = json.loads(request.parameters() or "{}")
+                request_id = request.request_id()
+            except UnicodeDecodeError:
+                # An exception that leaves `execute` would end the other requests too.
+                self._service.refuse(client, Failure(NOT_UNICODE, Code.INVALID_ARG))
+                continue
+            given = take_request_id(parameters)
+            request_id = request_id or given
             if self._departures.leave(parameters):
                 client.end()
                 continue

@@ -16,6 +16,13 @@ HEADER_PATTERN = f"(?i)^{HEADER}$"
 ID = "id"
 """The field of a `generate` body."""
 
+NOT_UNICODE = "the request's id, or the name or text of one of its parameters, is not valid UTF-8"
+"""What a client hears whose request Triton cannot hand on to Python.
+
+The message has no status before it: the name of such a request, from which the model would know that it came
+by the front, cannot be read either.
+"""
+
 LONGEST = 128
 """The most characters of a name; more are cut off."""
 

@@ -22,6 +22,7 @@ from trtspec.serving.triton.outbox import Client, Outbox, Sender
 from trtspec.serving.triton.request_log import RequestLog, kind_of
 from trtspec.serving.triton.requests import Wanted, explain
 from trtspec.serving.triton.responses import Code, Failure, TextChunk
+from trtspec.serving.triton.stub_messages import tells_end
 from trtspec.serving.triton.watchdog import BEAT_S, Watchdog
 
 log = logging.getLogger(__name__)
@@ -193,7 +194,8 @@ def _failure(error: ServingError) -> Failure:
         return Failure(explain(error), Code.INVALID_ARG)
     if isinstance(error, Cancelled):
         return Failure(str(error), Code.CANCELLED)
-    return Failure(str(error), Code.UNAVAILABLE if isinstance(error, (Busy, TimedOut)) else Code.INTERNAL)
+    is_passing = isinstance(error, (Busy, TimedOut)) or tells_end(str(error))
+    return Failure(str(error), Code.UNAVAILABLE if is_passing else Code.INTERNAL)
 
 
 async def _warm_up(pair: Pair) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
+from tests.fakes.stub_messages import ENDED_MODELS
 from tests.unit.serving.rollout.test_file import put
 from tests.unit.serving.triton.conftest import ENDLESS, LIMITS, SECONDS, Serve, ask
 from trtspec.serving.bounds import Bounds
@@ -150,6 +151,15 @@ def test_an_engines_failure_is_the_servers(serve: Serve) -> None:
 
     assert failed.failure() == Failure("out of memory", Code.INTERNAL)
     assert ask(service, CompletionRequest("rightly", max_tokens=4, end_id=NO_END)).failure() is None
+
+
+@pytest.mark.parametrize("message", ENDED_MODELS)
+def test_an_engine_whose_process_has_ended_is_worth_another_try(serve: Serve, message: str) -> None:
+    service, _ = serve(
+        fails=lambda request: f"tensorrt_llm: {message}" if len(request.input_token_ids) == 5 else None
+    )
+    failed = ask(service, CompletionRequest("wrong", max_tokens=4, end_id=NO_END)).failure()
+    assert failed == Failure(f"tensorrt_llm: {message}", Code.UNAVAILABLE)
 
 
 def test_a_defect_is_one_line_and_a_trace_in_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
