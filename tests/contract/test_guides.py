@@ -239,28 +239,28 @@ REFUSED = {
     "deep expression": (Guide(GuideType.REGEX, "(" * 5000 + "a" + ")" * 5000), "nested"),
     "a grammar of itself": (Guide(GuideType.EBNF_GRAMMAR, "root ::= root"), "can begin a text"),
     "a schema of itself": (Guide(GuideType.JSON_SCHEMA, '{"$ref": "#"}'), "can begin a text"),
-    "a negation": (Guide(GuideType.JSON_SCHEMA, '{"not": {}}'), "has not, which cannot be followed"),
+    "a negation": (Guide(GuideType.JSON_SCHEMA, '{"not": {}}'), "not of the schema cannot be followed"),
     "a negation inside": (
         Guide(GuideType.JSON_SCHEMA, '{"anyOf": [{"items": {"not": {"type": "null"}}}]}'),
-        "has not, which",
+        "not of the schema",
     ),
-    "a condition": (Guide(GuideType.JSON_SCHEMA, '{"if": {}, "then": false}'), "has if, which"),
+    "a condition": (Guide(GuideType.JSON_SCHEMA, '{"if": {}, "then": false}'), "if of the schema"),
     "several at once": (
         Guide(GuideType.JSON_SCHEMA, '{"allOf": [{}, {"type": "null"}]}'),
-        "allOf with several",
+        "allOf of several",
     ),
     "a schema elsewhere": (
         Guide(GuideType.JSON_SCHEMA, '{"$ref": "https://example.com/a.json"}'),
-        "$ref to 'https://example.com/a.json'",
+        "$ref 'https://example.com/a.json' is outside",
     ),
-    "a schema in a file": (Guide(GuideType.JSON_SCHEMA, '{"$ref": "file:///etc/passwd"}'), "$ref to 'file:"),
+    "a schema in a file": (Guide(GuideType.JSON_SCHEMA, '{"$ref": "file:///etc/passwd"}'), "$ref 'file:"),
     "a tag's schema elsewhere": (
         Guide(
             GuideType.STRUCTURAL_TAG,
             '{"type": "structural_tag",'
             ' "format": {"type": "json_schema", "json_schema": {"$ref": "a.json"}}}',
         ),
-        "$ref to 'a.json'",
+        "$ref 'a.json'",
     ),
     "deep grammar": (Guide(GuideType.EBNF_GRAMMAR, f"root ::= {'(' * 500}'a'{')' * 500}"), "nested"),
 }
