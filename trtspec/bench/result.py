@@ -317,6 +317,13 @@ class Result:
     is_partial: bool = False
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Says whether requests were sent and none of them has a whole answer."""
+        arms = [arm for level in self.levels for arm in (level.arms.speculative, level.arms.plain) if arm]
+        sent = sum(arm.requests for arm in arms)
+        return 0 < sent == sum(arm.failed for arm in arms)
+
 
 def to_json(result: Result) -> str:
     """Returns the result as a JSON document."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trtspec.errors import UnavailableError
+from trtspec.errors import MeasureError, UnavailableError
 from trtspec.terminal.api_key import read_key
 from trtspec.terminal.command_line import typed
 from trtspec.terminal.options import JsonOption, PythonOption
@@ -204,6 +204,8 @@ def bench(
     if outcome.is_interrupted:
         out.warning("stopped before the end: the result has what was measured until then")
         raise typer.Exit(INTERRUPTED)
+    if outcome.result.is_unanswered:
+        raise MeasureError(outcome.result.server.url, "every request failed", "the warnings above say how")
 
 
 def _loads(streams: str | None, rate: str | None) -> tuple[Load, ...]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # The largest values that the tensors can hold.
 _INT32, _UINT64 = 2**31 - 1, 2**64 - 1
-_TIMEOUT_S, _LOOK_S = 600.0, 0.2
+_LOOK_S = 0.2
 _OF_VLLM = "sampling_parameters"
 _API = f"http://{LOOPBACK}:{OPENAI}/v1"
 
@@ -66,6 +66,9 @@ def generate(
     api_key_file: ApiKeyFileOption = None,
     api_key_env: ApiKeyEnvOption = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the server to be ready.")] = 0,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds after which an answer that is not whole is given up.")
+    ] = 600,
     json: JsonOption = False,
 ) -> None:
     """Complete a prompt; acceptance and speed on stderr."""
@@ -74,7 +77,7 @@ def generate(
 
     key = read_key(api_key_file, api_key_env)
     if url is None:
-        url = _API if key else asyncio.run(_found(model_name, wait))
+        url = _API if key else asyncio.run(_found(model_name, wait, timeout))
     if "://" in url:
         question = Question(
             (Message("user", prompt),),
@@ -86,7 +89,8 @@ def generate(
             top_p=top_p,
             stop=tuple(stop or ()),
         )
-        answer = asyncio.run(_ask(url, model_name, key, question, wait, show=stream and not json))
+        asking = _ask(url, model_name, key, question, wait, timeout, show=stream and not json)
+        answer = asyncio.run(asking)
         _tell_answer(answer, shown=stream, as_json=json)
         return
     if key:
@@ -108,7 +112,7 @@ def generate(
         "return_num_output_tokens": True,
         **{name: value for name, value in options.items() if value not in (None, [])},
     }
-    with closing(GrpcClient(url, model_name or "speculative_llm")) as client:
+    with closing(GrpcClient(url, model_name or "speculative_llm", timeout)) as client:
         client.wait(wait)
         if _OF_VLLM in client.inputs():
             problem = "the model is of Triton's vLLM backend, which is asked otherwise"
@@ -158,7 +162,7 @@ def _complete(client: GrpcClient, values: dict[str, Any], *, show: bool) -> _Com
     return completion
 
 
-async def _found(model: str | None, wait: float) -> str:
+async def _found(model: str | None, wait: float, timeout: float) -> str:
     """Returns where this machine serves by `trtspec deploy`: Triton's gRPC, or the server of another engine.
 
     While Triton starts, OpenAI's API stands before it already. Raises `ServerError` where nobody listens.
@@ -170,7 +174,7 @@ async def _found(model: str | None, wait: float) -> str:
     while not listens(LOOPBACK, GRPC):
         is_over, is_theirs = time.monotonic() >= deadline, False
         with suppress(UnavailableError):
-            endpoint = (await find(_API, model, chat=False, timeout_s=_TIMEOUT_S)).endpoint
+            endpoint = (await find(_API, model, chat=False, timeout_s=timeout)).endpoint
             await endpoint.close()
             is_theirs = not endpoint.plain_per_request
         if is_theirs or (is_over and listens(LOOPBACK, OPENAI)):
@@ -183,16 +187,24 @@ async def _found(model: str | None, wait: float) -> str:
 
 
 async def _ask(
-    url: str, model: str | None, key: str | None, question: Question, wait: float, *, show: bool
+    url: str,
+    model: str | None,
+    key: str | None,
+    question: Question,
+    wait: float,
+    timeout: float,
+    *,
+    show: bool,
 ) -> Answer:
     """Asks an API over HTTP; raises `ServerError` for what it answers with, and for K where it has none."""
+    from trtspec.deploy.client import overdue
     from trtspec.endpoints.endpoint import AskError, unheard
     from trtspec.endpoints.finding import find
 
     deadline = time.monotonic() + wait
     while True:
         try:
-            endpoint = (await find(url, model, chat=False, timeout_s=_TIMEOUT_S, key=key)).endpoint
+            endpoint = (await find(url, model, chat=False, timeout_s=timeout, key=key)).endpoint
             break
         except UnavailableError:
             if time.monotonic() > deadline:
@@ -209,6 +221,8 @@ async def _ask(
             answer.counts = _meanwhile(before, _looked(endpoint))
         return answer
     except AskError as error:
+        if error.kind == "timed_out":
+            raise overdue(endpoint.url, timeout) from error
         raise ServerError(endpoint.url, error.problem) from error
     finally:
         await endpoint.close()

@@ -6,6 +6,7 @@ import queue
 import time
 from collections.abc import Generator, Mapping
 from contextlib import suppress
+from threading import TIMEOUT_MAX
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,18 @@ BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 LISTS = {tensor.name for tensor in OUTPUTS if -1 in tensor.dims}
 
 
-class GrpcClient:
-    """Asks one model of the server at `url` (host:port of gRPC); raises `ServerError` with its message."""
+_LOOK_S = 10.0
+"""The seconds that a server has to say whether a model is there, and what it takes."""
 
-    def __init__(self, url: str, model_name: str) -> None:
-        self._url, self._model_name = url, model_name
+
+class GrpcClient:
+    """Asks one model of the server at `url` (host:port of gRPC); raises `ServerError` with its message.
+
+    An answer must be whole after `timeout_s` seconds.
+    """
+
+    def __init__(self, url: str, model_name: str, timeout_s: float = TIMEOUT_MAX) -> None:
+        self._url, self._model_name, self._timeout_s = url, model_name, timeout_s
         self._triton = grpc.InferenceServerClient(url)
 
     def wait(self, seconds: float) -> None:
@@ -38,7 +46,7 @@ class GrpcClient:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                if self._triton.is_model_ready(self._model_name):
+                if self._triton.is_model_ready(self._model_name, client_timeout=_LOOK_S):
                     return
                 problem, repair = (
                     f"has no model {self._model_name} that is ready",
@@ -56,7 +64,11 @@ class GrpcClient:
 
     def inputs(self) -> set[str]:
         """Returns the names of the model's inputs."""
-        return {tensor.name for tensor in self._triton.get_model_metadata(self._model_name).inputs}
+        try:
+            told = self._triton.get_model_metadata(self._model_name, client_timeout=_LOOK_S)
+        except InferenceServerException as error:
+            raise ServerError(self._url, _first_line(error)) from error
+        return {tensor.name for tensor in told.inputs}
 
     def generate(self, values: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         """Yields the responses to one request, each as the values of its output tensors by their names.
@@ -66,7 +78,7 @@ class GrpcClient:
         """
         heard: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
         self._triton.start_stream(lambda result, error: heard.put((result, error)))
-        is_over = False
+        is_over, until = False, time.monotonic() + self._timeout_s
         try:
             # A stream that has broken by now takes no request; the queue has the reason.
             with suppress(InferenceServerException):
@@ -76,7 +88,11 @@ class GrpcClient:
                     enable_empty_final_response=True,
                 )
             while not is_over:
-                result, error = heard.get()
+                left = max(until - time.monotonic(), 0.0)
+                try:
+                    result, error = heard.get(timeout=min(left, TIMEOUT_MAX))
+                except queue.Empty:
+                    raise overdue(self._url, self._timeout_s) from None
                 if error is not None:
                     raise ServerError(self._url, _first_line(error))
                 response = result.get_response()
@@ -89,6 +105,12 @@ class GrpcClient:
 
     def close(self) -> None:
         self._triton.close()
+
+
+def overdue(url: str, seconds: float) -> ServerError:
+    """Returns the error of an answer that is not whole after so many seconds."""
+    problem = f"the answer is not whole after {seconds:g} s, so it is given up"
+    return ServerError(url, problem, "wait longer with --timeout, or ask for less with --max-tokens")
 
 
 def _tensor(name: str, value: Any) -> Any:

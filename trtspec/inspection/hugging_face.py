@@ -19,17 +19,20 @@ from trtspec.models.source import DTYPES, Source, read_source
 from trtspec.models.tensors import PICKLES, Tensor, read_tensors
 from trtspec.models.tokenizer import read_tokenizer
 
-_KEYS = (
-    "model_type",
+_SIZES = (
     "num_hidden_layers",
     "hidden_size",
     "intermediate_size",
     "num_attention_heads",
     "num_key_value_heads",
     "head_dim",
-    "hidden_act",
     "vocab_size",
     "max_position_embeddings",
+)
+_KEYS = (
+    "model_type",
+    *_SIZES,
+    "hidden_act",
     "sliding_window",
     "rope_theta",
     "rope_scaling",
@@ -49,6 +52,7 @@ def inspect_model(folder: Path, config: Mapping[str, Any]) -> Report:
     else:
         source, is_convertible, prequantized = _convertible(folder, findings)
     tokenizer_size = _tokenizer_size(folder, findings)
+    findings += [found for found in _impossible(folder, config) if found not in findings]
     findings += _oddities(folder, config, tensors, tokenizer_size)
     if prequantized and not prequantized.has_kv_scales:
         problem = "has no scales of keys and values; kv_cache: fp8 takes 1.0"
@@ -87,6 +91,17 @@ def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, 
     except TensorError as error:
         findings.append(finding(error, folder, Severity.ERROR))
     return source, True, prequantized
+
+
+def _impossible(folder: Path, config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yields what is wrong with each size; the one that is read first may have been told of already."""
+    sizes = HfConfig(folder / "config.json", config)
+    for key in _SIZES:
+        if isinstance(config.get(key), (int, float)):
+            try:
+                sizes.size(key)
+            except ModelError as error:
+                yield finding(error, folder, Severity.NOTE)
 
 
 def _tokenizer_size(folder: Path, findings: list[Finding]) -> int | None:

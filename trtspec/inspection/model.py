@@ -12,31 +12,31 @@ from trtspec.models.families.family import shapes
 from trtspec.models.hf_config import LARGEST
 from trtspec.models.sizes import Experts, Sizes
 
-_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-_OPTIONAL = (
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+OPTIONAL_SIZES = (
     "num_key_value_heads",
     "head_size",
     "moe_intermediate_size",
     "moe_shared_expert_intermediate_size",
 )
-_MOST_BLOCKS = 1 << 16  # layers times experts, each of which has tensors: far more than any model has
+MOST_BLOCKS = 1 << 16  # layers times experts, each of which has tensors: far more than any model has
 
 
 def sizes_of(config: Mapping[str, Any]) -> Sizes | None:
     """The sizes in a config; None for a family that trtspec lacks, or if one is missing or impossible."""
     family = FAMILIES.get(str(config.get("architecture")))
-    if family is None or not all(is_size(config.get(key)) for key in _SIZES):
+    if family is None or not all(is_size(config.get(key)) for key in SIZES):
         return None
-    if not all(is_size(config[key]) for key in _OPTIONAL if config.get(key)):
+    if not all(is_size(config[key]) for key in OPTIONAL_SIZES if config.get(key)):
         return None
     heads, experts = config["num_attention_heads"], _experts(config) if family.experts else None
     if family.experts and experts is None:
         return None
-    if config["num_hidden_layers"] * (experts.count if experts else 1) > _MOST_BLOCKS:
+    if config["num_hidden_layers"] * (experts.count if experts else 1) > MOST_BLOCKS:
         return None
     return Sizes(
         architecture=config["architecture"],
-        **{key: config[key] for key in _SIZES},
+        **{key: config[key] for key in SIZES},
         num_key_value_heads=config.get("num_key_value_heads") or heads,
         head_size=config.get("head_size") or max(config["hidden_size"] // heads, 1),
         tie_word_embeddings=bool(config.get("tie_word_embeddings")),

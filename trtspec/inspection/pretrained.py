@@ -13,8 +13,18 @@ from typing import Any
 from trtspec.checkpoint.mapping import misfit
 from trtspec.checkpoint.medusa import ARCHITECTURE as MEDUSA
 from trtspec.findings import Finding, note
-from trtspec.inspection.model import is_size, mapping_of, parameters, section, sizes_of
+from trtspec.inspection.model import (
+    MOST_BLOCKS,
+    OPTIONAL_SIZES,
+    SIZES,
+    is_size,
+    mapping_of,
+    parameters,
+    section,
+    sizes_of,
+)
 from trtspec.models.families import FAMILIES
+from trtspec.models.hf_config import LARGEST
 
 _KEYS = (
     "architecture",
@@ -76,6 +86,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 def oddities(config: Mapping[str, Any]) -> Iterator[Finding]:
     """Finds what TensorRT-LLM refuses, or silently takes for something else than is meant."""
     yield from _family(config)
+    yield from _sizes(config)
     yield from _numbers(config)
     yield from _parallel(config)
 
@@ -102,6 +113,21 @@ def _family(config: Mapping[str, Any]) -> Iterator[Finding]:
         if (key.default if found is None else found) != key.value:
             problem = f"is {found}, not {key.value}; {key.otherwise}"
             yield Finding(key.name, problem, _CONVERT)
+
+
+def _sizes(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Finds sizes that no model has, so that no engine can be built of it."""
+    for where in (config, section(config, "mapping")):
+        keys = (*SIZES, *OPTIONAL_SIZES) if where is config else ("tp_size", "pp_size", "cp_size")
+        for key in keys:
+            found = where.get(key)
+            # 0 stands for what is left out, but for the layers and the like.
+            if found is not None and not is_size(found) and (found or key in SIZES):
+                problem = f"is {found!r:.40}, and must be a whole number from 1 to {LARGEST}"
+                yield Finding(key, problem, _CONVERT)
+    layers = config.get("num_hidden_layers", 0)
+    if is_size(layers) and layers > MOST_BLOCKS:
+        yield Finding("num_hidden_layers", f"is {layers}, more than any model has", _CONVERT)
 
 
 def _numbers(config: Mapping[str, Any]) -> Iterator[Finding]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 
 from trtspec.openai.errors import ApiError
 
 _BEARER = "bearer "
 _TENANT_LENGTH = 16
+_BYTE_ORDER_MARKS = (BOM_UTF8, BOM_UTF16_LE, BOM_UTF16_BE)
+_PRINTABLE = re.compile(rb"[ -~]+")
 
 
 class Keys:
@@ -44,10 +48,22 @@ class Keys:
 def read_keys(path: Path) -> list[str]:
     """Reads a file with a key a line; empty lines and those that begin with # do not count.
 
-    Raises OSError and ValueError, which says what is wrong and no key.
+    Raises OSError and ValueError, which says what is wrong and no key. A key that is not of printable ASCII
+    is refused: no header carries it, so nobody could ever use it.
     """
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    keys = [line for line in lines if line and not line.startswith("#")]
+    content = path.read_bytes()
+    if content.startswith(_BYTE_ORDER_MARKS):
+        raise ValueError(
+            "begins with a byte order mark, which would be part of the first key; save it without"
+        )
+    keys = []
+    for number, line in enumerate(content.splitlines(), 1):
+        key = line.strip()
+        if not key or key.startswith(b"#"):
+            continue
+        if not _PRINTABLE.fullmatch(key):
+            raise ValueError(f"line {number} has a key with other characters than those of printable ASCII")
+        keys.append(key.decode())
     if not keys:
         raise ValueError("has no key")
     return keys

@@ -48,7 +48,7 @@ def from_bytes(content: bytes) -> Builder | None:
         if not isinstance(values, Mapping) or values["schema"] != SCHEMA:
             return None
         builder = Builder(**{name: value for name, value in values.items() if name != "schema"})
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, RecursionError, TypeError, ValueError):
         return None
     texts = (builder.what, builder.host, builder.since, builder.id, builder.note)
     is_sound = all(isinstance(text, str) for text in texts) and isinstance(builder.expiry_s, (int, float))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
@@ -15,6 +16,7 @@ from trtspec.store.platform import Platform
 SCHEMA = 1
 Content = Literal["target", "draft", "pair"]
 """`pair` is a build that is ready to be served, also one without a draft: the word is in documents."""
+_MOST_DEEP, _TOO_DEEP = 64, "it is nested too deeply"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -91,7 +93,7 @@ def to_bytes(entry: Entry) -> bytes:
 
 def from_bytes(content: bytes) -> Entry:
     """Reads a document; raises ValueError if it is no entry, or names a file outside of its folder."""
-    values = json.loads(content)
+    values = _parsed(content)
     if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
         raise ValueError("it is of another version of trtspec")
     try:
@@ -106,7 +108,30 @@ def from_bytes(content: bytes) -> Entry:
         raise ValueError(f"it is not whole: {error}") from error
     if entry.role not in get_args(Content):
         raise ValueError(f"its role is {entry.role!r}")
+    texts = (entry.name, entry.key, entry.created)
+    if not (all(isinstance(text, str) for text in texts) and isinstance(entry.manifest, dict)):
+        raise ValueError("its name, its key or its manifest is not what it should be")
     return entry
+
+
+def _parsed(content: bytes) -> Any:
+    """Returns the JSON of a document; raises ValueError, also for one that is nested too deeply."""
+    try:
+        values = json.loads(content)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    layer = [values]
+    for _ in range(_MOST_DEEP):
+        layer = [item for value in layer for item in _inside_of(value)]
+        if not layer:
+            return values
+    raise ValueError(_TOO_DEEP)
+
+
+def _inside_of(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _chunk(values: tuple[str, int]) -> Chunk:
@@ -124,6 +149,7 @@ def _digest(value: str) -> str:
 
 def _inside(path: str) -> str:
     parts = PurePosixPath(path).parts
-    if not parts or path != "/".join(parts) or ".." in parts or path.startswith("/"):
+    os.fsencode(path)  # raises ValueError for half characters, which no disk takes; nor does it take NUL
+    if "\0" in path or not parts or path != "/".join(parts) or ".." in parts or path.startswith("/"):
         raise ValueError(f"{path!r:.80} is not a path in its folder")
     return path

@@ -1,9 +1,13 @@
-"""`trtspec generate` where nobody serves, and where a model of another backend of Triton's does."""
+"""`trtspec generate` where nobody serves or answers, and where another backend of Triton's does."""
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -13,6 +17,7 @@ from tritonclient.grpc import service_pb2_grpc as services
 
 from tests.command_line import trtspec
 from trtspec.cli import generate
+from trtspec.deploy import client
 from trtspec.deploy.ports import free_ports
 
 
@@ -27,21 +32,85 @@ class VllmModel(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
         return pb.ModelMetadataResponse(inputs=[{"name": name} for name in names])
 
 
-@pytest.fixture
-def vllm_model() -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(1))
-    services.add_GRPCInferenceServiceServicer_to_server(VllmModel(), server)
+@contextmanager
+def served(model: services.GRPCInferenceServiceServicer) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    services.add_GRPCInferenceServiceServicer_to_server(model, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"127.0.0.1:{port}"
     server.stop(None)
 
 
-def test_a_model_of_the_vllm_backend_is_asked_by_http(vllm_model: str) -> None:
-    said = trtspec("generate", "--url", vllm_model, "a")
+def test_a_model_of_the_vllm_backend_is_asked_by_http() -> None:
+    with served(VllmModel()) as url:
+        said = trtspec("generate", "--url", url, "a")
     assert said.returncode == 1
     assert "Triton's vLLM backend" in said.stderr
     assert "--url http://127.0.0.1:8000" in " ".join(said.stderr.split())
+
+
+class SilentModel(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Is ready, and answers no request."""
+
+    def ModelReady(self, request: Any, context: Any) -> Any:
+        return pb.ModelReadyResponse(ready=True)
+
+    def ModelMetadata(self, request: Any, context: Any) -> Any:
+        return pb.ModelMetadataResponse(inputs=[{"name": "text_input"}])
+
+    def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:
+        has_left = threading.Event()
+        context.add_callback(has_left.set)
+        has_left.wait(60)
+        yield from ()
+
+
+def test_an_answer_that_does_not_come_is_given_up() -> None:
+    with served(SilentModel()) as url:
+        said = trtspec("generate", "--timeout", "1", "--url", url, "a")
+    assert said.returncode == 1
+    assert "the answer is not whole after 1 s, so it is given up" in " ".join(said.stderr.split())
+    assert "--timeout" in said.stderr
+
+
+class SilentApi(BaseHTTPRequestHandler):
+    """Has a model, and answers no request."""
+
+    has_left = threading.Event()
+
+    def do_GET(self) -> None:
+        body = b'{"object": "list", "data": [{"id": "m", "object": "model"}]}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.has_left.wait(60)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_an_answer_of_an_api_that_does_not_come_is_given_up() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SilentApi) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        said = trtspec("generate", "--timeout", "1", "--url", url, "a")
+        SilentApi.has_left.set()
+        server.shutdown()
+    assert said.returncode == 1
+    assert "the answer is not whole after 1 s, so it is given up" in " ".join(said.stderr.split())
+
+
+def test_a_port_that_takes_connections_and_says_nothing_is_no_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "_LOOK_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        said = trtspec("generate", "--url", f"127.0.0.1:{silent.getsockname()[1]}", "a")
+    assert said.returncode == 1
+    assert "no Triton server answers" in said.stderr
 
 
 def test_nobody_serves_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,30 @@ def test_sizes_of_no_model_are_shown(checkpoint: Callable[..., Path], values: di
     edit(folder, **values)
     facts = inspect(str(folder)).facts
     assert all(facts[key] == value for key, value in values.items() if key in facts)
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "value", "problem"),
+    [
+        ((), "num_hidden_layers", -5, "is -5, and must be a whole number from 1 to 2147483647"),
+        ((), "num_hidden_layers", 0, "is 0, and must be"),
+        ((), "num_hidden_layers", 10**6, "is 1000000, more than any model has"),
+        ((), "hidden_size", math.inf, "is inf, and must be"),
+        ((), "num_key_value_heads", -1, "is -1, and must be"),
+        ((), "vocab_size", "many", "is 'many', and must be"),
+        (("mapping",), "tp_size", -2, "is -2, and must be"),
+    ],
+)
+def test_sizes_of_no_model_are_wrong(
+    engine: Path, path: tuple[str, ...], key: str, value: Any, problem: str
+) -> None:
+    """Whatever the family, in a checkpoint as in an engine."""
+    for folder, place in ((engine.with_name("checkpoint"), ()), (engine, ("pretrained_config",))):
+        edit(folder, *place, *path, **{key: value})
+        for architecture in ("LlamaForCausalLM", "OtherForCausalLM"):
+            edit(folder, *place, architecture=architecture)
+            lines = said(inspect(str(folder)), wrong=True)
+            assert any(line.startswith(f"{key}: {problem}") for line in lines), lines
 
 
 def test_an_fp8_cache_needs_fp8_weights(llama_folder: Save, tmp_path: Path) -> None:

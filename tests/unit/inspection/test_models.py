@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,16 @@ def test_what_is_odd_about_a_model(llama_folder: Save) -> None:
         "dtype: the weights are stored in F16 and F32",
         "consolidated.safetensors: is not named by the index and is not read",
         "pytorch_model.bin: is pickle, which can run code when read; trtspec never opens it",
+    ]
+
+
+def test_each_size_that_no_model_has_is_odd(llama_folder: Save) -> None:
+    folder = llama_folder()
+    edit(folder, num_hidden_layers=-5, hidden_size=math.inf, vocab_size=0)
+    assert said(inspect(str(folder)), wrong=False)[:3] == [
+        "config.json: num_hidden_layers must be at least 1, not -5",
+        "config.json: hidden_size must be int, not inf",
+        "config.json: vocab_size must be at least 1, not 0",
     ]
 
 

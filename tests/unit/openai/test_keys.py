@@ -41,3 +41,21 @@ def test_a_file_without_keys_is_a_mistake(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(ValueError, match="no key"):
         Keys.load(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("sk-a\n# für alle\nsk-é\n".encode(), "line 3 has a key with other characters"),
+        (b"sk-a\xff\n", "line 1 has a key with other characters"),
+        (b"sk-a\x00\n", "line 1 has a key with other characters"),
+        (b"\xef\xbb\xbfsk-a\n", "begins with a byte order mark"),
+        ("\ufeffsk-a\n".encode("utf-16-le"), "begins with a byte order mark"),
+    ],
+)
+def test_a_key_that_no_client_could_send_is_a_mistake(tmp_path: Path, content: bytes, problem: str) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=problem) as caught:
+        Keys.load(file)
+    assert "sk-" not in str(caught.value)

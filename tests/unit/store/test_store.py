@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,7 +191,7 @@ class TestCorruption:
         assert not verify(pushed, no_progress).findings
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/x", "a//b", "a/../b", "", "a/."])
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a//b", "a/../b", "", "a/.", "a\0b"])
 def test_an_entry_cannot_write_outside_its_folder(engine: Path, path: str) -> None:
     entry = entry_of(engine)
     files = {path: next(iter(entry.files.values()))}
@@ -200,10 +201,34 @@ def test_an_entry_cannot_write_outside_its_folder(engine: Path, path: str) -> No
         from_bytes(to_bytes(replace(entry, folders=(path,))))
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"schema": 2}', b'{"schema": 1}', b"\xff"])
+DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"schema": 2}', b'{"schema": 1}', b"\xff", DEEP])
 def test_what_is_no_entry(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         from_bytes(content)
+
+
+@pytest.mark.parametrize("change", [{"created": 3}, {"name": ["a"]}, {"manifest": 3}])
+def test_an_entry_of_other_types_is_none(engine: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not what it should be"):
+        from_bytes(to_bytes(replace(entry_of(engine), **change)))
+
+
+def test_half_a_character_in_a_path_is_one_line(engine: Path) -> None:
+    entry = entry_of(engine)
+    files = {"a\ud800": next(iter(entry.files.values()))}
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        from_bytes(to_bytes(replace(entry, files=files)))
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_none(engine: Path) -> None:
+    manifest: dict[str, Any] = {}
+    for _ in range(100):
+        manifest = {"inside": manifest}
+    with pytest.raises(ValueError, match="nested too deeply"):
+        from_bytes(to_bytes(replace(entry_of(engine), manifest=manifest)))
 
 
 def test_a_folder_is_complete_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
