@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.conftest import BLS, TINY, TRTSPEC, Deploy, Deployer, Until, at_work
 from trtspec.monitoring.scrape import parse
+from trtspec.serving.triton.request_id import NOT_UNICODE
 
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 FILES = [LIBRARY / line for line in (TINY / "heldout.txt").read_text().split()]
@@ -108,3 +109,19 @@ def test_models_of_engines_tell_how_full_their_kv_cache_is(server: Deploy, until
         until(lambda: (now := told()) and all(0 < use < 1 for use in now.values()), "both at work")
     assert told().keys() == {"tensorrt_llm", "tensorrt_llm_draft"}
     until(lambda: set(told().values()) == {0}, "an idle server")
+
+
+@pytest.mark.parametrize("tiny_recipe", ["bls"], indirect=True)
+def test_an_id_that_is_not_unicode_is_an_engines_refusal_of_that_request_alone(server: Deploy) -> None:
+    """An exception would end what else Triton hands to the engine's model at the time."""
+    alone = server.generate("import ", max_tokens=30)
+    path = "/v2/models/tensorrt_llm/generate"
+    body = b'{"input_ids": [1], "input_lengths": 1, "request_output_len": 2, "id": "\xff"}'
+    with ThreadPoolExecutor(8) as pool:
+        refused = [pool.submit(server.request, "POST", path, body) for _ in range(40)]
+        served = [pool.submit(server.generate, "import ", max_tokens=30) for _ in range(8)]
+        assert {answer.result() for answer in served} == {alone}
+    for answer in refused:
+        status, text = answer.result()
+        assert status == 400
+        assert NOT_UNICODE in text
