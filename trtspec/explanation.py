@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.errors import ClusterError, RecipeError, StepError, TrtspecError
+from trtspec.extras import missing_extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,10 @@ class Explanation:
 
 
 def explain(error: BaseException) -> Explanation | None:
-    """The explanation of an error; None for one that no user can cause, which is a defect of trtspec."""
+    """Returns the explanation of an error; None for one that no user can cause, a defect of trtspec."""
+    if isinstance(error, ModuleNotFoundError):
+        missing = missing_extra(error)
+        return _known(missing) if missing else None
     for kind, explanation in _EXPLANATIONS.items():
         if isinstance(error, kind):
             return explanation(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -41,6 +42,8 @@ def test_it_shows_a_completion_its_acceptance_and_the_same_text(tmp_path: Path) 
     assert "draft tokens accepted" in said.stderr
     assert "same text" in said.stdout
     assert said.stderr.endswith("stopped\n")
+    ports = re.findall(r"(?:at|:) ?127\.0\.0\.1:(\d+)", said.stderr)
+    assert not ports, said.stderr
 
 
 def test_a_taken_port_ends_it_with_the_reason(tmp_path: Path) -> None:

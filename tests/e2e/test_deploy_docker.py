@@ -164,7 +164,7 @@ def test_an_inspect_that_fails_is_no_death(docker: Docker, deploy: Deploying, un
     stopped = docker.trtspec("deploy", "stop", name)
 
     assert stopped.returncode == 1
-    assert "docker's daemon does not answer" in stopped.stderr
+    assert "its daemon does not answer" in stopped.stderr
     docker.daemon.info(INFO)
     assert docker.names() == [name]
     assert deployed.generate("import ", max_tokens=2)
@@ -291,7 +291,7 @@ class TestRefusals:
 
     def test_a_silent_daemon(self, docker: Docker, deploy: Deploying) -> None:
         docker.daemon.info('{"ServerVersion": ""}', "silent")
-        assert "error: docker: docker's daemon does not answer" in self.refused(deploy)
+        assert "error: docker: its daemon does not answer" in self.refused(deploy)
 
     def test_an_image_that_cannot_be_pulled(self, docker: Docker, deploy: Deploying) -> None:
         docker.daemon.images()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from trtspec.bench.result import Interval, Percentiles
-from trtspec.errors import UnavailableError
+from trtspec.extras import require
 
 FEWEST_PAIRS = 6
 """With four, intervals of blocks that another program slowed down now and then miss the truth too often."""
@@ -118,9 +118,7 @@ def _interval(effect: float, error: float, freedom: float, confidence: float) ->
 
 def _student(freedom: float, confidence: float) -> float:
     """Returns the quantile of Student's t whose two tails leave this confidence."""
-    try:
-        from scipy.special import stdtrit
-    except ImportError:
-        problem = "is not installed, and confidence intervals need it"
-        raise UnavailableError("scipy", problem, "pip install 'trtspec[measure]'") from None
+    require("a confidence interval", "scipy")
+    from scipy.special import stdtrit
+
     return float(stdtrit(freedom, 0.5 + confidence / 2))

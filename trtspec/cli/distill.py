@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trtspec.errors import UnavailableError
+from trtspec.extras import require
 from trtspec.terminal.api_key import read_key
 from trtspec.terminal.options import JsonOption, RecipeArgument
 from trtspec.terminal.output import out
@@ -115,7 +115,7 @@ def distill(
         raise typer.BadParameter("recorded answers are not asked for again", param_hint="--url")
     loaded = load(recipe)
     folder = output or Path("distilled", loaded.recipe.name)
-    _require_packages()
+    require("trtspec distill", "torch", "transformers", "accelerate", extra="distill")
     from trtspec.atomic import write_atomically
     from trtspec.distill.deployment import Deployment
     from trtspec.distill.distillation import as_json
@@ -159,15 +159,6 @@ def distill(
         return
     _print(result)
     _advise(result, changes, recipe_out)
-
-
-def _require_packages() -> None:
-    from importlib.util import find_spec
-
-    for package in ("torch", "transformers", "accelerate"):
-        if find_spec(package) is None:
-            problem = f"needs {package}, which is not installed"
-            raise UnavailableError("trtspec distill", problem, "pip install 'trtspec[distill]'")
 
 
 @contextmanager

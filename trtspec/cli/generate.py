@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -32,13 +33,14 @@ _API = f"http://{LOOPBACK}:{OPENAI}/v1"
 EXAMPLES = (
     "trtspec generate 'def fib('",
     "trtspec generate --max-tokens 200 --temperature 0.7 --seed 1 'class Stack:'",
+    "trtspec generate - < prompt.txt",
     "trtspec generate --num-draft-tokens 0 'def fib('    # the target alone",
     "trtspec generate --url http://host:9000/v1 'def fib('    # vLLM's server, or any of OpenAI's API",
 )
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The text to go on from.", show_default=False)],
+    prompt: Annotated[str, typer.Argument(help="The text to go on from; - for stdin.", show_default=False)],
     stream: Annotated[bool, typer.Option(help="Print the text as it comes, or at the end.")] = True,
     max_tokens: Annotated[int, typer.Option(min=1, max=_INT32, help="The most tokens to generate.")] = 128,
     num_draft_tokens: Annotated[
@@ -47,10 +49,16 @@ def generate(
             min=0, max=_INT32, help="Draft tokens a round; 0 is the target alone.", show_default="engine's"
         ),
     ] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, show_default="greedy")] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, max=_INT32)] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1)] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=_UINT64)] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="Above 0 tokens are drawn.", show_default="greedy")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=0, max=_INT32, help="Draw from the K likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Draw from the likeliest tokens of this probability.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=_UINT64, help="Draw the same text again.")] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="A string to end before; may be given often.")
     ] = None,
@@ -76,6 +84,8 @@ def generate(
     from trtspec.endpoints.endpoint import Message, Question
 
     key = read_key(api_key_file, api_key_env)
+    if prompt == "-":
+        prompt = sys.stdin.read()
     if url is None:
         url = _API if key else asyncio.run(_found(model_name, wait, timeout))
     if "://" in url:

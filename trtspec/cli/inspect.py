@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "trtspec inspect meta-llama/Llama-3.1-8B-Instruct",
+    "trtspec inspect build/tiny",
     "trtspec inspect build/tiny/target/checkpoint",
     "trtspec inspect build/tiny/target/engine --digest --json",
     "trtspec inspect ./my-eagle3-head --target meta-llama/Llama-3.1-8B-Instruct",
@@ -28,8 +29,9 @@ _KINDS = {
     "head": "head",
     "checkpoint": "TensorRT-LLM checkpoint",
     "engine": "engine",
+    "build": "build",
 }
-_LABELS = {Severity.ERROR: "wrong", Severity.NOTE: "odd"}
+_LABELS = {Severity.ERROR: "wrong", Severity.NOTE: "odd", Severity.OK: "ok"}
 _ALWAYS = ("quant_algo", "kv_cache_quant_algo")
 
 
@@ -38,7 +40,7 @@ def inspect(
         str,
         typer.Argument(
             metavar="DIR",
-            help="A model, head, checkpoint or engine; or the id of a Hub model that this machine has.",
+            help="A model, head, checkpoint, engine or build; or the id of a Hub model in the cache.",
             show_default=False,
         ),
     ],
@@ -54,7 +56,7 @@ def inspect(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show a model, head, checkpoint or engine, and its oddities."""
+    """Show a model, head, checkpoint, engine or build, and what is unusual about it."""
     from trtspec.inspection.folder import inspect as look
 
     report = look(folder, target)
@@ -81,7 +83,7 @@ def _digest(report: Report, *, asked: bool) -> str | None:
     folder = report.folder.resolve()
     records = [parent / FOLDER / "digests.json" for parent in (folder, *folder.parents)]
     digests = FileDigests(next((file for file in records if file.is_file()), records[0]), out.watch)
-    return digest_of({file.name: digests.of(file) for file in report.files})
+    return digest_of({name: digests.of(file) for name, file in report.names.items()})
 
 
 def _print(report: Report, digest: str | None) -> None:
@@ -122,7 +124,7 @@ def _as_json(report: Report, digest: str | None) -> dict[str, Any]:
         "kind": report.kind,
         **report.facts,
         "stored": {dtype: asdict(stored) for dtype, stored in report.stored.items()},
-        "files": {file.name: file.stat().st_size for file in report.files},
+        "files": {name: file.stat().st_size for name, file in report.names.items()},
         "bytes": report.bytes,
         "digest": digest,
         **as_json(report.findings),

@@ -41,7 +41,8 @@ def serve(
     from trtspec.deploy.addresses import in_url, is_loopback
     from trtspec.deploy.openai import check_keys
     from trtspec.deploy.ports import listen
-    from trtspec.errors import ModelError
+    from trtspec.errors import ModelError, UnavailableError
+    from trtspec.monitoring.scrape import read
     from trtspec.openai import server
     from trtspec.openai.settings import Settings
     from trtspec.serving.errors import TokenizerError
@@ -59,6 +60,10 @@ def serve(
     except TokenizerError as error:
         raise ModelError(error.path, error.problem, "name the folder tokenizer of a build") from None
     listener = listen(host, port)
+    try:
+        read(f"{url.rstrip('/')}/v2/models/{model_name}/ready")
+    except UnavailableError as error:
+        out.warning(f"{error}; requests fail until the model is ready there")
     out.status(f"in front of {model_name} at {url}; Ctrl-C stops it")
     out.result(f"OpenAI   http://{in_url(host)}:{port}/v1")
     server.serve(listener, settings, texts, loaded_keys)

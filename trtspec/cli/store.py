@@ -83,7 +83,7 @@ def pull(
         problem = f"{entry.name} {entry.digest[:12]} would not load here: {misfit}"
         raise StoreError(str(store), problem, "trtspec store list URL shows those for other machines")
     with ended_by_sigterm():
-        keep(store, entry, folder, out.watch, out.status)
+        keep(store, entry, folder, out.watch, out.status, remembers=reuse)
     out.result(str(folder))
 
 
@@ -93,6 +93,7 @@ def list_(url: UrlArgument, json: JsonOption = False) -> None:
     from trtspec.store.store import Store
 
     store = Store(url)
+    store.require()
     entries = store.entries()
     if json:
         out.json([entry_as_json(entry) for entry in entries])
@@ -100,7 +101,7 @@ def list_(url: UrlArgument, json: JsonOption = False) -> None:
     for builder in builders(store):
         out.status(f"{builder.what}: {builder}")
     if not entries:
-        out.status("the store is empty, or there is none")
+        out.status("the store is empty")
         return
     rows = [
         (entry.digest[:12], entry.name, entry.role, str(entry.platform), mb_or_gb(entry.size), entry.created)
@@ -112,6 +113,7 @@ def list_(url: UrlArgument, json: JsonOption = False) -> None:
 def show(
     url: UrlArgument,
     name: EntryArgument,
+    files: Annotated[bool, typer.Option("--files", help="List each file with its size and digest.")] = False,
     sbom: Annotated[bool, typer.Option("--sbom", help="Print the bill of materials, CycloneDX.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -138,14 +140,15 @@ def show(
         ("created", entry.created),
         ("digest", entry.digest),
         ("key", entry.key),
-        ("size", mb_or_gb(entry.size)),
+        ("size", f"{mb_or_gb(entry.size)} in {len(entry.files)} files"),
         *((role, " @ ".join(filter(None, (model["model"], model["revision"])))) for role, model in models),
         *((f"quality of {role}", cost) for role, cost in entry.manifest["quality"].items()),
         *sorted(entry.manifest["tools"].items()),
     ]
     out.table(rows)
-    out.result()
-    out.table(((path, mb_or_gb(file.size), file.sha256) for path, file in entry.files.items()))
+    if files:
+        out.result()
+        out.table(((path, mb_or_gb(file.size), file.sha256) for path, file in entry.files.items()))
 
 
 def prune(
@@ -167,9 +170,11 @@ def prune(
     from trtspec.store.prune import prune as clean
     from trtspec.store.store import Store
 
+    store = Store(url)
+    store.require()
     days = None if older_than is None else timedelta(days=older_than)
     with out.watch("prune", None) as advance:
-        gone = clean(Store(url), Rules(days, keep, timedelta(hours=grace)), advance, dry_run=dry_run)
+        gone = clean(store, Rules(days, keep, timedelta(hours=grace)), advance, dry_run=dry_run)
     if json:
         entries = [entry_as_json(entry) for entry in gone.entries]
         out.json({"entries": entries, "files": len(gone.names), "size": gone.size, "dry_run": dry_run})
@@ -193,6 +198,7 @@ def verify(
     from trtspec.store.store import Store
 
     store = Store(url)
+    store.require()
     found = check.verify(store, out.watch)
     if remove and found.findings:
         check.drop(store, found)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trtspec.extras import require
 from trtspec.terminal.options import JsonOption, RecipeArgument
 from trtspec.terminal.output import out
 
@@ -120,6 +121,7 @@ def tune(
     json: JsonOption = False,
 ) -> None:
     """Find the best draft, method and K for a recipe."""
+    require("trtspec tune", "torch")
     from trtspec.recipe.loader import load
     from trtspec.terminal.tuned import print_outcome
     from trtspec.tune.outcome import as_json, tuned

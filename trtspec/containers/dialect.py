@@ -57,12 +57,12 @@ DOCKER = Dialect(
     causes=(
         Cause(
             r"permission denied while trying to connect",
-            "docker's daemon does not let this user in",
+            "its daemon does not let this user in",
             "sudo usermod -aG docker $USER, and log in again",
         ),
         Cause(
             r"Cannot connect to the Docker daemon|error during connect|failed to connect to the docker API",
-            "docker's daemon does not answer",
+            "its daemon does not answer",
             "start it: sudo systemctl start docker",
         ),
         Cause(
@@ -78,7 +78,7 @@ DOCKER = Dialect(
         _GPU,
         Cause(
             r'mount config for type "bind": .*permission denied',
-            "docker's daemon, which is root, cannot see a folder: so does an NFS with root_squash",
+            "its daemon, which is root, cannot see a folder: so does an NFS with root_squash",
             "have the build and TRTSPEC_CACHE on a local disk, or use rootless podman",
         ),
         Cause(_FULL, "docker's disk is full", "docker system df shows what takes it"),

@@ -6,6 +6,7 @@ The patterns are from issue threads of TensorRT-LLM and its Triton backend.
 from __future__ import annotations
 
 from trtspec.causes import DRIVER, EXCLUSIVE, Cause, gpu_memory
+from trtspec.extras import how_to_install
 
 CAUSES = (
     Cause(
@@ -18,6 +19,7 @@ CAUSES = (
         "an engine was built by another TensorRT",
         "build and serve in the same image: trtspec build --container, trtspec deploy --container",
     ),
+    Cause(r"No module named 'torch'", "the engines' Python has no PyTorch", how_to_install("torch")),
     gpu_memory("end what else uses it (nvidia-smi), or lower engine.max_batch_size or engine.max_seq_len"),
     DRIVER,
     EXCLUSIVE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import threading
 import time
@@ -15,6 +16,9 @@ from trtspec.deploy.logs import last_lines
 from trtspec.deploy.restarts import Restarts
 from trtspec.errors import ServerError
 from trtspec.tail import Tail
+
+# Triton's own ports: those of HTTP and of the metrics are behind the front, on others than clients use.
+_OPENS = re.compile(r"Started \w+ ?Service at ")
 
 
 class Interrupted(Exception):
@@ -129,7 +133,7 @@ def _wait_until_ready(server: Server, tail: Tail, stop: threading.Event, listene
         while not server.is_ready():
             if stop.wait(0.1):
                 raise Interrupted
-            if lines := tail.lines():
+            if lines := [line for line in tail.lines() if not _OPENS.search(line)]:
                 # Behind the time and the place in the code, where a line begins with them.
                 does((lines[-1].partition("] ")[2] or lines[-1]).strip('" \t')[:60])
     tail.lines()

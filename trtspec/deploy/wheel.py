@@ -15,9 +15,10 @@ from pathlib import Path
 from trtspec.cache import cache_folder
 from trtspec.deploy.triton import TritonInstall
 from trtspec.errors import UnavailableError
+from trtspec.extras import how_to_install
 from trtspec.tree import copy_tree
 
-_INSTALL = "pip install 'trtspec[triton]' (Linux on x86-64, Python 3.10 to 3.12)"
+_INSTALL = f"{how_to_install('triton')} (Linux on x86-64, Python 3.10 to 3.12)"
 _CACHE = "name a folder that can be written, with room for 3 MB: TRTSPEC_CACHE=DIR"
 _AGE = (
     "nvidia-pytriton has Triton 2.51 of October 2024, to which clients can do harm: NVIDIA has fixed "

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 SCHEMA = 1
 
 
@@ -29,7 +31,7 @@ class Manifest:
     recipe: str
     backend: str
     values: Mapping[str, Any]
-    models: Mapping[str, Any]
+    models: Mapping[str, Mapping[str, Any]]
     tools: Mapping[str, str]
     gpu: Mapping[str, Any] | None
     commands: Mapping[str, list[str]]
@@ -47,10 +49,19 @@ class Manifest:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
 
 
-def recipe_of(file: Path) -> str | None:
-    """The digest of the recipe that a manifest names; None if it is missing or of another schema."""
+_MANIFEST = TypeAdapter(Manifest)
+
+
+def read_manifest(file: Path) -> Manifest | None:
+    """Returns a manifest; None if it is missing, damaged or of another schema."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        return str(content["recipe"]) if content["schema"] == SCHEMA else None
+        return _MANIFEST.validate_python(content) if content["schema"] == SCHEMA else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def recipe_of(file: Path) -> str | None:
+    """Returns the digest of the recipe that a manifest names; None where there is no such manifest."""
+    found = read_manifest(file)
+    return found.recipe if found else None

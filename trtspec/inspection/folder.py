@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from trtspec.engine.manifest import read_manifest
 from trtspec.errors import ModelError
-from trtspec.findings import Finding, errors
+from trtspec.findings import Finding, errors, ok
+from trtspec.inspection.build import MANIFEST, inspect_build
 from trtspec.inspection.checkpoint import inspect_checkpoint
 from trtspec.inspection.engine import inspect_engine
 from trtspec.inspection.head import inspect_head
@@ -21,15 +23,18 @@ from trtspec.models.source import read_source
 
 
 def inspect(place: str, target: str | None = None) -> Report:
-    """The report of a folder, or of a Hub model that this machine has; raises ModelError if it is neither.
+    """Returns the report of a folder, or of a Hub model that this machine has; raises ModelError for neither.
 
-    With a target, a head or a model that is whole is held against it, as what proposes tokens for it.
+    With a target, a head or a model that is whole is compared with it, and a finding says whether it fits.
     """
     folder = _find(place)
     report = _inspected(folder)
     if target is None or errors(report.findings):
         return report
-    return replace(report, findings=(*report.findings, *_compared(report, _find(target))))
+    compared = _compared(report, _find(target))
+    if not errors(compared):
+        compared.append(ok("target", f"{place} fits {target}"))
+    return replace(report, findings=(*report.findings, *compared))
 
 
 def _compared(report: Report, target: Path) -> list[Finding]:
@@ -42,6 +47,8 @@ def _compared(report: Report, target: Path) -> list[Finding]:
 
 
 def _inspected(folder: Path) -> Report:
+    if manifest := read_manifest(folder / MANIFEST):
+        return inspect_build(folder, manifest, _inspected)
     config = read_json(folder / "config.json")
     if "pretrained_config" in config:
         return inspect_engine(folder, config)
@@ -62,7 +69,7 @@ def _find(place: str) -> Path:
             problem = "is neither a folder nor a Hub model that this machine has"
             raise ModelError(place, problem, f"for a model of the Hub, first: hf download {place}")
         return cached
-    if not (folder / "config.json").is_file():
+    if not (folder / "config.json").is_file() and read_manifest(folder / MANIFEST) is None:
         below = sorted(str(config.parent) for config in folder.glob("*/*/config.json"))
         repair = f"name one of {', '.join(below)}" if below else "name the folder of a model or of an engine"
         raise ModelError(folder, "has no config.json", repair)

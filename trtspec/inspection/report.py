@@ -11,7 +11,7 @@ from trtspec.errors import TrtspecError
 from trtspec.findings import Finding, Severity
 from trtspec.models.tensors import Tensor
 
-Kind = Literal["hugging_face", "head", "checkpoint", "engine"]
+Kind = Literal["hugging_face", "head", "checkpoint", "engine", "build"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,11 @@ class Report:
     stored: Mapping[str, StoredTensors]
     files: tuple[Path, ...]
     findings: tuple[Finding, ...]
+
+    @property
+    def names(self) -> dict[str, Path]:
+        """The files by their paths in the folder."""
+        return {file.relative_to(self.folder).as_posix(): file for file in self.files}
 
     @property
     def bytes(self) -> int:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from trtspec.errors import ClusterError, UnavailableError
+from trtspec.errors import ClusterError
+from trtspec.extras import require
 from trtspec.kubernetes.cluster import Cluster
 from trtspec.kubernetes.refusals import one_line
 
@@ -29,11 +30,8 @@ def connect(context: str | None, namespace: str | None) -> Cluster:
     The namespace is the context's, or `default`, where none is named. Raises `ClusterError` for a context or
     a kubeconfig that cannot be used, and `UnavailableError` where the client is not installed.
     """
-    try:
-        from kubernetes import config
-    except ImportError as error:
-        problem = "the Kubernetes client is not installed"
-        raise UnavailableError("kubernetes", problem, "pip install 'trtspec[kubernetes]'") from error
+    require("a cluster", "kubernetes")
+    from kubernetes import config
 
     where = os.environ.get("KUBECONFIG") or "~/.kube/config"
     if any(Path(file).expanduser().exists() for file in where.split(os.pathsep) if file):

@@ -9,6 +9,7 @@ from trtspec.containers.engine import ContainerEngine
 from trtspec.containers.oddities import describe, oddities
 from trtspec.engine.compatibility import fits_sm
 from trtspec.errors import UnavailableError
+from trtspec.extras import how_to_install
 from trtspec.findings import Finding, Severity, note, ok
 from trtspec.machine.settings import settings
 from trtspec.machine.survey import PACKAGES, Machine, ModelState
@@ -235,7 +236,7 @@ def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     elif "tensorrt_llm" in engines:
         yield note("PyTorch", "none; the draft runs on it", "NVIDIA's image has it; a build does not need it")
     else:
-        yield Finding("PyTorch", "none", "pip install 'trtspec[torch]'", severity=_needed(recipe))
+        yield Finding("PyTorch", "none", how_to_install("torch"), severity=_needed(recipe))
 
 
 def _triton(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from trtspec.checkpoint.layers import choose
 from trtspec.engine.compatibility import fits_sm
 from trtspec.engine.trtllm import COMMAND
 from trtspec.errors import TrtspecError, UnavailableError
+from trtspec.extras import not_installed
 from trtspec.machine.host import Host
 from trtspec.machine.settings import settings_obstacle
 from trtspec.recipe import gpus
@@ -29,10 +30,7 @@ def search_obstacle(host: Host) -> TrtspecError | None:
 
 def _missing(host: Host, packages: Iterable[str], what: str, extra: str) -> TrtspecError | None:
     missing = next((package for package in packages if package not in host.versions), None)
-    if missing is None:
-        return None
-    problem = f"is not installed, and {what} needs it"
-    return UnavailableError(missing, problem, f"pip install 'trtspec[{extra}]'")
+    return not_installed(missing, what, extra) if missing else None
 
 
 def build_obstacle(host: Host, release: Release, gpu: str, ranks: int) -> TrtspecError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtspec.errors import UnavailableError
+from trtspec.extras import require
 from trtspec.plan.speed import ACCEPTANCES, Speed
 
 if TYPE_CHECKING:
@@ -17,12 +17,9 @@ _COLOURS = "viridis"
 
 def draw(speed: Speed, title: str, file: Path) -> None:
     """Draws the forecast; the file's suffix is its format. Raises UnavailableError without matplotlib."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        problem = "is not installed, and pictures need it"
-        raise UnavailableError("matplotlib", problem, "pip install 'trtspec[measure]'") from error
+    require("a picture", "matplotlib")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE, layout="constrained")
     gains, lengths = figure.subplots(1, 2)

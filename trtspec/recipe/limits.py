@@ -76,7 +76,8 @@ def _draft_length(recipe: Recipe) -> Iterator[Finding]:
 def _draft(recipe: Recipe) -> Iterator[Finding]:
     method = recipe.speculation.method
     if method.has_model and recipe.draft is None:
-        yield Finding("draft", "is missing: the small model that proposes tokens")
+        repair = "name one, or write speculation: {method: ngram}, which needs none"
+        yield Finding("draft", "is missing: the small model that proposes tokens", repair)
     if not method.has_model and recipe.draft is not None:
         problem = f"proposes nothing: speculation.method is {method.kind}"
         yield Finding("draft", problem, "remove this section, or write method: draft_model")

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from trtspec.errors import StoreError, UnavailableError
+from trtspec.extras import EXTRAS, not_installed
 from trtspec.store.address import Address
 
 TEMPORARY = "tmp"
@@ -44,6 +45,10 @@ class Files:
         self.address = address
         self._system, self._root = _open(address)
         self._whole = address.protocol in _WHOLE
+
+    def has_root(self) -> bool:
+        """Returns False for a folder of this machine that is not there."""
+        return self.address.protocol not in _LOCAL or os.path.isdir(self._root)
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if it is not there."""
@@ -183,6 +188,8 @@ def _open(address: Address) -> tuple[Any, str]:
         ) from None
     except ImportError:
         package = _package(protocol)
+        if package in EXTRAS:
+            raise not_installed(package, f"{protocol}://", EXTRAS[package]) from None
         problem = f"is not installed, and {protocol}:// needs it"
         raise UnavailableError(package, problem, f"pip install {package}") from None
     try:

@@ -24,18 +24,31 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-def keep(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callable[[str], None]) -> None:
+def keep(
+    store: Store,
+    entry: Entry,
+    folder: Path,
+    watch: Progress,
+    say: Callable[[str], None],
+    *,
+    remembers: bool = True,
+) -> None:
     """Has `folder` hold the entry, every byte of it verified; what is there already is not pulled again.
 
     One process at a time works on a folder, where only what is whole appears. A pull of the entry that was
-    killed is gone on with, and what one of another entry has left beside it is removed. `say` is told what a
-    person may want to know. Raises StoreError, and UnavailableError where there is no room, or where nothing
+    killed is gone on with, and what one of another entry has left beside it is removed. With `remembers` the
+    entry's document is written beside the folder, for `remembered`. `say` is told what a person may want to
+    know. Raises StoreError, and UnavailableError where there is no room, or where nothing
     can be written and what is there is not the entry.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(_lock_of(folder), lambda: say(f"another process pulls {folder}; waiting for it")):
             _make(store, entry, folder, watch, say)
+            if remembers:
+                # A folder of a disk that is full by now is served without it.
+                with suppress(OSError):
+                    _remember(entry, folder)
     except OSError as error:
         if error.errno not in _READ_ONLY:
             raise
@@ -84,9 +97,6 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
     if folder.exists():
         problem = find_problem(entry, folder, watch)
         if problem is None:
-            # A folder of a disk that is full by now is served without it.
-            with suppress(OSError):
-                _remember(entry, folder)
             return
         say(f"{folder} {problem}; it is pulled anew")
     made = temporary(folder)
@@ -95,7 +105,6 @@ def _make(store: Store, entry: Entry, folder: Path, watch: Progress, say: Callab
         with watch(f"pull {entry.name}", entry.size) as advance:
             pull(store, entry, made, advance)
         publish(made, folder)
-        _remember(entry, folder)
     except OSError as error:
         if error.errno not in _FULL:
             raise

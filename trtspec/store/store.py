@@ -14,7 +14,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import PurePosixPath
 
-from trtspec.errors import CorruptedError
+from trtspec.errors import CorruptedError, StoreError
 from trtspec.store.address import Address
 from trtspec.store.entry import Chunk, Entry, entries_of, from_bytes
 from trtspec.store.files import Files
@@ -39,6 +39,14 @@ class Store:
 
     def __str__(self) -> str:
         return str(self.address)
+
+    def require(self) -> None:
+        """Raises StoreError for a folder of this machine that is not there: a push makes one.
+
+        Elsewhere a store that is empty cannot be told from one that nobody has pushed to yet.
+        """
+        if not self.files.has_root():
+            raise StoreError(str(self), "there is no such folder", "trtspec store push URL RECIPE makes one")
 
     def find(self, platform: Platform, key: str) -> Entry | None:
         """The entry of a key, the first if several builders made one, or None; raises CorruptedError."""

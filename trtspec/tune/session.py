@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trtspec.errors import DatasetError, RecipeError
 from trtspec.models.layers import spread
+from trtspec.models.source import read_source
 from trtspec.progress import Progress
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
@@ -51,7 +52,8 @@ class Wanted:
 class Session:
     """Tunes one recipe; `work` keeps what was measured, so that a session that broke off can be begun again.
 
-    `watch` shows progress in bytes, and `count` in answers.
+    `watch` shows progress in bytes, and `count` in answers. Raises ModelError for a draft that is a folder
+    and no model, and RecipeError for a recipe that cannot be tuned, before anything is built.
     """
 
     def __init__(
@@ -68,8 +70,13 @@ class Session:
             problem = "a head reads its target's states, and is not measured by itself"
             finding = loaded.problem("speculation.method", problem, "trtspec bench measures it")
             raise RecipeError(loaded.path, [finding])
+        drafts = tuple(map(named, wanted.drafts))
+        for draft in drafts:
+            if isinstance(draft.location, Path):
+                read_source(draft.location)
         longest = wanted.longest or recipe.speculation.max_draft_len or LONGEST
         self._loaded, self._wanted, self._longest, self._count = loaded, wanted, longest, count
+        self._drafts = drafts
         self._kept, self._workshop = Kept(work), Workshop(loaded, work, longest, watch)
         self._work, self._source = work, self._workshop.source()
         self._tokenizer = Tokenizer.load(self._source.folder)
@@ -124,7 +131,7 @@ class Session:
         if is_measured is None:
             recipe = self._loaded.recipe
             is_measured = recipe.backend == "torch" or recipe.hardware.gpu == gpus.NONE
-        drafts = [*map(named, wanted.drafts), *(self._of_layers(layers) for layers in wanted.layers)]
+        drafts = [*self._drafts, *(self._of_layers(layers) for layers in wanted.layers)]
         standing = candidates(self._loaded, drafts, wanted.precisions, wanted.methods)
         costing: Measured | Forecasted
         if is_measured:

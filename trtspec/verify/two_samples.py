@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trtspec.errors import UnavailableError
+from trtspec.extras import require
 
 LARGEST_SHIFT = 1e6
 
 
 def distributions() -> Any:
     """Returns `scipy.stats`; raises `UnavailableError` where it is not installed."""
-    try:
-        import scipy.stats
-    except ImportError:
-        repair = "pip install 'trtspec[measure]', or leave the test of sampling out: --draws 0"
-        raise UnavailableError("scipy", "is not installed", repair) from None
+    require("the test of sampling, which --draws 0 leaves out,", "scipy")
+    import scipy.stats
+
     return scipy.stats
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trtspec.errors import DatasetError, UnavailableError
+from trtspec.errors import DatasetError
+from trtspec.extras import require
 
 Row = tuple[str, dict[str, Any]]
 SUFFIXES = (".jsonl", ".json", ".parquet", ".txt")
@@ -48,12 +49,10 @@ def _json(path: Path) -> Iterator[Row]:
 
 
 def _parquet(path: Path) -> Iterator[Row]:
-    try:
-        from pyarrow import ArrowInvalid
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        problem = "needs pyarrow, which is not installed"
-        raise UnavailableError(path, problem, "pip install 'trtspec[measure]'") from None
+    require(path.name, "pyarrow")
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
     try:
         table = ParquetFile(path).read()
     except ArrowInvalid as error:

@@ -157,8 +157,8 @@ class TestRefusedBeforeAnythingIsConverted:
     @pytest.mark.parametrize(
         ("trouble", "problem", "repair"),
         [
-            ("silent", "docker's daemon does not answer", "sudo systemctl start docker"),
-            ("locked", "docker's daemon does not let this user in", "usermod -aG docker"),
+            ("silent", "its daemon does not answer", "sudo systemctl start docker"),
+            ("locked", "its daemon does not let this user in", "usermod -aG docker"),
         ],
     )
     def test_a_daemon_that_does_not_answer(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ from tests.command_line import trtspec
 from trtspec.cli import generate
 from trtspec.deploy import client
 from trtspec.deploy.ports import free_ports
+from trtspec.endpoints.endpoint import Answer, Question
 
 
 class VllmModel(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -111,6 +113,20 @@ def test_a_port_that_takes_connections_and_says_nothing_is_no_server(
         said = trtspec("generate", "--url", f"127.0.0.1:{silent.getsockname()[1]}", "a")
     assert said.returncode == 1
     assert "no Triton server answers" in said.stderr
+
+
+def test_a_prompt_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+
+    async def ask(url: str, model: Any, key: Any, question: Question, wait: float, *, show: bool) -> Answer:
+        heard.append(question.messages[0].text)
+        return Answer(sent=0.0, ended=1.0)
+
+    monkeypatch.setattr(generate, "_ask", ask)
+    monkeypatch.setattr("sys.stdin", StringIO("def fib(\n    n"))
+    for prompt in ("-", "--"):
+        assert trtspec("generate", "--url", "http://127.0.0.1:1/v1", "--", prompt).returncode == 0
+    assert heard == ["def fib(\n    n", "--"]
 
 
 def test_nobody_serves_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,3 +89,34 @@ def test_neither_folder_nor_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert str(result.exception) == f"{tmp_path / 'nothing'}: is not a folder"
     result = RUN.invoke(app, ["inspect", "owner/nothing"])
     assert "is neither a folder nor a Hub model that this machine has" in str(result.exception)
+
+
+def test_a_build_and_what_it_lacks(pair_recipe: Path, tmp_path: Path) -> None:
+    build = tmp_path / "built"
+    assert RUN.invoke(app, ["build", str(pair_recipe), "--output", str(build)]).exit_code == 0
+    result = RUN.invoke(app, ["inspect", str(build)])
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"{build}: build")
+    rows = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[2:] if line)
+    manifest = json.loads((build / "manifest.json").read_text())
+    assert (rows["name"], rows["backend"], rows["target"]) == (manifest["name"], "torch", "./target")
+    content = json.loads(RUN.invoke(app, ["inspect", str(build), "--json"]).stdout)
+    assert content["kind"] == "build"
+    assert content["files"].keys() == manifest["outputs"].keys() | {"manifest.json"}
+    assert {finding["subject"].split(":")[0] for finding in content["findings"]} <= {
+        "draft/checkpoint",
+        "target/checkpoint",
+    }
+
+    (build / "target/engine/rank0.safetensors").write_bytes(b"")
+    (build / "draft/engine/config.json").unlink()
+    result = RUN.invoke(app, ["inspect", str(build)])
+    assert result.exit_code == 1
+    assert "wrong  draft/engine/config.json: is missing" in result.stdout
+    assert "wrong  target/engine: rank0.safetensors: is truncated" in result.stdout
+
+
+def test_a_manifest_that_is_none_is_no_build(tmp_path: Path) -> None:
+    for text in ("{}", "[]", "no JSON", '{"schema": 1, "name": 1}'):
+        (tmp_path / "manifest.json").write_text(text)
+        failed = RUN.invoke(app, ["inspect", str(tmp_path)])
+        assert "has no config.json" in str(failed.exception)

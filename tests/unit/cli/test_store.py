@@ -60,6 +60,15 @@ def test_list(store: Path) -> None:
     assert "torch" in lines[2]
 
 
+@pytest.mark.parametrize("command", ["list", "prune", "verify"])
+def test_a_folder_that_is_not_there_is_no_empty_store(tmp_path: Path, command: str) -> None:
+    failed = run(command, tmp_path / "none").exception
+    assert isinstance(failed, StoreError)
+    assert failed.problem == "there is no such folder"
+    (tmp_path / "none").mkdir()
+    assert run(command, tmp_path / "none").exit_code == 0
+
+
 def test_list_says_who_builds(store: Path) -> None:
     with leased(Store(str(store)), H200, "7" * 64, "target of llama", no_progress):
         listed = run("list", store)
@@ -69,7 +78,11 @@ def test_list_says_who_builds(store: Path) -> None:
 
 def test_show(store: Path) -> None:
     digest = json.loads(run("list", store, "--json").stdout)[1]["digest"]
-    assert "example/target @ " + "a" * 40 in run("show", store, digest[:8]).stdout
+    shown = run("show", store, digest[:8]).stdout
+    assert "example/target @ " + "a" * 40 in shown
+    assert "0.0 MB in 1 files" in shown
+    assert "rank0.engine" not in shown
+    assert "rank0.engine" in run("show", store, digest[:8], "--files").stdout
     content = json.loads(run("show", store, "pair", "--json").stdout)
     assert content["platform"]["sm"] == 90
     assert content["files"]["rank0.engine"]["size"] == 2048
@@ -97,6 +110,7 @@ def test_pull(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("trtspec.machine.runtime.this_runtime", lambda: here)
     result = run("pull", store, "pair", "--output", tmp_path / "new")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/new\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "new", "store"]
     assert (tmp_path / "new/rank0.engine").read_bytes() == (tmp_path / "made/rank0.engine").read_bytes()
     again = run("pull", store, "pair", "--output", tmp_path / "new")
     assert isinstance(again.exception, UnavailableError)

@@ -15,6 +15,7 @@ from tests.fakes.heads import write_head
 from tests.unit.inspection.reports import Save, only, said
 from trtspec.cli.app import app
 from trtspec.errors import ModelError
+from trtspec.findings import Severity
 from trtspec.inspection.folder import inspect
 from trtspec.inspection.pair import inspect_pair
 from trtspec.recipe.loader import load
@@ -67,7 +68,12 @@ def test_a_table_and_json(tmp_path: Path, llama_folder: Save) -> None:
 
 def test_beside_its_target(tmp_path: Path, llama_folder: Save) -> None:
     folder, fits = write_head(tmp_path / "head", "speculators"), llama_folder("target", **TARGET)
-    assert inspect(str(folder), str(fits)).findings == ()
+    (found,) = inspect(str(folder), str(fits)).findings
+    assert (found.severity, found.problem) == (Severity.OK, f"{folder} fits {fits}")
+    assert (
+        f"ok     target: {folder} fits"
+        in RUN.invoke(app, ["inspect", str(folder), "--target", str(fits)]).stdout
+    )
     other = llama_folder("other", **TARGET | {"vocab_size": 40})
     result = RUN.invoke(app, ["inspect", str(folder), "--target", str(other)])
     assert result.exit_code == 1

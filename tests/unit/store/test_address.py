@@ -61,15 +61,21 @@ def test_a_failure_says_nothing_of_the_password(password: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "package"),
-    [("gs://bucket/x", "gcsfs"), ("az://container/x", "adlfs"), ("sftp://host/x", "paramiko")],
+    ("url", "package", "wanted"),
+    [
+        ("gs://bucket/x", "gcsfs", "'trtspec[gcs]'"),
+        ("az://container/x", "adlfs", "adlfs"),
+        ("sftp://host/x", "paramiko", "paramiko"),
+    ],
 )
-def test_a_package_that_is_missing(url: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing(
+    url: str, package: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "fsspec.implementations.sftp", raising=False)
     with pytest.raises(UnavailableError) as failure:
         Store(url)
-    assert failure.value.repair == f"pip install {package}"
+    assert failure.value.repair == f"pip install {wanted}"
 
 
 def test_a_protocol_that_nobody_knows() -> None:

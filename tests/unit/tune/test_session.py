@@ -244,6 +244,17 @@ def test_a_draft_with_another_tokenizer_is_refused_and_the_rest_goes_on(
     assert by_name["target"].startswith("the best")
 
 
+def test_a_draft_that_is_not_there_is_refused_before_anything_is_built(
+    pair_recipe: Path, prompts: Path
+) -> None:
+    work = pair_recipe.parent / "work"
+    words = ("--workload", prompts, "--draft", "./nope", "--work", work)
+    said = trtspec("tune", pair_recipe, *words)
+    assert said.returncode == 1
+    assert "nope: is not a folder" in said.stderr
+    assert not work.exists()
+
+
 def test_rounds_are_timed_here(pair_recipe: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "BUDGET_S", 0.0)
     monkeypatch.setattr(calibration, "SECONDS", 0.005)

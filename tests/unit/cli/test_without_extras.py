@@ -1,0 +1,86 @@
+"""Commands in a Python that has trtspec and none of its extras: each names the one that it needs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Callable
+from importlib.metadata import requires
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from trtspec.extras import EXTRAS, require
+
+TINY = Path(__file__).parents[3] / "recipes/tiny/recipe.yaml"
+# Those that are not called by the name they are imported by.
+DISTRIBUTIONS = {"modelopt": "nvidia-modelopt", "pytriton": "nvidia-pytriton"}
+
+Bare = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
+    """Runs `trtspec` in an environment with the packages of this one, but for those of the extras."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, symlinks=True)
+    python = Path("lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
+    for package in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if package.name not in EXTRAS:
+            (folder / python / package.name).symlink_to(package)
+
+    def run(*words: object) -> CompletedProcess[str]:
+        command = [folder / "bin/python", "-m", "trtspec", *words]
+        return subprocess.run(
+            list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=300
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [
+        (("tune", TINY, "--workload", "synthetic:input=8,output=16"), "torch", "torch"),
+        (("distill", TINY, "--workload", "prompts.jsonl"), "torch", "distill"),
+        (("deploy", "status", "--kubernetes"), "kubernetes", "kubernetes"),
+        (("store", "list", "s3://engines"), "s3fs", "s3"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else value,
+)
+def test_the_extra_is_named(bare: Bare, words: tuple[object, ...], package: str, extra: str) -> None:
+    said = bare(*words)
+    assert said.returncode == 1, said.stderr
+    assert f"error: {package}: is not installed, and " in said.stderr
+    assert f"hint: pip install 'trtspec[{extra}]'" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_what_is_imported_late_names_its_extra_too(bare: Bare, tmp_path: Path) -> None:
+    assert bare("build", TINY, "--output", tmp_path / "build").returncode == 0
+    for draws, package, extra in ((100, "scipy", "measure"), (0, "torch", "torch")):
+        said = bare("verify", TINY, "--output", tmp_path / "build", "--draws", draws)
+        assert said.returncode == 1
+        assert f"error: {package}: is not installed, and " in said.stderr
+        assert f"hint: pip install 'trtspec[{extra}]'" in said.stderr
+        assert "Traceback" not in said.stderr
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    wanted = requires("trtspec") or []
+    for package, extra in EXTRAS.items():
+        line = re.compile(rf"{DISTRIBUTIONS.get(package, package)}\b[^;]*;.*extra == .{extra}\b")
+        assert any(line.match(one) for one in wanted), package
+
+
+def test_what_is_here_is_not_imported_to_be_found() -> None:
+    code = (
+        "import sys; from trtspec.extras import require; require('x', 'torch'); print('torch' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"
+    require("x", "torch")
