@@ -94,9 +94,9 @@ def test_without_a_recipe_nothing_is_missing(machine: GpuMachine, monkeypatch: p
 
 def test_it_is_quick(doctor: Callable[..., Any]) -> None:
     doctor()
-    start = time.monotonic()
+    start = time.process_time()
     doctor()
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_verify_says_what_cannot_be_pulled(store: Path) -> None:
     ("url", "said"),
     [
         ("nonsense://user:secret@host/x", "nonsense is no file system that fsspec knows"),
-        ("gs://bucket/x", "pip install gcsfs"),
+        ("gs://bucket/x", "pip install 'trtspec[gcs]'"),
     ],
 )
 def test_a_url_that_cannot_be_used(url: str, said: str) -> None:

@@ -96,9 +96,7 @@ def test_a_template_that_makes_too_much_is_stopped_and_the_next_prompt_is_made(b
             assert (caught.value.status, caught.value.param) == (400, "messages")
             assert await render(renderer) == "fine"
 
-    begin = time.monotonic()
     use(BOMB % bomb, work)
-    assert time.monotonic() - begin < 20
     # It was another process that made it.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 << 20
 

@@ -52,11 +52,9 @@ def serve(folder: Path, told: str) -> subprocess.Popen[str]:
 )
 def test_the_server_ends_with_its_process(tmp_path: Path, told: str, said: str) -> None:
     server = serve(tmp_path, told)
-    begin = time.monotonic()
 
-    assert server.wait(10) == -signal.SIGKILL
-    assert time.monotonic() - begin < 5
-    _, errors = server.communicate(timeout=10)
+    assert server.wait(40) == -signal.SIGKILL
+    _, errors = server.communicate(timeout=60)
     assert f"trtspec: {said}, so this server ends\n" in errors
     assert_nothing_left(server)
 
@@ -65,7 +63,7 @@ def test_a_process_that_ends_as_it_should_leaves_the_server_alone(tmp_path: Path
     server = serve(
         tmp_path, f"watchdog.beat(); watchdog.close(); open({str(tmp_path / 'done')!r}, 'w').close()"
     )
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 40
     while not (tmp_path / "done").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -77,7 +75,7 @@ def test_a_process_that_ends_as_it_should_leaves_the_server_alone(tmp_path: Path
 
 def test_a_server_that_is_killed_takes_a_stopped_process_along(tmp_path: Path) -> None:
     server = serve(tmp_path, "os.kill(os.getpid(), signal.SIGSTOP)")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 40
     while not any(state == "T" for state in states(server)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -100,7 +98,7 @@ def states(server: subprocess.Popen[str]) -> list[str]:
 
 
 def assert_nothing_left(server: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 40
     while states(server):
         assert time.monotonic() < deadline
         time.sleep(0.02)
