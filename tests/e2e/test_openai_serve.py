@@ -96,6 +96,7 @@ def test_too_many_at_once_are_told_when_to_try_again(server: Deploy, tmp_path: P
 
 def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
     with serving(f"http://127.0.0.1:{free_ports()[0]}", said=tmp_path / "said") as port:
+        assert "does not answer" in (tmp_path / "said").read_text()
         for path, body, method in (
             (ROUTES[0], json.dumps(GOOD).encode(), "POST"),
             (ROUTES[0], json.dumps({**GOOD, "stream": True}).encode(), "POST"),
