@@ -118,7 +118,9 @@ def test_a_port_that_takes_connections_and_says_nothing_is_no_server(
 def test_a_prompt_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
-    async def ask(url: str, model: Any, key: Any, question: Question, wait: float, *, show: bool) -> Answer:
+    async def ask(
+        url: str, model: Any, key: Any, question: Question, wait: float, timeout: float, *, show: bool
+    ) -> Answer:
         heard.append(question.messages[0].text)
         return Answer(sent=0.0, ended=1.0)
 
