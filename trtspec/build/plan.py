@@ -12,7 +12,7 @@ from trtspec.build.stored import look
 from trtspec.machine.host import find_host
 from trtspec.models.headers_only import is_headers_only
 from trtspec.models.hub import cached_folder
-from trtspec.plan.choices import backend_of, build_folder
+from trtspec.plan.choices import asked_backend, build_folder
 from trtspec.plan.facts import Facts
 from trtspec.plan.obstacles import recipe_obstacle
 from trtspec.plan.resolve import resolve
@@ -72,11 +72,11 @@ def make_plan(
     the steps are those of one engine. `digests` are those of an earlier plan. Raises RecipeError, what
     `gather` raises, and StoreError.
     """
-    loaded = load(recipe)
+    loaded = load(recipe, asked_backend(flags, os.environ))
     output = build_folder(loaded, flags, os.environ)
     digests = digests or FileDigests(output / FOLDER / "digests.json", watch)
     # The release of a recipe may be one of a server of others.
-    is_trtllm = backend_of(loaded, flags, os.environ) == "tensorrt_llm"
+    is_trtllm = loaded.recipe.backend == "tensorrt_llm"
     host = find_host(release_of(loaded.recipe.engine.release if is_trtllm else None), container=container)
     known = digests if to_run or store or has_records(output) else None
     weights: set[Role] = set()
@@ -102,8 +102,8 @@ def check_host(recipe: Path, flags: Mapping[str, str | None], *, container: bool
 
     A build whose models are all here is not checked: the steps that this machine cannot run may be done.
     """
-    loaded = load(recipe)
-    is_built_anywhere = backend_of(loaded, flags, os.environ) != "tensorrt_llm"
+    loaded = load(recipe, asked_backend(flags, os.environ))
+    is_built_anywhere = loaded.recipe.backend != "tensorrt_llm"
     if is_built_anywhere or loaded.recipe.hardware.gpu == gpus.NONE or _has_models(loaded):
         return
     host = find_host(release_of(loaded.recipe.engine.release), container=container)

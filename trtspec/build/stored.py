@@ -102,5 +102,5 @@ def pair_key(steps: Sequence[Step], resolved: Resolved) -> str:
     """Returns the key of a build, which is the same whether the engines were built or pulled."""
     made = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
     own = [step.digest for step in steps if step.output in made]
-    recipe = resolved.loaded.recipe.digest
+    recipe = resolved.loaded.digest
     return digest_of([recipe, own, [engine_key(steps, role) for role in resolved.engines]])

@@ -48,7 +48,7 @@ def has_pair(entries: Iterable[Entry], loaded: LoadedRecipe, commits: Mapping[st
     return any(
         entry.role == "pair"
         and entry.platform == platform
-        and entry.manifest["recipe"] == recipe.digest
+        and entry.manifest["recipe"] == loaded.digest
         and {role: model["revision"] for role, model in entry.manifest["models"].items()} == commits
         for entry in entries
     )

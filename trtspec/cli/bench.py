@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trtspec.errors import MeasureError, UnavailableError
+from trtspec.errors import MeasureError
 from trtspec.terminal.api_key import read_key
 from trtspec.terminal.command_line import typed
 from trtspec.terminal.options import JsonOption, PythonOption
@@ -236,17 +235,11 @@ def _served(
     """
     from trtspec.bench.deployed import served
     from trtspec.bench.result import Model
-    from trtspec.deploy.build import Build
-    from trtspec.plan.choices import build_folder
     from trtspec.recipe import gpus
-    from trtspec.recipe.loader import load
     from trtspec.roles import Role
+    from trtspec.terminal.built import find_build
 
-    loaded = load(recipe)
-    build = Build(build_folder(loaded, {"output": folder}, os.environ), loaded.recipe)
-    if not build.is_there:
-        repair = f"trtspec build {recipe}" + (f" --output {folder}" if folder else "")
-        raise UnavailableError(build.folder, "there is no build here", repair)
+    build = find_build(recipe, folder)
     if not build.is_current:
         out.warning(
             f"{recipe} has changed since {build.folder} was built from it, which is measured as it is"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -112,6 +113,7 @@ def build(
     from trtspec.build.plan import check_host, make_plan
     from trtspec.build.stored import push_build
     from trtspec.ci.recorder import recorded
+    from trtspec.plan.choices import asked_backend
     from trtspec.recipe.loader import load
     from trtspec.steps.stages import Stage, up_to
     from trtspec.store.store import Store
@@ -119,7 +121,7 @@ def build(
     (recipe,), stage = recipes, Stage(until)
     engines = Store(store) if store else None
     flags = {"output": output, "engine.backend": backend}
-    if only and only not in load(recipe).recipe.engines:
+    if only and only not in load(recipe, asked_backend(flags, os.environ)).recipe.engines:
         raise typer.BadParameter(f"{recipe} has no {only}", param_hint="--only")
 
     def planned(*, to_run: bool, digests: FileDigests | None = None) -> Plan:

@@ -30,14 +30,13 @@ def convert(
 ) -> None:
     """Convert a recipe's models to TensorRT-LLM checkpoints."""
     from trtspec.build.plan import make_plan
-    from trtspec.recipe.loader import load
     from trtspec.steps import calibrate
     from trtspec.steps import convert as converting
     from trtspec.steps import verify as verifying
     from trtspec.terminal.engines import require_engines
 
-    require_engines(recipe, "no checkpoint to convert")
-    if only and only not in load(recipe).recipe.engines:
+    loaded = require_engines(recipe, "no checkpoint to convert")
+    if only and only not in loaded.recipe.engines:
         raise typer.BadParameter(f"{recipe} has no {only}", param_hint="--only")
     made = make_plan(recipe, {"output": output}, out.watch, to_run=True)
     kinds = {calibrate.KIND, converting.KIND, *([verifying.KIND] if verify else [])}

@@ -117,7 +117,6 @@ def deploy(
     Ctrl-C leaves what was applied.
     """
     from trtspec.deploy import foreground
-    from trtspec.deploy.build import Build
     from trtspec.deploy.deployment import Deployment, patience, rollout_file
     from trtspec.deploy.following import Follower
     from trtspec.deploy.ports import Ports
@@ -129,11 +128,11 @@ def deploy(
     from trtspec.deploy.vendor.site import VendorContainer, VendorHere
     from trtspec.kubernetes.helm import chart_values
     from trtspec.kubernetes.manifests import dump, manifests, to_yaml
-    from trtspec.plan.choices import build_folder
     from trtspec.recipe.loader import load
     from trtspec.recipe.server_limits import doubt
     from trtspec.servers.plain import without_drafts
     from trtspec.serving.rollout.file import ROLLOUT
+    from trtspec.terminal.built import find_build
     from trtspec.terminal.cluster import deploy_to
     from trtspec.terminal.kubernetes import find_values
     from trtspec.terminal.served import LogTalk, Talk
@@ -152,8 +151,8 @@ def deploy(
     if (store or cluster or namespace or force or helm_values) and not kubernetes:
         hint = "--store, --context, --namespace, --force, --helm-values"
         raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint=hint)
-    loaded = load(recipe)
     if kubernetes:
+        loaded = load(recipe)
         _check_cluster(loaded, output, in_container=in_container, plain=plain)
         values = find_values(loaded, store, namespace, output=output, plain=plain)
         objects = manifests(values)
@@ -164,10 +163,7 @@ def deploy(
         else:
             deploy_to(values, objects, cluster, timeout, force=force)
         return
-    build = Build(build_folder(loaded, {"output": output}, os.environ), loaded.recipe)
-    if not build.is_there:
-        repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
-        raise UnavailableError(build.folder, "there is no build here", repair)
+    build = find_build(recipe, output)
     launch = find_launch(build.folder)
     _check_options(context, launch, for_triton=build.is_for_triton)
     logs = context.with_resource(TemporaryDirectory(prefix="trtspec-")) if log_to == "stdout" else None

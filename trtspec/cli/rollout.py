@@ -134,12 +134,10 @@ COMMANDS = (plan, status, next_, back, off, *rollout_canary.COMMANDS)
 
 def _running(recipe: Path, output: str | None, url: str) -> Running:
     from trtspec.plan.choices import build_folder
-    from trtspec.recipe.loader import load
     from trtspec.rollout.running import Running
     from trtspec.terminal.engines import require_coordinator
 
-    require_coordinator(recipe)
-    loaded = load(recipe)
+    loaded = require_coordinator(recipe)
     build = build_folder(loaded, {"output": output}, os.environ)
     if not build.is_dir():
         raise UnavailableError(build, "there is no build here", f"trtspec build {recipe}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,25 +204,21 @@ class _Built:
 
 
 def _built(recipe: Path, output: str | None) -> _Built:
-    from trtspec.deploy.build import Build
     from trtspec.deploy.vendor.build import find_launch
     from trtspec.engine.directory import read_engine
-    from trtspec.plan.choices import build_folder
-    from trtspec.recipe.loader import load
     from trtspec.roles import Role
+    from trtspec.terminal.built import find_build
 
-    loaded = load(recipe)
-    folder, target = build_folder(loaded, {"output": output}, os.environ), loaded.recipe.models[Role.TARGET]
-    build, model, revision = Build(folder, loaded.recipe), str(loaded.model_location(target)), target.revision
+    build = find_build(recipe, output)
+    loaded = build.loaded
+    folder, target = build.folder, loaded.recipe.models[Role.TARGET]
+    model, revision = str(loaded.model_location(target)), target.revision
     if launch := find_launch(folder):
         told = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
         dtype = told.get("--dtype", "bfloat16")
         numbers = "fp8" if target.quantization.weights == "fp8" else dtype
         name = launch.served_model_name
         return _Built(folder, name, model, revision, dtype, numbers, None, build, launch)
-    if not (folder / "model_repository").is_dir():
-        repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
-        raise UnavailableError(folder, "there is no build here", repair)
     engine = read_engine(folder / "target/engine")
     return _Built(
         folder,

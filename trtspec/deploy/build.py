@@ -8,10 +8,11 @@ from pathlib import Path
 from trtspec.engine.directory import read_engine
 from trtspec.engine.integrity import check_unchanged
 from trtspec.engine.loading import PlacedEngine, Runtime, built_with, check_loading
-from trtspec.engine.manifest import recipe_of
+from trtspec.engine.manifest import backend_of, recipe_of
 from trtspec.machine.devices import find_gpus
 from trtspec.machine.settings import settings_obstacle
 from trtspec.models.tokenizer import read_tokenizer
+from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Recipe
 from trtspec.repository.placement import place
 from trtspec.roles import Role
@@ -23,7 +24,11 @@ class Build:
     """A build directory and the recipe that it is served by."""
 
     folder: Path
-    recipe: Recipe
+    loaded: LoadedRecipe
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.loaded.recipe
 
     @property
     def is_there(self) -> bool:
@@ -55,9 +60,14 @@ class Build:
         return self.recipe.backend == "tensorrt_llm" and has_engine_models
 
     @property
+    def backend(self) -> str | None:
+        """What it was built for, as its manifest says; None where that says nothing."""
+        return backend_of(self._manifest)
+
+    @property
     def is_current(self) -> bool:
         """Whether it was built from this recipe, as far as its manifest tells."""
-        return recipe_of(self._manifest) in (None, self.recipe.digest)
+        return recipe_of(self._manifest) in (None, self.loaded.digest)
 
     def check(self, runtime: Runtime) -> None:
         """Raises at once what would fail after minutes of loading.

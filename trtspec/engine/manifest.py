@@ -65,3 +65,9 @@ def recipe_of(file: Path) -> str | None:
     """Returns the digest of the recipe that a manifest names; None where there is no such manifest."""
     found = read_manifest(file)
     return found.recipe if found else None
+
+
+def backend_of(file: Path) -> str | None:
+    """Returns the backend that a manifest names; None where there is no such manifest."""
+    found = read_manifest(file)
+    return found.backend if found else None

@@ -96,7 +96,7 @@ class _Planner:
     ) -> Job:
         resolved, recipe = self._resolved, self._loaded.recipe
         part = f"{what}: {stage}" if stage else what
-        backend = () if resolved.backend == recipe.backend else ("--backend", resolved.backend)
+        backend = ("--backend", self._loaded.asked) if self._loaded.asked else ()
         return Job(
             name=f"trtspec-{stage or what}-{key[:_DIGITS]}",
             title=f"{recipe.name} {part}",

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trtspec.errors import RecipeError
-from trtspec.recipe.limits import contradictions
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.support import BACKENDS
 
 Origin = Literal["flag", "environment", "recipe", "model", "default"]
 ENVIRONMENT = {"output": "TRTSPEC_OUTPUT", "engine.backend": "TRTSPEC_BACKEND"}
@@ -68,26 +66,10 @@ def build_folder(
     return choose_output(Chooser(loaded, flags, environment))
 
 
-def backend_of(loaded: LoadedRecipe, flags: Mapping[str, str | None], environment: Mapping[str, str]) -> str:
-    """Returns the name of the backend, which is known before the facts are.
-
-    Raises RecipeError for one that there is not, and for a recipe that contradicts what a flag or the
-    environment names; but for `torch`, which takes any recipe.
-    """
-    choose = Chooser(loaded, flags, environment)
-    own, backend = loaded.recipe.backend, choose("engine.backend", loaded.recipe.backend, "")
-    if backend not in BACKENDS:
-        raise choose.error("engine.backend", f"found {backend!r}", f"use {' or '.join(BACKENDS)}")
-    if backend not in (own, "torch"):
-        engine = loaded.recipe.engine.model_copy(update={"backend": backend})
-        findings = contradictions(loaded.recipe.model_copy(update={"engine": engine}))
-        move = f"trtspec migrate {loaded.path} --to {backend} writes a recipe for it"
-        repairs = {"engine.backend": "name a GPU in hardware.gpu, or another backend"}
-        if errors := [
-            loaded.problem(one.subject, one.problem, repairs.get(one.subject, move)) for one in findings
-        ]:
-            raise RecipeError(loaded.path, errors)
-    return str(backend)
+def asked_backend(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> str | None:
+    """Returns the backend that a flag or the environment asks for; None where the recipe's own holds."""
+    key = "engine.backend"
+    return flags.get(key) or environment.get(ENVIRONMENT[key]) or None
 
 
 def choose_output(choose: Chooser) -> Path:

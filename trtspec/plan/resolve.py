@@ -17,7 +17,7 @@ from trtspec.engine.defaults import EngineKind, defaults
 from trtspec.engine.engine_options import BuildOptions
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import Source
-from trtspec.plan.choices import Choice, Chooser, backend_of, choose_output
+from trtspec.plan.choices import Choice, Chooser, choose_output
 from trtspec.plan.depending import depending, head_engine
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.inside import check_cyclic, choose_inside
@@ -58,7 +58,6 @@ def resolve(
     recipe = loaded.recipe
     output = choose_output(choose)
     suits = "what serves in production" if recipe.hardware.gpu != gpus.NONE else "runs without a GPU"
-    backend_of(loaded, flags, environment)  # raises for one that does not suit the recipe
     backend = choose("engine.backend", recipe.backend, suits)
     if backend in SERVERS:
         return resolve_server(choose, facts, output, backend)

@@ -29,17 +29,23 @@ _NEEDS_GPU = {
 def contradictions(recipe: Recipe) -> Iterator[Finding]:
     """Finds keys of the recipe that contradict each other; each subject is the dotted key to change."""
     yield from _backend(recipe)
+    yield from contradictions_of_any_backend(recipe)
+    yield from server_contradictions(recipe) if recipe.backend in SERVERS else _engines(recipe)
+    for role, model in recipe.models.items():
+        yield from _precision(role, model, recipe)
+
+
+def contradictions_of_any_backend(recipe: Recipe) -> Iterator[Finding]:
+    """Finds what no backend takes; `torch`, where it is asked for, takes all the rest."""
     yield from _draft(recipe)
     yield from _layers(recipe)
     yield from _head(recipe)
     yield from _draft_length(recipe)
     yield from _hardware(recipe)
     yield from _lengths(recipe)
-    yield from server_contradictions(recipe) if recipe.backend in SERVERS else _engines(recipe)
     yield from _kubernetes(recipe)
     for role, model in recipe.models.items():
         yield from _parallel(role, model, recipe)
-        yield from _precision(role, model, recipe)
 
 
 def _engines(recipe: Recipe) -> Iterator[Finding]:

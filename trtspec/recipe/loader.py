@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from trtspec.errors import RecipeError
 from trtspec.findings import Finding
-from trtspec.recipe.limits import contradictions
+from trtspec.recipe.limits import contradictions, contradictions_of_any_backend
 from trtspec.recipe.problems import problems_of
 from trtspec.recipe.schema import Model, Recipe
+from trtspec.recipe.support import BACKENDS
 from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, line_of, read
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?\Z")
@@ -22,11 +23,17 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?\
 
 @dataclass(frozen=True, slots=True)
 class LoadedRecipe:
-    """A valid recipe and its file; `lines` has the 1-based line of each dotted key of the file."""
+    """A valid recipe and its file; `lines` has the 1-based line of each dotted key of the file.
+
+    `asked` is the backend that a flag or the environment names instead of the recipe's own, if one does:
+    `recipe` is one of it, and `digest` still that of the file's recipe.
+    """
 
     recipe: Recipe
     path: Path
     lines: Mapping[str, int]
+    digest: str
+    asked: str | None = None
 
     def problem(self, key: str, problem: str, repair: str | None = None) -> Finding:
         """A finding at a dotted key, with the line of the key or of the section that should have it."""
@@ -48,17 +55,29 @@ def model_location(value: str, folder: Path) -> Path | str:
     return value
 
 
-def load(path: Path) -> LoadedRecipe:
-    """Reads and validates a recipe; raises RecipeError with every problem found."""
+def load(path: Path, backend: str | None = None) -> LoadedRecipe:
+    """Reads and validates a recipe; raises RecipeError with every problem found.
+
+    `backend` is what a flag or the environment asks for instead of the recipe's own; its rules hold then.
+    """
+    return _judged(parse(path), backend)
+
+
+def loads(data: bytes, path: Path) -> LoadedRecipe:
+    """Validates what a recipe at `path` would say; raises RecipeError with every problem found."""
+    return _judged(_parsed(data, path), None)
+
+
+def parse(path: Path) -> LoadedRecipe:
+    """Reads a recipe by the schema alone, without the rules between its keys; raises RecipeError."""
     try:
         data = _bytes(path)
     except Unreadable as error:
         raise RecipeError(path, error.findings) from None
-    return loads(data, path)
+    return _parsed(data, path)
 
 
-def loads(data: bytes, path: Path) -> LoadedRecipe:
-    """Validates what a recipe at `path` says, or would say; raises RecipeError with every problem found."""
+def _parsed(data: bytes, path: Path) -> LoadedRecipe:
     try:
         document = read(data)
     except Unreadable as error:
@@ -72,13 +91,22 @@ def loads(data: bytes, path: Path) -> LoadedRecipe:
         findings += [finding for finding in problems_of(error, document) if finding.subject not in told]
     if recipe is None or findings:
         raise RecipeError(path, findings)
-    loaded = LoadedRecipe(recipe, path, document.lines)
+    return LoadedRecipe(recipe, path, document.lines, recipe.digest)
+
+
+def _judged(parsed: LoadedRecipe, backend: str | None) -> LoadedRecipe:
+    if backend is not None and backend not in BACKENDS:
+        problem = parsed.problem("engine.backend", f"found {backend!r:.80}", f"use {' or '.join(BACKENDS)}")
+        raise RecipeError(parsed.path, [problem])
+    loaded = parsed
+    if backend and backend != parsed.recipe.backend:
+        loaded = replace(parsed, recipe=parsed.recipe.on(backend), asked=backend)
     findings = [
-        replace(found, line=line_of(found.subject, document.lines))
-        for found in (*contradictions(recipe), *_locations(loaded))
+        replace(found, line=line_of(found.subject, loaded.lines))
+        for found in (*_contradictions(loaded), *_locations(loaded))
     ]
     if findings:
-        raise RecipeError(path, findings)
+        raise RecipeError(loaded.path, findings)
     return loaded
 
 
@@ -90,6 +118,17 @@ def _bytes(path: Path) -> bytes:
         raise Unreadable("no such file", f"`trtspec init {path}` writes a starter recipe") from None
     except OSError as error:
         raise Unreadable(f"cannot be read: {error.strerror}") from None
+
+
+def _contradictions(loaded: LoadedRecipe) -> Iterator[Finding]:
+    if loaded.asked is None:
+        yield from contradictions(loaded.recipe)
+        return
+    move = f"trtspec migrate {loaded.path} --to {loaded.asked} writes a recipe for it"
+    repairs = {"engine.backend": "name a GPU in hardware.gpu, or another backend"}
+    find = contradictions_of_any_backend if loaded.asked == "torch" else contradictions
+    for found in find(loaded.recipe):
+        yield replace(found, repair=repairs.get(found.subject, move))
 
 
 def _locations(loaded: LoadedRecipe) -> Iterator[Finding]:

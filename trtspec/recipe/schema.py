@@ -350,6 +350,10 @@ class Recipe(Section):
         """`engine.backend`; if that is left out, `torch` for `gpu: none` and else `tensorrt_llm`."""
         return self.engine.backend or ("torch" if self.hardware.gpu == gpus.NONE else "tensorrt_llm")
 
+    def on(self, backend: str) -> Recipe:
+        """Returns this recipe for another backend."""
+        return self.model_copy(update={"engine": self.engine.model_copy(update={"backend": backend})})
+
     def backend_of(self, role: Role, of_target: str | None = None) -> str:
         """Returns the backend of one engine: TensorRT-LLM has no CPU, so a draft there is of `torch`.
 

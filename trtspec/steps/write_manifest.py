@@ -43,7 +43,7 @@ def step(resolved: Resolved, facts: Facts, steps: Sequence[Step], found: Mapping
     host, names = facts.host, tuple(step.name for step in steps)
     content = manifest.Manifest(
         name=resolved.loaded.recipe.name,
-        recipe=resolved.loaded.recipe.digest,
+        recipe=resolved.loaded.digest,
         backend=resolved.backend,
         values={choice.key: portable_value(choice) for choice in resolved.choices if choice.key != "output"},
         models={

@@ -44,7 +44,7 @@ def find_values(
 
 
 def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool) -> Served:
-    build = Build(build_folder(loaded, {"output": output}, os.environ), loaded.recipe)
+    build = Build(build_folder(loaded, {"output": output}, os.environ), loaded)
     repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
     if store is not None:
         problem = "--store has no use: the server loads the models itself, and no engine is in a store"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from trtspec.servers.launch import read
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+OPTIONS = {"vllm": ("--python", sys.executable), "sglang": ("--python", sys.executable)}
 
 
 @pytest.fixture
@@ -64,6 +68,41 @@ def test_a_change_is_written_and_nothing_else(recipe: Path) -> None:
         "write launch",
         "write manifest",
     ]
+
+
+@pytest.mark.parametrize(
+    ("recipe_says", "asked", "is_built"),
+    [
+        ("dtype: float32", "vllm", True),
+        ("dtype: float32", "sglang", True),
+        ("dtype: float32", "torch", True),
+        ("dtype: float32", "tensorrt_llm_pytorch", False),
+        ("dtype: float16, build: {remove_input_padding: enable}", "vllm", False),
+    ],
+)
+def test_rules_are_those_of_the_backend_that_is_asked_for(
+    pair_recipe: Path, recipe_says: str, asked: str, is_built: bool
+) -> None:
+    """The recipe is one of TensorRT-LLM, which alone has no attention for float32."""
+    text = pair_recipe.read_text().replace("engine: {backend: torch}\n", "").replace("none", "h100")
+    pair_recipe.write_text(text.replace("model: ./target", f"model: ./target, {recipe_says}"))
+    output = pair_recipe.parent / "build"
+    assert run("plan", pair_recipe, "--output", output).exit_code == 1
+    found = run("build", pair_recipe, "--backend", asked, "--output", output)
+    assert (found.exit_code == 0) == is_built, found.output
+    if is_built:
+        served = run("deploy", pair_recipe, "--output", output, "--dry-run", *OPTIONS.get(asked, ()))
+        assert served.exit_code == 0, served.output
+        pair_recipe.write_text(pair_recipe.read_text() + "speculation: {num_draft_tokens: 2}\n")
+        assert run("deploy", pair_recipe, "--output", output, "--dry-run").exit_code == 1
+
+
+def test_a_backend_of_the_environment_that_there_is_not(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRTSPEC_BACKEND", "tgi")
+    refused = run("build", recipe, "--dry-run")
+    assert "engine.backend: found 'tgi'" in str(refused.exception)
 
 
 def test_a_dry_run_writes_nothing(recipe: Path) -> None:

@@ -16,7 +16,7 @@ from trtspec.machine.host import Host
 from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
 from trtspec.plan.advice import advice
-from trtspec.plan.choices import Choice
+from trtspec.plan.choices import Choice, asked_backend
 from trtspec.plan.facts import Facts, ModelFacts
 from trtspec.plan.resolve import resolve
 from trtspec.plan.resolved import Resolved
@@ -55,7 +55,8 @@ def resolved(llama_folder: Callable[..., Path], tmp_path: Path) -> Resolve:
         given = [line.split(":")[0] for line in lines]
         start = tuple(line for line in usual if line.split(":")[0] not in given)
         recipe.write_text("\n".join((*start, *lines)))
-        return resolve(load(recipe), facts, flags or {}, environment or {})
+        asked, around = flags or {}, environment or {}
+        return resolve(load(recipe, asked_backend(asked, around)), facts, asked, around)
 
     return make
 
