@@ -6,7 +6,7 @@ from typing import Any
 
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.families.family import Family
-from trtspec.models.source import YARN, Source
+from trtspec.models.source import Source
 
 
 def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -> dict[str, Any]:
@@ -25,7 +25,8 @@ def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -
         "hidden_act": source.hidden_act,
         "norm_epsilon": source.norm_epsilon,
         "position_embedding_type": "rope_gpt_neox",
-        "max_position_embeddings": _positions(source),
+        # How many positions TensorRT-LLM makes a table of, which a factor does not lengthen there.
+        "max_position_embeddings": source.max_position,
         "rotary_embedding_dim": source.head_size,
         # The ranks divide the embedding's rows, dimension 0, as `Split.VOCAB` does.
         "use_parallel_embedding": mapping.tp_size > 1,
@@ -42,13 +43,6 @@ def checkpoint_config(source: Source, family: Family, options: ConvertOptions) -
         },
         "quantization": _quantization(source, options),
     }
-
-
-def _positions(source: Source) -> int:
-    """How many positions TensorRT-LLM makes a table of; of `yarn` it would make too few by itself."""
-    scaling = source.rotary_scaling or {}
-    is_yarn = scaling.get("rope_type", scaling.get("type")) == YARN
-    return source.max_position if is_yarn else source.max_position_embeddings
 
 
 def _quantization(source: Source, options: ConvertOptions) -> dict[str, Any]:

@@ -64,8 +64,6 @@ def _divisors(number: int) -> list[int]:
 
 
 def _flaw(sizes: Sizes, tp_size: int, *, fp8: bool) -> str | None:
-    if tp_size > 1 and not FAMILIES[sizes.architecture].tensors:
-        return f"TensorRT-LLM's {sizes.architecture} has no tensor-parallel ranks"
     heads, kv_heads = sizes.num_attention_heads, sizes.num_key_value_heads
     if heads % tp_size:
         return f"{heads} attention heads do not divide among {tp_size} ranks"

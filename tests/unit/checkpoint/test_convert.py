@@ -100,7 +100,7 @@ def test_config_of_the_checkpoint(llama_folder: Callable[..., Path], tmp_path: P
         "hidden_act": "silu",
         "norm_epsilon": 1e-06,
         "position_embedding_type": "rope_gpt_neox",
-        "max_position_embeddings": 256,
+        "max_position_embeddings": 512,
         "rotary_embedding_dim": 8,
         "use_parallel_embedding": False,
         "embedding_sharding_dim": 0,

@@ -35,7 +35,7 @@ CASES = [
     case_of(family.name, kind, tp, pp, often=(kind, pp) in (("fp8_kv", 2), ("bf16", 1)))
     for family in FAMILIES.values()
     for kind in KINDS
-    for tp in ((1, 2) if family.tensors else (1,))
+    for tp in (1, 2)
     for pp in ((1, 2) if family.pipelines else (1,))
 ]
 # Every size divides by two ranks as FP8 demands; the vocabulary does not, and is filled up.
@@ -141,7 +141,6 @@ OF_GEMMA: Differences = {
     "mlp_bias": (False, ABSENT, "a default of GemmaConfig"),
     "attn_bias": (False, ABSENT, "a default of GemmaConfig"),
     "inter_layernorms": (True, ABSENT, "the torch backend's; TensorRT-LLM goes by the architecture"),
-    "hidden_act": ("gelu_pytorch_tanh", "gelu", "the same in TensorRT-LLM (`ACT2FN` of functional.py)"),
     "query_pre_attn_scalar": (11.0, ABSENT, "its gap: TensorRT-LLM asks for the key"),
     "final_logit_softcapping": (6.0, ABSENT, "its gap: without the key logits have no bound"),
     "_sliding_window_pattern": (2, ABSENT, "its gap: which layers have a window"),

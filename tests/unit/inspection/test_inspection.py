@@ -97,7 +97,7 @@ def test_what_other_conversions_write_beside_is_harmless(checkpoint: Callable[..
         ("phi3", 2, "hidden_act"),
         ("mixtral", 2, "hidden_act"),
         ("qwen2_moe", 2, "qwen_type"),
-        ("gemma3_text", 1, "hidden_act"),
+        ("gemma3_text", 2, "rotary_base"),
     ],
 )
 def test_one_that_is_ours_has_nothing_odd(tmp_path: Path, family: str, ranks: int, key: str) -> None:

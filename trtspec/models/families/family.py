@@ -121,8 +121,8 @@ class Family:
 
     The other fields describe TensorRT-LLM's class: `swiglu` is true if its MLP has a gated SiLU, `fused_gate`
     if the two matrices before the activation are one there, `norms_heads` if it normalizes q and k,
-    `pipelines` if it can be divided among pipeline ranks, `tensors` if among tensor-parallel ranks, and
-    `reduce_fusion` if the build option of this name has an effect.
+    `pipelines` if it can be divided among pipeline ranks, and `reduce_fusion` if the build option of this
+    name has an effect.
     """
 
     name: str
@@ -139,5 +139,4 @@ class Family:
     fused_gate: bool = False
     norms_heads: bool = False
     pipelines: bool = True
-    tensors: bool = True
     reduce_fusion: bool = False

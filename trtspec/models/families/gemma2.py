@@ -3,8 +3,7 @@
 A norm multiplies with 1 + w, which is what the checkpoint holds. Attention and MLP stand between two norms
 each, and scores and logits are squashed. Each second layer sees `sliding_window` tokens only: TensorRT-LLM
 leaves that to the runtime, which keeps no KV cache of an alternating window for the next round, so that
-engines are built for texts that are not longer. Its class has the table of embeddings whole on every rank,
-and its conversion divides it, so that there is one rank here.
+engines are built for texts that are not longer.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from trtspec.models.source import Source
 ACTIVATION = "gelu_pytorch_tanh"
 NEEDED = ("head_dim", "num_key_value_heads", "query_pre_attn_scalar", "rms_norm_eps", "rope_theta")
 KEYS = (
-    Key("hidden_act", value=ACTIVATION, default="gelu", otherwise="the MLP has another activation"),
+    # TensorRT-LLM's `gelu` is this activation (`ACT2FN` of functional.py), and by another name of it
+    # `fuse_gate_mlp` (models/modeling_utils.py) leaves the two matrices of an MLP apart.
+    Key("hidden_act", value="gelu", default="gelu", otherwise="the MLP is another, or is not fused"),
     Key("attn_bias", value=False, default=False, otherwise="TensorRT-LLM adds biases that it has not"),
     Key(
         "inter_layernorms",
@@ -81,5 +82,4 @@ FAMILY = Family(
     window=window,
     alternates=True,
     swiglu=False,
-    tensors=False,
 )

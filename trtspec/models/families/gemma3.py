@@ -46,5 +46,4 @@ FAMILY = Family(
     alternates=True,
     swiglu=False,
     norms_heads=True,
-    tensors=False,
 )

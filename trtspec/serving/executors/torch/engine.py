@@ -28,7 +28,7 @@ ROUTERS = ("*router", "*shared_expert_gate")
 ONLY: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("qwen_type", "qwen2", ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")),
     ("attn_bias", False, (False, True)),
-    ("hidden_act", "gelu", ("silu", "swiglu", "gelu_pytorch_tanh")),
+    ("hidden_act", "gelu", ("silu", "swiglu", "gelu", "gelu_pytorch_tanh")),
     ("position_embedding_type", "learned_absolute", ("rope_gpt_neox", "long_rope")),
     ("mlp_bias", False, (False,)),
     ("qk_layernorm", False, (False,)),
@@ -172,7 +172,7 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         fp8=model.get("quantization.quant_algo") is not None,
         fp8_kv_cache=model.get("quantization.kv_cache_quant_algo") is not None,
         sandwich=bool(model.get("inter_layernorms", False)),
-        gelu=model.get("hidden_act") == "gelu_pytorch_tanh",
+        gelu=model.get("hidden_act", "gelu") in ("gelu", "gelu_pytorch_tanh"),
         query_scale=(head_size / float(model.get("query_pre_attn_scalar", head_size))) ** 0.5,
         score_cap=model.get("attn_logit_softcapping"),
         logit_cap=model.get("final_logit_softcapping"),

@@ -65,7 +65,7 @@ def test_defaults_are_those_of_tensorrt_llm(engine: Path) -> None:
         ("mapping", {"world_size": 2, "cp_size": 2}, "mapping.cp_size is 2"),
         ("mapping", {"world_size": 2, "tp_size": 2}, r"rank1\.safetensors: no such file"),
         ("dtype", "float8", "dtype is 'float8'"),
-        ("hidden_act", "gelu", "hidden_act"),
+        ("hidden_act", "relu", "hidden_act"),
         ("attn_bias", True, r"attention\.qkv\.bias is missing"),
         ("attn_bias", "yes", "attn_bias is 'yes'"),
         ("hidden_act", "swiglu", r"mlp\.fc\.weight is .*\[80, 48\], not .*\[160, 48\]"),
