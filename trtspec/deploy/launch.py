@@ -12,11 +12,19 @@ engines:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 SERVER = "/opt/tritonserver/bin/tritonserver"
 """The path of tritonserver in NVIDIA's image."""
+
+ENGINE_VARIABLES = {"TRTLLM_KVCACHE_TRANSFER_BUFFER_SIZE": "0B"}
+"""What NVIDIA's C++ backend is told: to reserve no GPU memory for KV caches that go to other servers.
+
+It makes each of its executors ready for that (`getExecutorConfigFromParams` of model_instance_state.cc), with
+two buffers of 512 MB on every rank (`CacheTransBufferManager` of cacheTransBuffer.cpp) that nothing here uses.
+With 0B there are none, from release 1.0 on, and the memory of a plan has none either.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,7 @@ class Launch:
     """
 
     argv: tuple[str, ...]
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def launch(server: Sequence[str], ranks: int, gpus: int) -> Launch:
@@ -38,7 +46,7 @@ def launch(server: Sequence[str], ranks: int, gpus: int) -> Launch:
     workers, so the server reserves no memory there.
     """
     if ranks == 1:
-        return Launch(tuple(server))
+        return Launch(tuple(server), ENGINE_VARIABLES)
     pools = [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(gpus)]
     return Launch(
         (
@@ -48,5 +56,5 @@ def launch(server: Sequence[str], ranks: int, gpus: int) -> Launch:
             "--enable-peer-access=false",
             *pools,
         ),
-        {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"},
+        {**ENGINE_VARIABLES, "TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"},
     )

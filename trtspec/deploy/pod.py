@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from trtspec.deploy.deployment import loading_s
+from trtspec.deploy.launch import ENGINE_VARIABLES
 from trtspec.deploy.ports import OPENAI, Ports
 from trtspec.store.entry import Entry
 
@@ -30,8 +31,11 @@ ROLLOUT = PurePosixPath("/etc/trtspec/rollout/rollout.json")
 API_KEYS = PurePosixPath("/etc/trtspec/api-keys/keys")
 """The keys of OpenAI's API, where the recipe names a secret that has them."""
 
-ENVIRONMENT = {"HOME": str(TEMPORARY), "TRTSPEC_ROLLOUT": str(ROLLOUT)}
-"""The variables of the server. JIT compilers of CUDA and Triton keep what they make in the home folder."""
+ENVIRONMENT = {"HOME": str(TEMPORARY), "TRTSPEC_ROLLOUT": str(ROLLOUT), **ENGINE_VARIABLES}
+"""The variables of the server. JIT compilers of CUDA and Triton keep what they make in the home folder.
+
+`trtspec deploy` sets those of the engines itself; servers that span hosts are started by a recipe's commands.
+"""
 
 PORTS = Ports(openai=OPENAI)
 HEALTH, ALIVE, OPENAI_HEALTH = "/v2/health/ready", "/v2/health/live", "/health"

@@ -21,7 +21,9 @@ from trtspec.roles import Role
 from trtspec.units import GIB, gib
 
 KV_FRACTION = 0.9
-_RUNTIME = 3 * GIB // 2  # of each engine: the CUDA context and libraries, TensorRT, NCCL
+# Of each engine: the CUDA context and libraries, TensorRT, NCCL. The C++ backend's buffers for KV caches that
+# go to other servers are not made (`ENGINE_VARIABLES` of deploy/launch.py).
+_RUNTIME = 3 * GIB // 2
 _LOGIT_COPIES = 3  # the engine's output, the decoder's copy of it, the probabilities of a verification
 _LOGIT_SIZE = 4  # float32
 _TENSOR = 1 << 31  # trtllm-build warns of tensors with so many numbers (`check_max_num_tokens`)

@@ -1,12 +1,12 @@
 """How a server is started, by the ranks of its engines."""
 
-from trtspec.deploy.launch import SERVER, launch
+from trtspec.deploy.launch import ENGINE_VARIABLES, SERVER, launch
 
 
 def test_engines_of_one_rank_need_no_mpi() -> None:
     line = launch([SERVER, "--http-port=8000"], ranks=1, gpus=2)
 
-    assert (line.argv, line.environment) == ((SERVER, "--http-port=8000"), {})
+    assert (line.argv, line.environment) == ((SERVER, "--http-port=8000"), ENGINE_VARIABLES)
 
 
 def test_several_ranks_make_the_server_an_orchestrator() -> None:
@@ -20,4 +20,7 @@ def test_several_ranks_make_the_server_an_orchestrator() -> None:
         "--enable-peer-access=false",
         *(f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(3)),
     }
-    assert line.environment == {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
+    assert line.environment == ENGINE_VARIABLES | {
+        "TRTLLM_ORCHESTRATOR": "1",
+        "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1",
+    }

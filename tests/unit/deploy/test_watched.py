@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.deploy import pod
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container
 from trtspec.deploy.local import line
 from trtspec.deploy.triton import TritonInstall
 
+TRANSFER = "TRTLLM_KVCACHE_TRANSFER_BUFFER_SIZE"
 TRACING = ("level=TIMESTAMPS", "triton,file=trace.json")
 
 
@@ -31,3 +33,14 @@ def test_triton_traces_as_it_is_told(tmp_path: Path) -> None:
     for argv in (here, there):
         options = [word.partition("=")[2] for word in argv if "trace-config" in word]
         assert options == list(TRACING)
+
+
+def test_no_engine_reserves_memory_for_kv_caches_that_go_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 GiB of each rank, whatever the caller's environment says: here, in a container and in a pod."""
+    monkeypatch.setenv(TRANSFER, "512MB")
+    deployment, triton = Deployment("pair", tmp_path, "pair"), TritonInstall(Path("/tritonserver"))
+    started = {**triton.environment(), **line(deployment, triton, 1).environment}
+    for environment in (started, container(deployment, "image", ("0",)).environment, pod.ENVIRONMENT):
+        assert environment[TRANSFER] == "0B"
