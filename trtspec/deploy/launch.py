@@ -22,7 +22,7 @@ ENGINE_VARIABLES = {"TRTLLM_KVCACHE_TRANSFER_BUFFER_SIZE": "0B"}
 """What NVIDIA's C++ backend is told: to reserve no GPU memory for KV caches that go to other servers.
 
 It makes each of its executors ready for that (`getExecutorConfigFromParams` of model_instance_state.cc), with
-two buffers of 512 MB on every rank (`CacheTransBufferManager` of cacheTransBuffer.cpp) that nothing here uses.
+two buffers of 512 MB on every rank (`CacheTransBufferManager` of cacheTransBuffer.cpp) that nothing uses.
 With 0B there are none, from release 1.0 on, and the memory of a plan has none either.
 """
 

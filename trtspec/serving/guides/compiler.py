@@ -1,7 +1,8 @@
 """Grammars of guides, compiled by xgrammar for one vocabulary.
 
 xgrammar (https://github.com/mlc-ai/xgrammar) is what TensorRT-LLM's runtime follows guides with
-(`batch_manager/guidedDecoder.cpp`), so a guide means the same on each backend.
+(`batch_manager/guidedDecoder.cpp`), so a guide means the same on each backend. NVIDIA's images have it from
+0.1.21 (TensorRT-LLM 1.0) on, and releases take different arguments: each gets what its signatures have.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ MAX_MASK_S = 0.05
 """The longest that one mask may take of the processor, usually microseconds: all requests wait for it."""
 MOST_BLANKS = 32
 """The most blanks in a row between the parts of a schema's JSON: a weak model may write them without end."""
+_FARTHEST_BACK = 1 << 16  # tokens, more than any draft has
 TOO_AMBIGUOUS = f"it is so ambiguous that a token takes over {MAX_MASK_S:g} s"
 
 
@@ -69,15 +72,19 @@ class Matcher:
 
     def fill(self, bitmasks: Bitmasks, row: int) -> None:
         """Finds out which tokens may follow."""
-        self._matcher.fill_next_token_bitmask(bitmasks.words, row)
+        self._matcher.fill_next_token_bitmask(bitmasks.tensor, row)
 
 
 class Bitmasks:
-    """Which tokens may follow, in `rows` places of a text: a bit for each token, and one for the end."""
+    """Which tokens may follow, in `rows` places of a text: a bit for each token, and one for the end.
+
+    `words` are int32 `[rows, words]`, and `tensor` is torch's view of them, which every xgrammar fills.
+    """
 
     def __init__(self, rows: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self.words = np.full((rows, (vocab_size + 32) // 32), -1, np.int32)
+        self.tensor = import_module("torch").from_numpy(self.words)
 
     def allows(self, row: int, token_id: int) -> bool:
         return bool(self.words[row, token_id // 32] >> token_id % 32 & 1)
@@ -115,6 +122,12 @@ class GuideCompiler:
         )
         # One thread, so that engines keep their processors; finished grammars are kept by `Guides`.
         self._compiler = xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
+        bounded = "max_whitespace_cnt" in signature(self._compiler.compile_json_schema).parameters
+        self._blanks = {"max_whitespace_cnt": MOST_BLANKS} if bounded else {}
+        # Without a number the oldest go back nowhere; those that know the bound above go back anywhere.
+        bound = {} if bounded else {"max_rollback_tokens": _FARTHEST_BACK}
+        self._make_matcher = partial(xgrammar.GrammarMatcher, **bound)
+        self._reads_tags = "triggers" not in signature(self._compiler.compile_structural_tag).parameters
 
     def compile(self, guide: Guide) -> Grammar:
         """Returns the grammar; raises `GuideError`.
@@ -122,12 +135,15 @@ class GuideCompiler:
         It does so where xgrammar refuses the guide or is slow to follow it, and where no text can begin.
         """
         try:
-            grammar = Grammar(self._read(guide), self._xgrammar.GrammarMatcher, self._size)
+            grammar = Grammar(self._read(guide), self._make_matcher, self._size)
+            first, begin = Bitmasks(1, self._size), time.thread_time()
+            grammar.matcher().fill(first, 0)
+            seconds = time.thread_time() - begin
+        except GuideError:
+            raise
         except Exception as error:  # xgrammar raises RuntimeError, and some classes of its own
             raise GuideError(_line(error)) from None
-        first, begin = Bitmasks(1, self._size), time.thread_time()
-        grammar.matcher().fill(first, 0)
-        if time.thread_time() - begin > MAX_MASK_S:
+        if seconds > MAX_MASK_S:
             raise GuideError(TOO_AMBIGUOUS)
         if not first.is_open(0):
             raise GuideError("none of the model's tokens can begin a text of it")
@@ -137,8 +153,10 @@ class GuideCompiler:
         compiler = self._compiler
         if guide.guide_type is GuideType.JSON:
             return compiler.compile_builtin_json_grammar()
+        if guide.guide_type is GuideType.STRUCTURAL_TAG and not self._reads_tags:
+            raise GuideError("the xgrammar here, which is older than 0.1.25, reads no structural tag")
         read = {
-            GuideType.JSON_SCHEMA: partial(compiler.compile_json_schema, max_whitespace_cnt=MOST_BLANKS),
+            GuideType.JSON_SCHEMA: partial(compiler.compile_json_schema, **self._blanks),
             GuideType.REGEX: compiler.compile_regex,
             GuideType.EBNF_GRAMMAR: compiler.compile_grammar,
             GuideType.STRUCTURAL_TAG: compiler.compile_structural_tag,

@@ -23,7 +23,7 @@ from trtspec.serving.executors.bls.tensors import (
     request_arrays,
     stop_arrays,
 )
-from trtspec.serving.executors.tensorrt_llm.guided import GUIDE_TYPES, check_guided
+from trtspec.serving.executors.tensorrt_llm.guided import BLS_GUIDE_TYPES, check_guided
 from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.policy import unsplittable_options
 from trtspec.serving.seeds import at_token
@@ -88,7 +88,7 @@ class BlsExecutor:
             limits,
             ignored_options=limits.ignored_options | HAS_NO_TENSOR,
             max_top_log_probs=0,  # NVIDIA's model has no tensor for them.
-            guide_types=frozenset() if guide_end_id is None else GUIDE_TYPES,
+            guide_types=frozenset() if guide_end_id is None else BLS_GUIDE_TYPES,
         )
         self._guide_end_id = guide_end_id
         self.kv_tokens, self.progress = kv_tokens, 0

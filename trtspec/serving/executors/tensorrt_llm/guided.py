@@ -9,7 +9,7 @@ follow must never reach it:
   token that is not its `end_id`, so there is one stop token, and every guided request has it as `end_id`.
 * Whether the matcher takes a token is not looked at. With bad words or `min_tokens` that leave no token, the
   text would go on outside of the grammar, without a word.
-* `STRUCTURAL_TAG` has no branch in `build`, and `execute` raises for logits that are not float32 or float16.
+* `execute` raises for logits that are not float32 or float16.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from trtspec.serving.executor import Guide, GuideType, Request
 from trtspec.serving.executors.validation import Refused
 from trtspec.serving.tokenizer import Tokenizer
 
-GUIDE_TYPES = frozenset(GuideType) - {GuideType.STRUCTURAL_TAG}
+GUIDE_TYPES = frozenset(GuideType)
+"""The kinds of guides that `GuidedDecoder::build` has a branch for."""
+
+BLS_GUIDE_TYPES = GUIDE_TYPES - {GuideType.STRUCTURAL_TAG}
+"""The kinds that NVIDIA's C++ backend knows (`getGuidedDecodingParamsFromTensors` of its utils.cc)."""
+
 LOGITS_DTYPES = ("float32", "float16")
 
 

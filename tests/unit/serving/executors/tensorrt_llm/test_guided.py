@@ -116,9 +116,22 @@ def test_a_guided_text_is_that_of_the_torch_backend_and_nothing_is_drafted(
     assert all(request.guided_decoding_params is None for request in draft.requests)
 
 
+def test_a_structural_tag_is_followed(
+    run: Run, load: Load, guides: Guides, tokenizer: Tokenizer, trtllm: Any
+) -> None:
+    tag = f'{{"type": "structural_tag", "format": {{"type": "json_schema", "json_schema": {SCHEMA}}}}}'
+
+    async def main() -> Delta:
+        coordinator = Coordinator(*load(), tokenizer, guides=guides)
+        return await coordinator.complete(replace(GUIDED, guide=Guide(GuideType.STRUCTURAL_TAG, tag)))
+
+    assert isinstance(json.loads(run(main()).text), list)
+    [asked] = trtllm.Executor.MADE[1].requests
+    assert asked.guided_decoding_params.guide_type is trtllm.GuidedDecodingParams.GuideType.STRUCTURAL_TAG
+
+
 REFUSED = {
     "guide": replace(GUIDED, guide=Guide(GuideType.JSON_SCHEMA, '{"type": "word"}')),
-    "guide_type": replace(GUIDED, guide=Guide(GuideType.STRUCTURAL_TAG, "{}")),
     "end_id": replace(GUIDED, end_id=-1),
     "bad_words": replace(GUIDED, bad_words=("hello",)),
     "min_tokens": replace(GUIDED, sampling=SamplingConfig(min_tokens=3)),
@@ -148,7 +161,6 @@ DERAILING = [
     Request([1, 2], 4, end_id=7, guide=Guide(GuideType.JSON)),
     Request([1, 2], 4, end_id=0, bad_words=[[4]], guide=Guide(GuideType.JSON)),
     Request([1, 2], 4, end_id=0, sampling=SamplingConfig(min_tokens=2), guide=Guide(GuideType.JSON)),
-    Request([1, 2], 4, end_id=0, guide=Guide(GuideType.STRUCTURAL_TAG, "{}")),
     Request([1, 2], 4, [5], end_id=0, guide=Guide(GuideType.JSON)),
     Request([1, 2], 4, end_id=0, guide=Guide(GuideType.JSON), num_guided=1),
 ]

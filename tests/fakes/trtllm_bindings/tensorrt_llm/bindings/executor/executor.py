@@ -199,8 +199,6 @@ class Executor:
         config, sampling = self.config.guided_decoding_config, request.sampling_config
         if request.guided_decoding_params is None or config is None:
             return None
-        if request.guided_decoding_params.guide_type.name == "STRUCTURAL_TAG":
-            return "Segmentation fault"
         if request.external_draft_tokens_config or self._plan.heads:
             return "only the first row of a verification has a mask"
         if [request.end_id] != config.stop_token_ids:
