@@ -86,7 +86,8 @@ SUPPORT: Mapping[str, Mapping[str, Cell]] = {
     "medusa": {
         **dict.fromkeys(ENGINES),
         "vllm": Refusal(
-            "vLLM has no Medusa any more", "vLLM 0.33.0, vllm/config/speculative.py: SpeculativeMethod"
+            "vLLM has Medusa up to 0.32.0, and no more in 0.33.0; trtspec starts neither with it",
+            "vLLM 0.32.0 and 0.33.0, vllm/config/speculative.py: SpeculativeMethod",
         ),
         "sglang": Refusal(
             "SGLang has no Medusa", "SGLang 0.5.23, sglang/srt/speculative/spec_info.py: SpeculativeAlgorithm"
