@@ -122,7 +122,8 @@ def test_a_structural_tag_is_followed(
     tag = f'{{"type": "structural_tag", "format": {{"type": "json_schema", "json_schema": {SCHEMA}}}}}'
 
     async def main() -> Delta:
-        coordinator = Coordinator(*load(), tokenizer, guides=guides)
+        target, draft = load()
+        coordinator = Coordinator(target, draft, tokenizer, guides=guides)
         return await coordinator.complete(replace(GUIDED, guide=Guide(GuideType.STRUCTURAL_TAG, tag)))
 
     assert isinstance(json.loads(run(main()).text), list)
