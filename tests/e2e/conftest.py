@@ -100,11 +100,14 @@ class Deploy:
         return self.process.wait(60)
 
     def server_pids(self) -> set[int]:
-        """The tritonserver that serves this build, and its children."""
-        server = f"--grpc-port={self.ports[1]}"
+        """The tritonserver that serves this build, and its children.
+
+        On this machine the names of its shared memory tell whose it is, in a container its public port.
+        """
+        ours = (f"region-prefix-name=trtspec_{self.process.pid}_", f"--grpc-port={self.ports[1]}")
         found = set()
         for pid, line in command_lines():
-            if server in line:
+            if "tritonserver" in line[0] and any(mark in word for word in line for mark in ours):
                 found.add(pid)
                 with suppress(OSError):
                     found |= set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.e2e.conftest import TINY, Deploy, free_ports, wait_until
+from tests.e2e.conftest import TINY, free_ports, wait_until
+from tests.processes import naming
 
 
 def environment(ports: tuple[int, int, int]) -> dict[str, str]:
@@ -62,10 +63,14 @@ def test_killed_it_leaves_no_server(tmp_path: Path) -> None:
         shell = subprocess.Popen(
             [str(TINY / "demo.sh")], cwd=tmp_path, env=environment(ports), stdout=file, stderr=file
         )
-    server = Deploy(shell, said, ports)
-    wait_until(server.server_pids, "a server")
+    wait_until(lambda: servers(tmp_path), "a server")
 
     shell.kill()
     shell.wait()
 
-    wait_until(lambda: not server.server_pids(), "the end of the server")
+    wait_until(lambda: not servers(tmp_path), "the end of the server")
+
+
+def servers(folder: Path) -> list[str]:
+    """The command lines of the tritonservers of builds in a folder."""
+    return [line for line in naming(folder) if "--model-repository=" in line]

@@ -21,7 +21,7 @@ import yaml
 from tests import s3
 from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports, wait_until
 from tests.fakes.kubelet import Pod, needs_sandbox
-from tests.processes import command_line, command_lines
+from tests.processes import command_line
 from tests.prometheus import Prometheus
 from trtspec.monitoring.scrape import parse
 
@@ -100,10 +100,19 @@ def _gauge(pod: Pod, name: str) -> float:
 
 def _engines(pod: Pod) -> int:
     """The process of the model, which has the engines in it."""
-    server = f"--grpc-address={pod.address}"
-    (triton,) = [pid for pid, line in command_lines() if server in line and "tritonserver" in line[0]]
+    assert pod.server is not None
+    (triton,) = [pid for pid in _below(pod.server.pid) if "tritonserver" in command_line(pid)[0]]
     children = map(int, Path(f"/proc/{triton}/task/{triton}/children").read_text().split())
     (found,) = [pid for pid in children if "triton_python_backend_stub" in command_line(pid)[0]]
+    return found
+
+
+def _below(pid: int) -> list[int]:
+    """The processes that a process has begun, and those that these have."""
+    found = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, file.read_text().split()):
+            found += [child, *_below(child)]
     return found
 
 

@@ -29,11 +29,6 @@ CAUSES = (
         "install it, or serve in NVIDIA's image: trtspec deploy --container",
     ),
     Cause(
-        r"failed to start \w+ service: .*Socket '([^']+)' already in use",
-        "another program listens on {0}",
-        "end that program, or choose another port: --grpc-port",
-    ),
-    Cause(
         r"unable to find backend library for backend 'tensorrtllm'|libtriton_tensorrtllm.so",
         "this Triton has no backend of TensorRT-LLM",
         "serve it in NVIDIA's image: trtspec deploy --container",

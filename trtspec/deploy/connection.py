@@ -1,6 +1,7 @@
-"""A client's connection to the front: aiohttp's, with a line for what cannot be read.
+"""A client's connection to the front: aiohttp's, with a line for what cannot be read, and bounds of time.
 
-aiohttp itself logs some kilobytes of trace for each such request.
+aiohttp itself logs some kilobytes of trace for each request that it cannot read, and waits for ever for a
+client that does not read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
+from trtspec.client_bounds import HEAD_S, READING_S
 from trtspec.deploy.answers import error
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -24,16 +26,53 @@ class Server(web.Server):
         super().__init__(handler, handler_cancellation=True, **options)
         self._refused, self._options = refused, options
 
-    def __call__(self) -> web.RequestHandler:
-        return _Connection(self, self._refused, loop=asyncio.get_running_loop(), **self._options)
+    def __call__(self) -> FrontConnection:
+        return FrontConnection(self, self._refused, loop=asyncio.get_running_loop(), **self._options)
 
 
-class _Connection(web.RequestHandler):
-    __slots__ = ("_refused",)
+class FrontConnection(web.RequestHandler):
+    """Hangs up on a client that asks nothing in `HEAD_S`, or makes no room for its answer in `READING_S`.
+
+    Later heads have the time of an idle connection. Whoever makes the answer hears that the client has left.
+    """
+
+    __slots__ = ("_clock", "_refused")
+    _clock: asyncio.TimerHandle | None
 
     def __init__(self, server: web.Server, refused: Callable[[], None], **options: Any) -> None:
         super().__init__(server, **options)
         self._refused = refused
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._clock = self._loop.call_later(HEAD_S, self._hang_up)
+
+    def asked(self) -> None:
+        """Says that the first request is here."""
+        if self._clock and not self.writing_paused:
+            self._clock.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop()
+        self._clock = self._loop.call_later(READING_S, self._hang_up)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _stop(self) -> None:
+        if self._clock:
+            self._clock.cancel()
+            self._clock = None
+
+    def _hang_up(self) -> None:
+        if self.transport:
+            self.transport.abort()
 
     def handle_error(
         self,

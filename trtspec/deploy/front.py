@@ -1,4 +1,4 @@
-"""The public ports of HTTP and of the metrics of a server on this machine; Triton's own are private ones.
+"""The public ports of HTTP, gRPC and the metrics of a server on this machine; Triton's own are private ones.
 
 Triton's HTTP alone is not safe: one large body ends the server, and so does one with many brackets in
 brackets. It also answers some errors with status 200, and it notices that a client has left only when it
@@ -30,14 +30,16 @@ from aiohttp import (
 from yarl import URL
 
 from trtspec.bodies import Bodies, BodyError
-from trtspec.client_bounds import HEAD_S, LEFT_S, MOST_CONNECTIONS, SHORT_BODY
+from trtspec.client_bounds import LEFT_S, MOST_CONNECTIONS, SHORT_BODY
 from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.answers import corrected, error, error_json, is_models, without_status
 from trtspec.deploy.bodies import is_deep, with_field
-from trtspec.deploy.connection import Server
+from trtspec.deploy.connection import FrontConnection, Server
+from trtspec.deploy.grpc_port import GrpcPort
 from trtspec.deploy.metrics_port import PATH as METRICS
 from trtspec.deploy.metrics_port import MetricsPort
 from trtspec.deploy.ports import Ports
+from trtspec.large_blocks import give_back_large_blocks
 from trtspec.open_files import allow_connections
 from trtspec.refusals import OF_BODIES, Refusal, Refusals, while_shut
 from trtspec.serving.triton.departures import LEFT, REQUEST
@@ -71,22 +73,24 @@ class Front:
         self._host, self._ports = host, ports
         self._refusals = Refusals("triton", model_name)
         self._metrics = MetricsPort(self._refusals, api / METRICS[1:] if api else None)
+        self._grpc = GrpcPort(host, ports.grpc, self._refusals)
         self._triton: URL | None = None
         self._state: str | None = "starting"
         self._is_alive = True
         self._bodies, self._notes = Bodies(_MOST_HELD), set[asyncio.Task[None]]()
-        self._silent = set[asyncio.BaseProtocol]()
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="trtspec-front", daemon=True)
 
     def start(self) -> None:
         """Begins to listen; raises OSError where it cannot."""
+        give_back_large_blocks()
         self._thread.start()
         self._wait(self._start())
 
     def open(self, ports: Ports) -> None:
         """Passes requests, from now on, to Triton on these ports of the loopback."""
         self._metrics.triton = URL(f"http://{LOOPBACK}:{ports.metrics}{METRICS}")
+        self._wait(self._grpc.open(ports.grpc))
         self._triton, self._state, self._is_alive = URL(f"http://{LOOPBACK}:{ports.http}"), None, True
 
     def shut(self, state: str, *, is_alive: bool = True) -> None:
@@ -96,6 +100,7 @@ class Front:
         the server is alive, and with its metrics.
         """
         self._state, self._is_alive = state, is_alive
+        self._grpc.shut(state, is_alive=is_alive)
         if not is_alive:
             self._metrics.triton = None
 
@@ -119,7 +124,7 @@ class Front:
             auto_decompress=False,
         )
         self._most = allow_connections(MOST_CONNECTIONS)
-        self._servers, self._listeners = list[web.Server](), list[asyncio.AbstractServer]()
+        self._servers, self._listeners = list[Server](), list[asyncio.AbstractServer]()
         count = partial(self._refusals.add, Refusal.INVALID_REQUEST)
         for port, handle, refused in (
             (self._ports.http, self._handle, count),
@@ -130,37 +135,28 @@ class Front:
             accept = partial(self._accept, server)
             self._listeners.append(await self._loop.create_server(accept, self._host, port, backlog=1024))
             self._servers.append(server)
+        await self._grpc.start()
 
     async def _close(self) -> None:
         for listener in self._listeners:
             listener.close()
+        await self._grpc.close()
         for server in self._servers:
             await server.shutdown(1.0)
         await self._session.close()
 
-    def _accept(self, server: web.Server) -> asyncio.BaseProtocol:
+    def _accept(self, server: Server) -> asyncio.BaseProtocol:
         if sum(len(server.connections) for server in self._servers) >= self._most:
             self._refusals.add(Refusal.TOO_MANY_CONNECTIONS)
             return _Full()
-        client = server()
-        self._silent.add(client)
-        # Later heads have the time of an idle connection.
-        self._loop.call_later(HEAD_S, self._hang_up, client)
-        return client
-
-    def _hang_up(self, client: web.RequestHandler) -> None:
-        """Closes the connection of a client that has asked nothing yet."""
-        if client in self._silent:
-            self._silent.discard(client)
-            if client.transport:
-                client.transport.abort()
+        return server()
 
     async def _tell(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._silent.discard(request.protocol)
+        _asked(request)
         return await self._metrics.answer(request, self._session)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._silent.discard(request.protocol)
+        _asked(request)
         path = unquote(request.path)
         if not path.startswith("/"):
             return self._refuse(request, Refusal.INVALID_REQUEST, 400, "the request names no path")
@@ -249,6 +245,11 @@ class Front:
         with suppress(ClientError):
             async with self._session.post(url, json={"text_input": "", LEFT: name}):
                 pass
+
+
+def _asked(request: web.BaseRequest) -> None:
+    assert isinstance(request.protocol, FrontConnection)
+    request.protocol.asked()
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:

@@ -40,7 +40,7 @@ def container(deployment: Deployment, image: str, gpus: tuple[str, ...]) -> Cont
     `gpus` are those of `Container`.
     """
     # The server listens on every address of the container's own network; `publish` says what is seen outside.
-    options = server_options(deployment, ANY, ANY, PREFIX, has_gpus=bool(gpus))
+    options = server_options(deployment, ANY, PREFIX, has_gpus=bool(gpus))
     started = launch([SERVER, *options, f"--http-max-input-size={MAX_BODY}"], deployment.ranks, len(gpus))
     ports, name = deployment.ports, name_for(deployment.container_name, deployment.build)
     return Container(

@@ -43,10 +43,10 @@ def find_triton() -> TritonInstall:
 def line(deployment: Deployment, triton: TritonInstall, gpus: int, memory: str = PREFIX) -> Launch:
     """Returns the command to run in the build directory, with the variables that it needs.
 
-    The ports of HTTP and of the metrics of `deployment` are those behind the front. `gpus` is how many GPUs
+    The ports of `deployment` are those behind the front. `gpus` is how many GPUs
     this machine has, and `memory` begins the names of the server's shared memory.
     """
-    options = server_options(deployment, deployment.host, LOOPBACK, memory, has_gpus=gpus > 0)
+    options = server_options(deployment, LOOPBACK, memory, has_gpus=gpus > 0)
     server = [str(triton.server), *options]
     if triton.backends:
         server.append(f"--backend-directory={triton.backends}")
@@ -107,8 +107,8 @@ class _Local:
 
     def start(self) -> Server:
         self.end()
-        http, metrics = free_ports(2)
-        ports = replace(self._deployment.ports, http=http, metrics=metrics)
+        http, grpc, metrics = free_ports(3)
+        ports = replace(self._deployment.ports, http=http, grpc=grpc, metrics=metrics)
         inside = replace(self._deployment, ports=ports)
         started = line(inside, self._triton, self._gpus, self._regions.prefix)
         environment = {**self._triton.environment(), **started.environment, STOPPING: str(self._stopping)}

@@ -42,8 +42,8 @@ _ERROR = re.compile(r"^(?:E\d{4} |error: |.*\[(?:E|ERROR)\]).*$", re.MULTILINE)
 # A race of Triton's Python backend with its own processes (triton-inference-server/server#8882).
 _ABORTED = "boost::interprocess::lock_exception"
 
-# Its ports of HTTP and of the metrics are free ones that were chosen for this start.
-_PORT_TAKEN = re.compile(r"failed to start (?:HTTP|Metrics) service: .*already in use")
+# Behind a front its ports are free ones that were chosen for this start.
+_PORT_TAKEN = re.compile(r"failed to start \w+ service: .*already in use")
 
 # What is no line of Triton's own log, but said by one of its processes.
 _PLAIN = re.compile(r"^(?![IWEF]\d{4} ).+$", re.MULTILINE)

@@ -9,10 +9,8 @@ from trtspec.serving.triton.request_id import HEADER_PATTERN
 _CLOSED = "model-repository,shared-memory,logging,trace"
 
 
-def server_options(
-    deployment: Deployment, grpc: str, others: str, memory: str, *, has_gpus: bool
-) -> list[str]:
-    """Returns the options of a server: gRPC listens on the address `grpc`, HTTP and the metrics on `others`.
+def server_options(deployment: Deployment, address: str, memory: str, *, has_gpus: bool) -> list[str]:
+    """Returns the options of a server that listens on this address.
 
     `memory` begins the names of the shared memory that the server makes. Every user of the machine can read
     the deployment's key in the options; it keeps clients on the network out.
@@ -27,9 +25,9 @@ def server_options(
         f"--backend-config=python,shm-region-prefix-name={memory}",
         "--disable-auto-complete-config",
         f"--exit-timeout-secs={deployment.grace_s:.0f}",
-        f"--http-address={others}",
-        f"--grpc-address={grpc}",
-        f"--metrics-address={others}",
+        f"--http-address={address}",
+        f"--grpc-address={address}",
+        f"--metrics-address={address}",
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",

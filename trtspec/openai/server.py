@@ -12,6 +12,7 @@ import uvicorn
 import uvloop
 
 from trtspec.client_bounds import MOST_CONNECTIONS
+from trtspec.large_blocks import give_back_large_blocks
 from trtspec.open_files import allow_connections
 from trtspec.openai.app import Texts, make_app
 from trtspec.openai.connection import Connection
@@ -45,6 +46,7 @@ def load(settings: Settings) -> tuple[Texts, Keys]:
 def serve(listener: socket.socket, settings: Settings, texts: Texts, keys: Keys) -> None:
     """Serves until SIGINT or SIGTERM, or with no `url` in the settings until standard input ends."""
     allow_connections(MOST_CONNECTIONS)
+    give_back_large_blocks()
     uvloop.run(_serve(listener, settings, texts, keys))
 
 

@@ -17,9 +17,9 @@ import pytest
 from aiohttp import ClientConnectionResetError, web
 
 from tests.unit.monitoring.test_figures import exported
-from trtspec.deploy import front as module
+from trtspec.deploy import connection
 from trtspec.deploy.front import Front
-from trtspec.deploy.ports import Ports
+from trtspec.deploy.ports import Ports, free_ports
 from trtspec.serving.stats import Stats
 
 HOST = "127.0.0.1"
@@ -33,8 +33,7 @@ class Opened:
 
 @pytest.fixture
 def opened() -> Iterator[Opened]:
-    with socket.create_server((HOST, 0)) as free, socket.create_server((HOST, 0)) as other:
-        ports = Ports(http=free.getsockname()[1], metrics=other.getsockname()[1])
+    ports = Ports(*free_ports(3))
     front = Front(HOST, ports, "m")
     front.start()
     front.open(Ports(http=1, metrics=1))
@@ -65,7 +64,7 @@ def test_a_client_that_leaves_within_its_body_is_no_error_of_ours(
 
 @pytest.mark.parametrize("said", [b"", b"GET /v2/health/live HTTP/1.1\r\nHost: "])
 def test_who_asks_nothing_is_not_waited_for(port: int, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HEAD_S", 0.2)
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
     with socket.create_connection((HOST, port), timeout=10) as line:
         line.sendall(said)
         with suppress(ConnectionResetError):
@@ -73,12 +72,42 @@ def test_who_asks_nothing_is_not_waited_for(port: int, said: bytes, monkeypatch:
 
 
 def test_who_has_asked_may_stay(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HEAD_S", 0.2)
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
     with socket.create_connection((HOST, port), timeout=10) as line:
         deadline = time.monotonic() + 0.5
         while time.monotonic() < deadline:
             line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: x\r\n\r\n")
             assert line.recv(1000).startswith(b"HTTP/1.1 403 ")
+
+
+def test_who_does_not_read_its_answer_is_not_waited_for(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "READING_S", 0.3)
+    has_left = threading.Event()
+
+    class Triton(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            try:
+                while True:
+                    self.wfile.write(b"data: " + bytes(1 << 16) + b"\n\n")
+            except ConnectionError:
+                has_left.set()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer((HOST, 0), Triton) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        opened.front.open(Ports(http=triton.server_port, metrics=1))
+        with socket.create_connection((HOST, opened.ports.http), timeout=10) as line:
+            line.sendall(
+                b"POST /v2/models/m/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+            )
+            assert has_left.wait(30)
+        triton.shutdown()
 
 
 def test_metrics_are_there_while_triton_is_and_count_what_was_refused_in_between(opened: Opened) -> None:

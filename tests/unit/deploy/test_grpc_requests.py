@@ -1,0 +1,77 @@
+"""Which gRPC requests may reach Triton."""
+
+from __future__ import annotations
+
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from trtspec.deploy.grpc_requests import forwarded, is_passed, problem_of, refused_header
+
+
+def request() -> pb.ModelInferRequest:
+    made = pb.ModelInferRequest(model_name="m", id="mine", raw_input_contents=[b"\4\0\0\0text"])
+    made.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
+    made.outputs.add(name="text_output")
+    made.parameters["timeout"].int64_param = 5
+    made.parameters["triton_enable_empty_final_response"].bool_param = True
+    return made
+
+
+def said(made: pb.ModelInferRequest) -> str:
+    problem = problem_of(made.SerializeToString())
+    assert problem is not None
+    assert (problem.id, problem.model_name) == ("mine", "m")
+    answer = pb.ModelStreamInferResponse.FromString(problem.in_stream())
+    assert answer.infer_response.id == "mine"
+    message: str = answer.error_message
+    return message
+
+
+def test_what_the_model_knows_is_passed() -> None:
+    assert problem_of(request().SerializeToString()) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["classification", "shared_memory_region", "shared_memory_byte_size", "binary_data"]
+)
+def test_parameters_of_a_tensor_are_refused(name: str) -> None:
+    for tensors in ("inputs", "outputs"):
+        made = request()
+        getattr(made, tensors)[0].parameters[name].int64_param = 5
+        assert f"has the parameter {name!r}" in said(made)
+
+
+@pytest.mark.parametrize("name", ["trtspec_left", "trtspec_request", "sequence_id", "triton_other"])
+def test_parameters_that_the_model_has_not_are_refused(name: str) -> None:
+    made = request()
+    made.parameters[name].string_param = "x"
+    assert f"the request has the parameter {name!r}" in said(made)
+
+
+@pytest.mark.parametrize("shape", [[-1], [1, -1], [1 << 62, 4], [1 << 32, 1 << 32], [1 << 20]])
+def test_more_elements_than_bytes_are_refused(shape: list[int]) -> None:
+    made = request()
+    made.inputs[0].shape[:] = shape
+    assert "'text_input' has another shape" in said(made)
+
+
+def test_what_is_no_request_is_refused() -> None:
+    problem = problem_of(b"\xff\xff\xff")
+    assert problem is not None
+    assert problem.message == "the message is no ModelInferRequest"
+
+
+def test_a_clients_name_of_its_request_is_passed_and_nothing_else_that_it_says_of_itself() -> None:
+    sent = [("x-request-id", "a"), ("trtspec-key", "k"), ("user-agent", "u"), ("traceparent", "t")]
+    assert forwarded(sent) == [("x-request-id", "a"), ("traceparent", "t")]
+    assert refused_header(sent) is None
+    assert refused_header([*sent, ("triton_grpc_error", "true")]) is not None
+
+
+def test_what_changes_the_server_is_closed() -> None:
+    service = "/inference.GRPCInferenceService/"
+    calls = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+    closed = {name for name in calls if not is_passed(service + name)}
+    assert {"RepositoryModelLoad", "SystemSharedMemoryRegister", "TraceSetting", "LogSettings"} <= closed
+    assert {"ModelInfer", "ModelStreamInfer", "ServerReady", "ModelConfig"}.isdisjoint(closed)
+    assert is_passed("/grpc.health.v1.Health/Check")

@@ -1,0 +1,83 @@
+"""One gRPC call of a client, passed on to Triton: requests are looked at, answers are bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import grpc
+from grpc import aio
+
+from trtspec.client_bounds import SENDING_S
+from trtspec.deploy.grpc_requests import InferProblem, Metadata
+from trtspec.serving.time_limit import within
+
+
+class Call:
+    """Passes one call on; `check` says why a request is refused, and counts it.
+
+    `answer` and `stream` return when the call is over. They raise what `context.abort` does for a call that
+    ends with an error, and `CancelledError` when the client leaves, or is left.
+    """
+
+    def __init__(
+        self, context: aio.ServicerContext, check: Callable[[bytes], InferProblem | None], metadata: Metadata
+    ) -> None:
+        self._context, self._check, self._metadata = context, check, list(metadata)
+        self._task, self._turn = asyncio.current_task(), asyncio.Lock()
+        self._writing_since: float | None = None
+
+    def leave(self, seconds: float) -> None:
+        """Ends the call if its client has not taken an answer for so many seconds."""
+        since = self._writing_since
+        if self._task and since is not None and time.monotonic() - since > seconds:
+            self._task.cancel()
+
+    async def answer(self, ask: aio.UnaryUnaryMultiCallable) -> None:
+        """Passes one request on, and its one answer."""
+        try:
+            message = await within(SENDING_S, self._context.read())
+        except asyncio.TimeoutError:
+            why = f"the request was not here after {SENDING_S:g} s"
+            await self._context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
+        if message is aio.EOF:
+            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+        if problem := self._check(message):
+            await self._context.abort(problem.code, problem.message)
+        try:
+            answer = await ask(message, timeout=self._context.time_remaining(), metadata=self._metadata)
+        except aio.AioRpcError as error:
+            await self._context.abort(error.code(), error.details() or "")
+        await self._write(answer)
+
+    async def stream(self, ask: aio.StreamStreamMultiCallable) -> None:
+        """Passes requests on as they come, and answers as they come."""
+        triton = ask(timeout=self._context.time_remaining(), metadata=self._metadata)
+        sending = asyncio.create_task(self._send(triton))
+        try:
+            while (answer := await triton.read()) is not aio.EOF:
+                await self._write(answer)
+        except aio.AioRpcError as error:
+            await self._context.abort(error.code(), error.details() or "")
+        finally:
+            sending.cancel()
+            triton.cancel()
+
+    async def _send(self, triton: aio.StreamStreamCall) -> None:
+        try:
+            while (message := await self._context.read()) is not aio.EOF:
+                if problem := self._check(message):
+                    await self._write(problem.in_stream())
+                else:
+                    await triton.write(message)
+            await triton.done_writing()
+        except (aio.AioRpcError, asyncio.InvalidStateError):
+            # Triton has ended the call, and whoever waits for its answers hears why.
+            return
+
+    async def _write(self, answer: bytes) -> None:
+        async with self._turn:
+            self._writing_since = time.monotonic()
+            await self._context.write(answer)
+            self._writing_since = None

@@ -1,0 +1,160 @@
+"""The public port of gRPC: what may reach Triton is passed on as it came, and so are the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import grpc
+from grpc import StatusCode, aio
+from tritonclient.grpc import service_pb2 as pb
+
+from trtspec.client_bounds import HEAD_S, READING_S
+from trtspec.deploy.addresses import LOOPBACK, in_url
+from trtspec.deploy.grpc_call import Call
+from trtspec.deploy.grpc_requests import (
+    ALIVE,
+    INFER,
+    STREAM,
+    InferProblem,
+    forwarded,
+    is_passed,
+    problem_of,
+    refused_header,
+)
+from trtspec.deploy.ports import address_of
+from trtspec.refusals import Refusal, Refusals, while_shut
+
+MAX_MESSAGE = 4 << 20
+"""The most bytes of one request: gRPC's own default, in which more than a million tokens have room."""
+
+# Each call may hold one message, so these bound the memory that clients take.
+MOST_CALLS = 512
+_MOST_CONNECTIONS = 512
+_IDLE_S = 75.0
+_LOOKS = 4
+_LIVE = pb.ServerLiveResponse(live=True).SerializeToString()
+_LISTENING = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
+    ("grpc.server_handshake_timeout_ms", int(HEAD_S * 1000)),
+    ("grpc.max_connection_idle_ms", int(_IDLE_S * 1000)),
+    # A client whose connection takes nothing in answers no pings.
+    ("grpc.keepalive_time_ms", int(READING_S * 1000)),
+    # Else two servers could listen on one port, and each would get some of its clients.
+    ("grpc.so_reuseport", 0),
+)
+_ASKING = (("grpc.max_receive_message_length", -1),)
+
+
+class GrpcPort:
+    """Listens from `start` to `close`, and refuses calls except from `open` to `shut`.
+
+    All but `shut` is called on the event loop.
+    """
+
+    def __init__(self, host: str, port: int, refusals: Refusals) -> None:
+        self._address, self._refusals = f"{in_url(address_of(host))}:{port}", refusals
+        self._state: str | None = "starting"
+        self._is_alive = True
+        self._triton: aio.Channel | None = None
+        self._calls = set[Call]()
+
+    async def start(self) -> None:
+        """Begins to listen; raises OSError where it cannot."""
+        self._server = aio.server(handlers=[_Handler(self)], options=_LISTENING)
+        try:
+            self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise OSError(str(error)) from None
+        await self._server.start()
+        self._looking = asyncio.create_task(self._look())
+
+    async def open(self, port: int) -> None:
+        """Passes calls, from now on, to Triton's gRPC on this port of the loopback."""
+        await self._hang_up()
+        self._triton = aio.insecure_channel(f"{LOOPBACK}:{port}", options=_ASKING)
+        self._state, self._is_alive = None, True
+
+    def shut(self, state: str, *, is_alive: bool) -> None:
+        """Refuses new requests, from now on, also in streams that run; `state` says why."""
+        self._state, self._is_alive = state, is_alive
+
+    async def close(self) -> None:
+        self._looking.cancel()
+        await self._server.stop(1.0)
+        await self._hang_up()
+
+    async def answer(self, method: str, _: object, context: aio.ServicerContext) -> None:
+        """Answers one call."""
+        metadata = context.invocation_metadata() or ()
+        if method == ALIVE and self._state and self._is_alive:
+            await context.write(_LIVE)
+            return
+        if problem := self._unavailable() or refused_header(metadata):
+            if method in INFER:
+                self._count(problem)
+            await context.abort(problem.code, problem.message)
+        assert self._triton
+        call = Call(context, partial(self._check, method), forwarded(metadata))
+        self._calls.add(call)
+        try:
+            if method == STREAM:
+                await call.stream(self._triton.stream_stream(method))
+            else:
+                await call.answer(self._triton.unary_unary(method))
+        finally:
+            self._calls.discard(call)
+
+    def _unavailable(self) -> InferProblem | None:
+        if self._state or self._triton is None:
+            return InferProblem(f"the server is {self._state}", StatusCode.UNAVAILABLE)
+        if len(self._calls) >= MOST_CALLS:
+            return InferProblem("too many calls at once", StatusCode.RESOURCE_EXHAUSTED)
+        return None
+
+    def _check(self, method: str, message: bytes) -> InferProblem | None:
+        """Returns why a request within a call is refused, and counts it."""
+        if method not in INFER:
+            return None
+        problem = problem_of(message)
+        if problem is None and self._state:
+            problem = InferProblem(f"the server is {self._state}", StatusCode.UNAVAILABLE)
+        if problem:
+            self._count(problem)
+        return problem
+
+    def _count(self, problem: InferProblem) -> None:
+        if problem.code is StatusCode.UNAVAILABLE:
+            self._refusals.add(while_shut(self._state or ""))
+        elif problem.code is StatusCode.RESOURCE_EXHAUSTED:
+            self._refusals.add(Refusal.TOO_MANY_REQUESTS)
+        else:
+            self._refusals.add(Refusal.INVALID_REQUEST)
+
+    async def _hang_up(self) -> None:
+        if self._triton:
+            await self._triton.close()
+
+    async def _look(self) -> None:
+        """Leaves the clients that take in no answers."""
+        while True:
+            await asyncio.sleep(READING_S / _LOOKS)
+            for call in self._calls:
+                call.leave(READING_S)
+
+
+class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Finds what answers a method; in gRPC one message looks like a stream of one."""
+
+    def __init__(self, port: GrpcPort) -> None:
+        self._port = port
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        if not is_passed(details.method):
+            return grpc.stream_stream_rpc_method_handler(_closed)
+        return grpc.stream_stream_rpc_method_handler(partial(self._port.answer, details.method))
+
+
+async def _closed(_: object, context: aio.ServicerContext) -> None:
+    await context.abort(StatusCode.PERMISSION_DENIED, "this API is closed")
