@@ -5,6 +5,9 @@ from __future__ import annotations
 MAX_BODY = 16 << 20
 """The most bytes of one body, which is more text than any model reads."""
 
+MAX_HEAD = 64 << 10
+"""The most bytes of the head of one request, or of the trailers behind its body."""
+
 SHORT_BODY = 1 << 16
 """Bodies of at most so many bytes are read and examined on the loop, since that takes next to no time."""
 

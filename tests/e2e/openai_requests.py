@@ -72,7 +72,7 @@ def serving(url: str, *options: object, said: Path) -> Iterator[int]:
         yield port
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, said.read_text()
-        assert "Traceback" not in said.read_text()
+        assert "Traceback" not in said.read_text(), said.read_text()[:6000]
     finally:
         process.kill()
         process.wait()

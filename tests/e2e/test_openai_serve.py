@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from tests.e2e.conftest import IN_PROCESS, Deploy, Deployer, Until, free_ports
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
+from tests.processes import command_lines
 from trtspec.monitoring.scrape import parse
 
 # Qwen's form, with nothing but what the tests need.
@@ -114,6 +117,43 @@ def test_a_server_that_is_gone_is_unavailable(tmp_path: Path) -> None:
             status, _, said = ask(port, path, json.dumps(content).encode())
             assert status == 400
             assert says in error_of(said)["message"]
+
+
+def test_who_asks_without_reading_answers_holds_neither_memory_nor_others(tmp_path: Path) -> None:
+    with serving(f"http://127.0.0.1:{free_ports()[0]}", said=tmp_path / "said") as port:
+        pid = _server(port)
+        before = _resident(pid)
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
+            try:
+                line.sendall(b"GET / HTTP/1.1\r\n\r\n" * (12 << 20 >> 4))
+                pytest.fail("the server reads on though no answer is read")
+            except TimeoutError:
+                pass
+            assert ask(port, "/v1/models", None, "GET")[0] == 200
+            assert _resident(pid) - before < 32 << 20
+
+
+def test_a_head_without_an_end_holds_nobody(tmp_path: Path) -> None:
+    with (
+        serving(f"http://127.0.0.1:{free_ports()[0]}", said=tmp_path / "said") as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as line,
+    ):
+        before = _resident(pid := _server(port))
+        with suppress(ConnectionError):
+            line.sendall(b"GET / HTTP/1.1\r\nx: " + b"a" * (88 << 20))
+        assert ask(port, "/v1/models", None, "GET")[0] == 200
+        assert _resident(pid) - before < 32 << 20
+
+
+def _server(port: int) -> int:
+    """The process of `serve`."""
+    (pid,) = [pid for pid, line in command_lines() if "serve" in line and str(port) in line]
+    return pid
+
+
+def _resident(pid: int) -> int:
+    """The most bytes of memory that a process has had (proc_pid_status(5))."""
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) << 10
 
 
 def tokenizer(build: Path, folder: Path, template: str) -> Path:
