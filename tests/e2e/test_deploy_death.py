@@ -141,6 +141,43 @@ def test_the_engines_process_dies(
     assert not list(Path("/dev/shm").glob(f"trtspec_{deploy.process.pid}_*"))
 
 
+def watchdogs(pid: int) -> set[int]:
+    """The watchdogs of a model's process that run."""
+    children = {
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    }
+    return {child for child in children if any(word.endswith("watching.py") for word in command_line(child))}
+
+
+@IN_PROCESS
+def test_a_watchdog_that_dies_alone_is_replaced(deployer: Deployer, build_copy: Path, until: Until) -> None:
+    deploy = started(deployer, build_copy, until)
+    model = target_process(deploy)
+    (first,) = watchdogs(model)
+
+    os.kill(first, signal.SIGKILL)
+
+    until(lambda: watchdogs(model) - {first}, "another watchdog")
+    os.kill(model, signal.SIGKILL)
+    assert deploy.process.wait(SOON_S) == 1
+    assert ": was killed by SIGKILL\n" in deploy.said.read_text()
+
+
+@pytest.mark.sweep
+@ONLY_IN_PROCESS
+def test_a_model_that_dies_unwatched_is_noticed(deployer: Deployer, build_copy: Path, until: Until) -> None:
+    deploy = started(deployer, build_copy, until)
+    model = target_process(deploy)
+    os.kill(watchdogs(model).pop(), signal.SIGSTOP)
+    os.kill(model, signal.SIGKILL)
+
+    assert deploy.process.wait(60) == 1
+    assert "error: speculative_llm: has not answered 6 times in a row" in deploy.said.read_text()
+    until(lambda: not deploy.server_pids(), "the end of the server's children")
+
+
 @IN_PROCESS
 def test_a_model_whose_process_cannot_begin_is_told_at_once(
     deployer: Deployer, build_copy: Path, tmp_path: Path

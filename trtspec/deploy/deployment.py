@@ -15,11 +15,12 @@ from pathlib import Path
 from trtspec.deploy.addresses import LOOPBACK, client_host, in_url, is_loopback
 from trtspec.deploy.logs import begin_log
 from trtspec.deploy.ports import Ports
+from trtspec.serving.metrics import COUNTED
 from trtspec.serving.rollout.file import ROLLOUT
 from trtspec.serving.triton.logs import LOG_FORMAT
 
 _RUNNING = re.compile(r"^trtspec:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
-
+_COUNTED = re.compile(rf"^{COUNTED}\{{.*\}} (\S+)$", re.MULTILINE)
 
 # The speed of a network drive, and the time that a server takes beside the loading.
 _SLOW_DISK_B_S, _START_S = 200e6, 300.0
@@ -172,6 +173,13 @@ class Deployment:
     def answers(self) -> bool:
         """Says whether the server gives an answer at all, be it ready or not."""
         return self._get(self.ports.http, "/v2/health/live") is not None
+
+    def pulse(self) -> list[str]:
+        """Returns what the model's process has last told of its own time, which it tells every second.
+
+        The list is empty where the metrics do not answer, or the model is none that tells it.
+        """
+        return _COUNTED.findall(self._get(self.ports.metrics, "/metrics") or "")
 
     def make_unready(self) -> None:
         """Makes the server say that it is not ready, while requests that run go on.

@@ -21,7 +21,7 @@ from trtspec.tail import last_bytes
 # The time beyond the grace in which requests that still run are cancelled, and Triton ends.
 _STOP_S = 5.0
 # So often a server that was ready is asked whether it lives, and so many answers in a row it may owe: every
-# client waits for a Triton that hangs, whose process runs.
+# client waits for a Triton that hangs, whose process runs, and for a model whose process has died unnoticed.
 _ASK_S = 5.0
 _MOST_MISSED = 6
 # How often in a row the metrics must say that nothing runs, since they come late.
@@ -91,6 +91,7 @@ class Server:
         self._deployment, self._process, self._door = deployment, process, door
         self._begin = time.monotonic()
         self._next_ask, self._missed = math.inf, 0
+        self._pulse: list[str] = []
         # Earlier servers may have written what comes before.
         self._log_begin = deployment.log.stat().st_size if deployment.log.exists() else 0
 
@@ -167,12 +168,21 @@ class Server:
     def _check_answers(self) -> None:
         if time.monotonic() < self._next_ask:
             return
-        self._missed = 0 if self._deployment.answers() else self._missed + 1
+        silent = self._silent()
+        self._missed = self._missed + 1 if silent else 0
         self._next_ask = time.monotonic() + _ASK_S
-        if self._missed == _MOST_MISSED:
+        if silent and self._missed == _MOST_MISSED:
             if self._door:
                 self._door.shut("ended", is_alive=False)
-            raise self._error("tritonserver", f"has not answered {_MOST_MISSED} times in a row", None)
+            raise self._error(silent, f"has not answered {_MOST_MISSED} times in a row", None)
+
+    def _silent(self) -> str | None:
+        """Returns the name of what does not answer, Triton or the model behind it; None if both do."""
+        if not self._deployment.answers():
+            return "tritonserver"
+        pulse, before = self._deployment.pulse(), self._pulse
+        self._pulse = pulse or before
+        return self._deployment.model_name if before and pulse in ([], before) else None
 
     def _check_loaded(self, said: str) -> None:
         """Raises `ServerError` when a model did not load."""

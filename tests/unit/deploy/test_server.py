@@ -137,15 +137,20 @@ def test_a_model_that_did_not_load_is_told_though_its_process_has_ended_too(tmp_
 
 
 class Triton(BaseHTTPRequestHandler):
-    """Answers that it is well, unless it `hangs`."""
+    """Answers that it is well, unless it `hangs`, and tells metrics of a model that lives or `is_dead`."""
 
-    hangs = False
+    hangs = is_dead = False
+    seconds = 0
 
     def do_GET(self) -> None:
-        if not self.hangs:
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+        if self.hangs:
+            return
+        Triton.seconds += not self.is_dead
+        body = f'trtspec:counted_seconds{{model="pair"}} {self.seconds}\n'.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, *_: object) -> None: ...
 
@@ -159,15 +164,30 @@ def triton() -> Iterator[int]:
         server.shutdown()
 
 
-def test_one_that_hangs_has_ended(tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fails", "silent"), [("hangs", "tritonserver"), ("is_dead", "pair")])
+def test_one_that_hangs_has_ended(
+    tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch, fails: str, silent: str
+) -> None:
     monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
-    deployment = Deployment("x", tmp_path, "pair", ports=Ports(http=triton))
+    deployment = Deployment("x", tmp_path, "pair", ports=Ports(http=triton, metrics=triton))
     server = Server(deployment, Running())
     server.check_running()
     assert server.is_ready()
     for missed in (0, 5, 0, 5):
-        monkeypatch.setattr(Triton, "hangs", missed > 0)
+        monkeypatch.setattr(Triton, fails, missed > 0)
         for _ in range(missed or 1):
             server.check_running()
-    with pytest.raises(ServerError, match="tritonserver: has not answered 6 times in a row"):
+    with pytest.raises(ServerError, match=f"{silent}: has not answered 6 times in a row"):
+        server.check_running()
+
+
+def test_a_model_that_tells_nothing_of_its_life_is_not_held_to_it(
+    tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of vLLM's backend."""
+    monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
+    ports = Ports(http=triton, metrics=free_ports(1)[0])
+    server = Server(Deployment("x", tmp_path, "pair", ports=ports), Running())
+    assert server.is_ready()
+    for _ in range(20):
         server.check_running()

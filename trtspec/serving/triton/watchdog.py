@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -25,19 +26,17 @@ class Watchdog:
     """Watches this process from here on, as the process of `model`; its parent is the server.
 
     It ends the server when this process dies or is stopped before `close`, or when no `beat` follows the last
-    one for a long time. All methods may be called on any thread.
+    one for a long time. A child that has ended itself is replaced at the next beat. All methods may be called
+    on any thread.
     """
 
     def __init__(self, model: str) -> None:
-        end, self._pipe = os.pipe()
-        # A beat is sent from the loop that serves, so it must not block.
-        os.set_blocking(self._pipe, False)
         # An embedded Python may not know its executable.
         python = sys.executable or shutil.which("python3") or "python3"
         # With the standard library alone it starts in 20 ms and takes 8 MB.
-        command = [python, "-I", "-S", str(_WATCHING), model, str(os.getpid()), str(os.getppid())]
-        self._child = subprocess.Popen(command, stdin=end)  # noqa: S603
-        os.close(end)
+        self._command = [python, "-I", "-S", str(_WATCHING), model, str(os.getpid()), str(os.getppid())]
+        self._lock = threading.Lock()
+        self._begin()
 
     def beat(self) -> None:
         """Reports that the loop still runs."""
@@ -53,8 +52,22 @@ class Watchdog:
         os.close(self._pipe)
         self._child.wait()
 
+    def _begin(self) -> None:
+        end, self._pipe = os.pipe()
+        # A beat is sent from the loop that serves, so it must not block.
+        os.set_blocking(self._pipe, False)
+        self._child = subprocess.Popen(self._command, stdin=end)  # noqa: S603
+        os.close(end)
+
     def _say(self, line: str) -> None:
-        try:
-            os.write(self._pipe, f"{' '.join(line.split())}\n".encode())
-        except OSError:
-            log.exception("the watchdog does not hear")
+        said = f"{' '.join(line.split())}\n".encode()
+        with self._lock:
+            try:
+                os.write(self._pipe, said)
+            except OSError:
+                log.warning("the watchdog does not hear any more, and another one begins")
+                os.close(self._pipe)
+                self._child.kill()
+                self._child.wait()
+                self._begin()
+                os.write(self._pipe, said)

@@ -47,6 +47,10 @@ def serve(folder: Path, told: str) -> subprocess.Popen[str]:
         ("os.abort()", "pair was killed by SIGABRT"),
         ("os._exit(3)", "pair ended with status 3"),
         ("os.kill(os.getpid(), signal.SIGSTOP)", "pair was stopped for 3 s"),
+        (
+            "watchdog._child.kill(); watchdog._child.wait(); watchdog.beat(); os._exit(3)",
+            "pair ended with status 3",
+        ),
         ("watchdog.give_up('has no\\n GPU any more'); time.sleep(60)", "pair has no GPU any more"),
     ],
 )
