@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.environment import for_server
 from trtspec.deploy.ports import Ports, listen
-from trtspec.deploy.server import Door
+from trtspec.deploy.server import Door, how_ended
 from trtspec.errors import UnavailableError
-from trtspec.openai.control import left, opened, shut
+from trtspec.openai.control import ASKED, left, opened, shut
 from trtspec.openai.keys import read_keys
 from trtspec.openai.settings import Settings
 
 _END_S = 10.0
 _AGAIN_S = 1.0
+# So often the process is asked whether it lives, and so many answers it may owe.
+_ASK_S = 5.0
+_MOST_OWED = 6
 # The variables that tell docker's command line, which the process asks, where the daemon is. Podman's are no
 # secrets by their names, and reach it as they are.
 _DOCKERS = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY")
@@ -30,7 +34,8 @@ _DOCKERS = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH"
 class OpenAi:
     """Listens from `start` to `close`; requests go to the model from `open` to `shut`.
 
-    A process that ends by itself is started again; clients that come meanwhile wait.
+    A process that ends by itself, or does not answer for half a minute, is followed by another one; clients
+    that come meanwhile wait.
     """
 
     def __init__(self, deployment: Deployment, url_host: str) -> None:
@@ -43,7 +48,7 @@ class OpenAi:
         )
         self._host, self._port, self._log = deployment.host, deployment.ports.openai, deployment.api_log
         self._url_host = url_host
-        self._lock, self._is_over = threading.Lock(), False
+        self._lock, self._is_over = threading.Lock(), threading.Event()
         self._said = shut("starting")
 
     def start(self) -> None:
@@ -52,7 +57,8 @@ class OpenAi:
         self._listener = listen(self._host, self._port, "openai")
         self._log.unlink(missing_ok=True)
         self._process = self._begin()
-        threading.Thread(target=self._watch, name="trtspec-openai", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="trtspec-openai", daemon=True)
+        self._thread.start()
 
     def open(self, ports: Ports) -> None:
         """Has requests passed, from now on, to the HTTP port of a server."""
@@ -64,64 +70,110 @@ class OpenAi:
 
     def leave(self, container: str) -> None:
         """Lets the process go on alone, until the container with this id is removed."""
-        with self._lock:
-            self._is_over = True
-            self._write(left(container))
-            self._hang_up()
+        self._say(left(container))
+        self._let_go()
         self._listener.close()
 
     def close(self) -> None:
         """Ends the process, once its last answers have been sent."""
+        self._let_go()
+        self._process.end()
+        self._thread.join()
+        self._listener.close()
+
+    def _begin(self) -> _Process:
+        number = self._listener.fileno()
+        command = [sys.executable, "-m", "trtspec.openai", str(number), self._settings.to_json()]
+        return _Process(command, number, self._log)
+
+    def _watch(self) -> None:
+        while True:
+            how = self._process.wait(self._is_over)
+            if self._is_over.is_set():
+                return
+            with self._log.open("a") as log:
+                log.write(f"trtspec: the process of OpenAI's API {how}; another one begins\n")
+            self._is_over.wait(_AGAIN_S)
+            with self._lock:
+                if self._is_over.is_set():
+                    return
+                self._process = self._begin()
+                self._process.say(self._said)
+
+    def _say(self, line: bytes) -> None:
         with self._lock:
-            self._is_over = True
-            self._hang_up()
+            self._said = line
+            self._process.say(line)
+
+    def _let_go(self) -> None:
+        with self._lock:
+            self._is_over.set()
+            self._process.hang_up()
+
+
+class _Process:
+    """One process of the API, which hears lines on its standard input, a socket, and answers questions there.
+
+    It listens on the socket with the given number.
+    """
+
+    def __init__(self, command: Sequence[str], listener: int, log: Path) -> None:
+        self.has_answered = False
+        self._channel, theirs = socket.socketpair()
+        self._channel.settimeout(_ASK_S)
+        with log.open("ab") as output, theirs:
+            self._process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=theirs.fileno(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=for_server(os.environ)
+                | {name: os.environ[name] for name in _DOCKERS if name in os.environ},
+                pass_fds=(listener,),
+                start_new_session=True,
+            )
+
+    def say(self, line: bytes) -> None:
+        # A process that has just ended is followed by another one, which is told then.
+        with suppress(OSError):
+            self._channel.sendall(line)
+
+    def hang_up(self) -> None:
+        """Lets the process end, or go on alone if it was told so."""
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_WR)
+
+    def wait(self, is_over: threading.Event) -> str:
+        """Returns how the process has ended, or why it was ended; leaves it alone once `is_over` is set.
+
+        One that has not answered yet may still be loading.
+        """
+        owed = 0
+        with self._channel:
+            while owed <= _MOST_OWED and not is_over.is_set():
+                try:
+                    heard = self._channel.recv(1 << 10)
+                except TimeoutError:
+                    self.say(ASKED)
+                    owed += self.has_answered
+                    continue
+                except ConnectionError:
+                    heard = b""
+                if not heard:
+                    return how_ended(self._process.wait())
+                owed, self.has_answered = 0, True
+        if not is_over.is_set():
+            self._process.kill()
+            self._process.wait()
+        return f"has not answered {_MOST_OWED} times in a row"
+
+    def end(self) -> None:
+        """Waits for the process, which has been told to end, and kills it if that takes too long."""
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._listener.close()
-
-    def _begin(self) -> subprocess.Popen[bytes]:
-        number = self._listener.fileno()
-        with self._log.open("ab") as log:
-            return subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "trtspec.openai", str(number), self._settings.to_json()],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=for_server(os.environ)
-                | {name: os.environ[name] for name in _DOCKERS if name in os.environ},
-                pass_fds=(number,),
-                start_new_session=True,
-            )
-
-    def _watch(self) -> None:
-        while True:
-            self._process.wait()
-            time.sleep(_AGAIN_S)
-            with self._lock:
-                if self._is_over:
-                    return
-                self._process = self._begin()
-                self._write(self._said)
-
-    def _say(self, line: bytes) -> None:
-        with self._lock:
-            self._said = line
-            self._write(line)
-
-    def _write(self, line: bytes) -> None:
-        assert self._process.stdin
-        # A process that has just ended gets the line when it is started again.
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-
-    def _hang_up(self) -> None:
-        assert self._process.stdin
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
 
 
 class Doors:

@@ -41,7 +41,12 @@ _NO_TEMPLATE = (
 )
 _ROUTES = "; chats are asked at /v1/chat/completions, and prompts at /v1/completions"
 _MOST_HELD = 256 << 20
-_REFUSALS = {**OF_BODIES, 401: Refusal.UNAUTHORIZED, 429: Refusal.TOO_MANY_REQUESTS}
+_REFUSALS = {
+    **OF_BODIES,
+    401: Refusal.UNAUTHORIZED,
+    429: Refusal.TOO_MANY_REQUESTS,
+    504: Refusal.NOT_READY,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,16 @@
-"""The lines by which `trtspec deploy` tells its API server, on standard input, what becomes of the model."""
+"""The lines by which `trtspec deploy` tells its API server what becomes of the model, and asks if it lives.
+
+They come on standard input, a socket of the Unix domain, on which a question is answered with an empty line.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from trtspec.containers.program import find_program
 from trtspec.containers.state import find_state
@@ -13,6 +18,9 @@ from trtspec.errors import UnavailableError
 from trtspec.openai.upstream import Upstream
 
 _LOOK_S = 2.0
+
+ASKED = b'{"asked": true}\n'
+"""The line that asks the server whether it lives."""
 
 
 def opened(url: str) -> bytes:
@@ -32,16 +40,20 @@ def left(container: str) -> bytes:
 
 async def follow(upstream: Upstream, end: Callable[[], None]) -> None:
     """Does what the lines say, and calls `end` when there are no more, or the container is gone."""
-    loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    channel = socket.fromfd(sys.stdin.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
+    lines, answers = await asyncio.open_unix_connection(sock=channel)
     container = ""
-    async for line in lines:
-        said = json.loads(line)
-        container = said.get("container", container)
-        if "url" in said:
-            upstream.url = said["url"]
-        elif "state" in said:
-            upstream.url, upstream.state = None, said["state"]
+    # A deploy that was killed may have left an answer unread.
+    with suppress(ConnectionError):
+        async for line in lines:
+            said = json.loads(line)
+            container = said.get("container", container)
+            if "url" in said:
+                upstream.url = said["url"]
+            elif "state" in said:
+                upstream.url, upstream.state = None, said["state"]
+            elif "asked" in said:
+                answers.write(b"\n")
     while container:
         is_there = await asyncio.to_thread(_is_there, container)
         if not is_there:

@@ -17,6 +17,8 @@ from trtspec.serving.time_limit import within
 _LIMIT_S = 5.0
 # Several times what the longest body takes.
 _MEMORY = 512 << 20
+# What an answer may take beside the rendering, which ends itself: a process that starts takes a second.
+_BESIDES_S = 10.0
 # About what another process takes to start: an answer that nobody waits for may take as long.
 _RESTART_S = 0.3
 # The most bytes of values that are rendered in a few milliseconds.
@@ -29,13 +31,13 @@ class Renderer:
     Each process (`trtspec.openai.rendering`) renders one prompt at a time, a usual one in a fraction of a
     millisecond. Long messages, which take up to seconds, have a process of their own, and no others wait for
     them. A process ends by itself where a template takes longer than `limit_s` or more than its memory, and
-    the next prompt begins another one.
+    the next prompt begins another one. One that is stopped, or hangs, is ended ten seconds later.
     """
 
     def __init__(self, template: ChatTemplate, limit_s: float = _LIMIT_S) -> None:
         self.source = template.source
         first = {"source": template.source, "tokens": template.tokens, "limit_s": limit_s, "memory": _MEMORY}
-        self._short, self._long = (_Lane(marshal.dumps(first)) for _ in range(2))
+        self._short, self._long = (_Lane(marshal.dumps(first), limit_s + _BESIDES_S) for _ in range(2))
 
     async def start(self) -> None:
         """Starts the process of short messages, so that the first prompt does not wait for that."""
@@ -54,6 +56,8 @@ class Renderer:
         lane = self._short if len(frame) <= _SHORT else self._long
         try:
             answer = await lane.ask(frame)
+        except asyncio.TimeoutError:
+            raise ApiError(504, "the process of the chat template does not answer; try again") from None
         except (asyncio.IncompleteReadError, ConnectionError):
             problem = "the chat template makes too much of these messages"
             raise ApiError(400, problem, "messages") from None
@@ -64,10 +68,13 @@ class Renderer:
 
 
 class _Lane:
-    """A process that renders, which gets the `first` frame when it starts, and those who wait for it."""
+    """A process that renders, which gets the `first` frame when it starts, and those who wait for it.
 
-    def __init__(self, first: bytes) -> None:
-        self._first = first
+    An answer may take `longest_s` seconds.
+    """
+
+    def __init__(self, first: bytes, longest_s: float) -> None:
+        self._first, self._longest_s = first, longest_s
         self._process: Process | None = None
         self._turn = asyncio.Lock()
 
@@ -82,12 +89,16 @@ class _Lane:
             await self._process.wait()
 
     async def ask(self, frame: bytes) -> bytes:
-        """Returns the answer to a frame; raises IncompleteReadError or ConnectionError where it ends."""
+        """Returns the answer to a frame.
+
+        Raises IncompleteReadError or ConnectionError where the process ends, and asyncio's TimeoutError where
+        it does not answer, and is ended.
+        """
         async with self._turn:
             process = await self._started()
             asked = asyncio.ensure_future(_asked(process, frame))
             try:
-                return await asyncio.shield(asked)
+                return await within(self._longest_s, asyncio.shield(asked))
             except (asyncio.IncompleteReadError, ConnectionError):
                 await process.wait()
                 raise

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -156,6 +158,26 @@ def test_who_leaves_in_the_middle_of_a_short_prompt_costs_no_process(
         assert renderer._short._process is process
 
     use("fine", work, limit_s=30)
+
+
+def test_a_process_that_is_stopped_holds_the_chats_no_longer_than_its_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trtspec.openai.renderer._BESIDES_S", 0.5)
+
+    async def work(renderer: Renderer) -> Any:
+        await render(renderer)
+        assert renderer._short._process
+        os.kill(renderer._short._process.pid, signal.SIGSTOP)
+        return await asyncio.gather(*(render(renderer) for _ in range(3)), return_exceptions=True)
+
+    first, *others = use("fine", work)
+    assert isinstance(first, ApiError)
+    assert (first.status, first.message) == (
+        504,
+        "the process of the chat template does not answer; try again",
+    )
+    assert others == ["fine", "fine"]
 
 
 STARTER = """
