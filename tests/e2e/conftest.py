@@ -183,8 +183,9 @@ class Deployer:
         recipe: Path = RECIPE,
         with_api: bool = False,
         environment: Mapping[str, str] = os.environ,
+        ports: tuple[int, int, int] | None = None,
     ) -> Deploy:
-        ports = free_ports()
+        ports = ports or free_ports()
         names = ("--http-port", "--grpc-port", "--metrics-port")
         flags = [str(word) for pair in zip(names, ports, strict=True) for word in pair]
         api_port = free_ports()[0] if with_api else 0

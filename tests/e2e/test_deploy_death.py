@@ -24,6 +24,7 @@ from tests.e2e.conftest import (
     Deploy,
     Deployer,
     Until,
+    at_work,
 )
 from tests.e2e.openai_requests import GOOD, ask
 from tests.processes import command_line, command_lines
@@ -288,6 +289,23 @@ def test_regions_of_a_deploy_that_was_killed_are_removed_by_the_next(
     started(deployer, build_copy, until)
 
     assert not regions()
+
+
+@BLS
+def test_a_deploy_that_was_killed_can_be_started_again_at_once(
+    deployer: Deployer, build_copy: Path, tmp_path: Path, until: Until
+) -> None:
+    """Even where a client of gRPC still has an endless answer, for which Triton would wait."""
+    first = started(deployer, build_copy, until)
+    processes = first.server_pids()
+    with at_work(first, "class A:\n"):
+        first.process.kill()
+        first.process.wait()
+        second = deployer(build_copy, ports=first.ports)
+        until(lambda: second.is_ready, "the server ready")
+    assert not processes & second.server_pids()
+    assert second.generate("import ", max_tokens=8)
+    assert second.stop() == 0
 
 
 @IN_PROCESS

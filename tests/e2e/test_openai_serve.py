@@ -15,7 +15,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.conftest import IN_PROCESS, Deploy, Deployer, Until, free_ports
+from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, Deploy, Deployer, Until, free_ports
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
 from tests.processes import command_lines
 from trtspec.monitoring.scrape import parse
@@ -313,6 +313,27 @@ def test_a_deployment_has_the_api_from_its_start_to_its_end(
     assert deploy.process.wait(60) == 0
     assert not answers()
     assert "sk-one" not in deploy.said.read_text() + (build_copy / "openai.log").read_text()
+
+
+@pytest.mark.sweep
+@ONLY_IN_PROCESS
+def test_a_stopped_process_of_the_api_is_followed_by_another(
+    deployer: Deployer, build_copy: Path, tiny_recipe: Path, until: Until
+) -> None:
+    deploy = deployer(build_copy, recipe=tiny_recipe, with_api=True)
+    until(lambda: deploy.is_ready, "the server ready")
+    log = build_copy / "openai.log"
+    # Before it was told where the model is, it was asked.
+    until(lambda: ask(deploy.api_port, "/health", None, "GET")[0] == 200, "the API")
+
+    os.kill(first := _api(deploy), signal.SIGSTOP)
+
+    until(lambda: "has not answered 6 times in a row; another one begins" in log.read_text(), "its end", 60)
+    assert ask(deploy.api_port, "/health", None, "GET")[0] == 200
+    assert _api(deploy) != first
+    with openai.OpenAI(base_url=deploy.api, api_key="none", max_retries=0) as client:
+        assert client.completions.create(model=MODEL, prompt="a", max_tokens=1).choices
+    assert deploy.stop() == 0
 
 
 def _api(deploy: Deploy) -> int:

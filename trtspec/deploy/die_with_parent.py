@@ -1,7 +1,7 @@
-"""`python -m trtspec.deploy.die_with_parent PARENT COMMAND…`: becomes COMMAND, which ends when PARENT dies.
+"""`python -m trtspec.deploy.die_with_parent PARENT SIGNAL COMMAND…`: becomes COMMAND, which ends with PARENT.
 
-A server in a session of its own would outlive a deploy that was killed by SIGKILL. The kernel sends COMMAND a
-signal when PARENT dies; that setting survives the exec.
+A server in a session of its own would outlive a deploy that was killed by SIGKILL. The kernel sends COMMAND
+the SIGNAL, a number, when PARENT dies; that setting survives the exec.
 
 The server's threads get stacks as large as those that NVIDIA has its containers started with: Triton copies
 an HTTP body of the type that curl sends onto the stack, so that one of 4 MB ends a server with the usual 8 MB
@@ -13,15 +13,14 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
 _STACK = 64 << 20
 
 
-def main(parent: int, command: list[str]) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def main(parent: int, number: int, command: list[str]) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     stack = _STACK if most == resource.RLIM_INFINITY else min(_STACK, most)
     resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
@@ -31,4 +30,4 @@ def main(parent: int, command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -19,15 +19,21 @@ _GONE_S = 5.0
 class Group:
     """A process in a session of its own, so that the terminal's Ctrl-C does not reach it.
 
-    It is told to end when this process dies, however that happens. What it says goes to `log`.
+    It gets the signal `orphaned` when this process dies, however that happens. What it says goes to `log`.
     """
 
     def __init__(
-        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        log: Path,
+        orphaned: signal.Signals = signal.SIGTERM,
     ) -> None:
+        words = [str(os.getpid()), str(orphaned.value), *command]
         with log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "trtspec.deploy.die_with_parent", str(os.getpid()), *command],
+                [sys.executable, "-m", "trtspec.deploy.die_with_parent", *words],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -21,12 +23,15 @@ from trtspec.deploy.openai import Doors, OpenAi
 from trtspec.deploy.ports import check_free, free_ports
 from trtspec.deploy.processes import Stubs
 from trtspec.deploy.server import Door, Server, check_path
-from trtspec.deploy.shared_memory import PREFIX, Regions, remove_abandoned
+from trtspec.deploy.shared_memory import PREFIX, Regions, is_any_abandoned, remove_abandoned
 from trtspec.deploy.triton import TritonInstall
 from trtspec.deploy.tritonserver_options import server_options
 from trtspec.deploy.wheel import find_wheel
 from trtspec.errors import UnavailableError
+from trtspec.progress import Progress
 from trtspec.serving.triton.stopping import STOPPING
+
+_END_S = 5.0
 
 
 def find_triton() -> TritonInstall:
@@ -52,6 +57,27 @@ def line(deployment: Deployment, triton: TritonInstall, gpus: int, memory: str =
         server.append(f"--backend-directory={triton.backends}")
     started = launch(server, deployment.ranks, gpus)
     return Launch(started.argv, {**triton.variables, **started.environment, **deployment.environment})
+
+
+def wait_for_ports(deployment: Deployment, watch: Progress) -> None:
+    """Waits while the ports are taken and the server of a deploy that was killed may be ending.
+
+    That is as long as Triton may take to end; whoever has the ports then is another.
+    """
+    deadline = time.monotonic() + deployment.grace_s + _END_S
+    if _are_free(deployment) or not is_any_abandoned():
+        return
+    with watch("wait for a server that is ending", None):
+        while not _are_free(deployment) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+def _are_free(deployment: Deployment) -> bool:
+    try:
+        check_free(deployment.host, deployment.ports)
+    except UnavailableError:
+        return False
+    return True
 
 
 @contextmanager
@@ -128,7 +154,10 @@ class _Triton(Group):
     def __init__(
         self, command: Sequence[str], deployment: Deployment, environment: Mapping[str, str], stopping: Path
     ) -> None:
-        super().__init__(command, deployment.build, environment, deployment.log)
+        # Triton would wait for requests and connections, with its ports taken, though its front is gone. Its
+        # stubs end with it; the processes of mpirun do only if that is told to end.
+        orphaned = signal.SIGKILL if deployment.ranks == 1 else signal.SIGTERM
+        super().__init__(command, deployment.build, environment, deployment.log, orphaned)
         self._stopping, self._grace_s = stopping, deployment.grace_s
         self._stubs = Stubs(self.pid)
 

@@ -132,6 +132,7 @@ class _Process:
                 pass_fds=(listener,),
                 start_new_session=True,
             )
+        self.say(ASKED)
 
     def say(self, line: bytes) -> None:
         # A process that has just ended is followed by another one, which is told then.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 
 from trtspec.locks import try_lock, unlock
@@ -39,8 +41,24 @@ class Regions:
         unlock(self._lock, self._file)
 
 
+def is_any_abandoned() -> bool:
+    """Says whether a process of this user was killed that had regions, whose server may be ending."""
+    with closing(_abandoned()) as found:
+        for descriptor, _, _ in found:
+            os.close(descriptor)
+            return True
+    return False
+
+
 def remove_abandoned() -> None:
     """Removes the regions of this user that no process uses any more."""
+    for descriptor, file, prefix in _abandoned():
+        _remove(prefix)
+        unlock(descriptor, file)
+
+
+def _abandoned() -> Generator[tuple[int, Path, str], None, None]:
+    """Yields locks whose processes are gone: a descriptor that holds it now, its file, and its prefix."""
     for file in _FOLDER.glob(f"{PREFIX}*{_LOCK}"):
         found = _LOCKS.fullmatch(file.name)
         try:
@@ -48,8 +66,7 @@ def remove_abandoned() -> None:
         except FileNotFoundError:
             continue
         if found and descriptor is not None:
-            _remove(found[1])
-            unlock(descriptor, file)
+            yield descriptor, file, found[1]
 
 
 def _remove(prefix: str) -> None:

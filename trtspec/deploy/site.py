@@ -74,6 +74,7 @@ class Here:
 
     def prepare(self, watch: Progress) -> None:
         self._build.check(this_runtime())
+        local.wait_for_ports(self._deployment, watch)
 
     def serve(self) -> AbstractContextManager[Callable[[], Server]]:
         return local.serve(self._deployment, self._triton, self._gpus)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import free_ports
-from trtspec.deploy import local
+from trtspec.deploy import local, shared_memory
+from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.local import find_triton, line, serve
-from trtspec.deploy.ports import Ports
+from trtspec.deploy.ports import Ports, check_free
 from trtspec.deploy.triton import TritonInstall
 from trtspec.errors import UnavailableError
 
@@ -65,8 +71,46 @@ def test_metrics_of_gpus_are_not_asked_for_where_there_are_none(gpus: int, given
     assert ("--allow-gpu-metrics=false" in started.argv) == given
 
 
+@pytest.fixture
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Deployment, socket.socket]]:
+    """A deployment of which somebody has a port."""
+    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
+    ports = Ports(*free_ports())
+    with socket.create_server((LOOPBACK, ports.grpc)) as holder:
+        yield Deployment("x", tmp_path, "model", ports=ports), holder
+
+
+def test_a_start_waits_for_the_ports_of_a_deploy_that_was_killed(
+    taken: tuple[Deployment, socket.socket], tmp_path: Path
+) -> None:
+    deployment, holder = taken
+    lock = tmp_path / "trtspec_1_00000000_lock"
+    lock.touch()
+    said = []
+
+    @contextmanager
+    def watch(label: str, _: int | None) -> Iterator[Any]:
+        said.append(label)
+        holder.close()
+        yield None
+
+    local.wait_for_ports(deployment, watch)
+
+    check_free(LOOPBACK, deployment.ports)
+    assert said == ["wait for a server that is ending"]
+    # Who starts removes it.
+    assert lock.exists()
+
+
+def test_a_start_does_not_wait_for_the_ports_of_others(taken: tuple[Deployment, socket.socket]) -> None:
+    def watch(*_: object) -> Any:
+        pytest.fail("it waits")
+
+    local.wait_for_ports(taken[0], watch)
+
+
 def test_it_finds_a_command_on_path(tmp_path: Path) -> None:
     """As it must find mpirun."""
-    code = "import os, sys; from trtspec.deploy.die_with_parent import main; main(os.getppid(), sys.argv[1:])"
-    said = subprocess.check_output([sys.executable, "-c", code, "echo", "a b"], text=True)
+    words = ["-m", "trtspec.deploy.die_with_parent", str(os.getpid()), "15", "echo", "a b"]
+    said = subprocess.check_output([sys.executable, *words], text=True)
     assert said == "a b\n"
