@@ -166,15 +166,29 @@ def test_a_watchdog_that_dies_alone_is_replaced(deployer: Deployer, build_copy: 
     assert ": was killed by SIGKILL\n" in deploy.said.read_text()
 
 
-@pytest.mark.sweep
-@ONLY_IN_PROCESS
-def test_a_model_that_dies_unwatched_is_noticed(deployer: Deployer, build_copy: Path, until: Until) -> None:
+@BLS
+def test_an_engine_that_dies_unwatched_is_noticed(deployer: Deployer, build_copy: Path, until: Until) -> None:
     deploy = started(deployer, build_copy, until)
-    model = target_process(deploy)
-    os.kill(watchdogs(model).pop(), signal.SIGSTOP)
-    os.kill(model, signal.SIGKILL)
+    engine = target_process(deploy)
+    os.kill(watchdogs(engine).pop(), signal.SIGSTOP)
+    os.kill(engine, signal.SIGKILL)
 
     assert deploy.process.wait(60) == 1
+    assert "error: tritonserver: a model's process was killed by SIGKILL" in deploy.said.read_text()
+    until(lambda: not deploy.server_pids(), "the end of the server's children")
+
+
+@pytest.mark.sweep
+@ONLY_IN_PROCESS
+def test_a_model_that_is_stopped_unwatched_is_noticed(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
+    deploy = started(deployer, build_copy, until)
+    model = target_process(deploy)
+    for process in (watchdogs(model).pop(), model):
+        os.kill(process, signal.SIGSTOP)
+
+    assert deploy.process.wait(90) == 1
     assert "error: speculative_llm: has not answered 6 times in a row" in deploy.said.read_text()
     until(lambda: not deploy.server_pids(), "the end of the server's children")
 

@@ -1,4 +1,4 @@
-"""The processes of a server's Python models, of which one may get stuck, or end, as the server starts."""
+"""The processes of a server's Python models, of which one may get stuck as the server starts, or end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Stubs:
     def lost(self) -> int | None:
         """Returns the exit status of one that has ended, negative for a signal, and that Triton waits for.
 
-        It waits as long as for one that loads. The status is None where there is no such process.
+        It waits as long as for one that loads, or at work for ever. The status is None where there is no such
+        process.
         """
         now, found = time.monotonic(), {pid: stat(pid) for pid in _dead_stubs(self._server)}
         self._ended = {pid: self._ended.get(pid, now) for pid in found}

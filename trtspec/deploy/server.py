@@ -61,9 +61,9 @@ class Process(Protocol):
         ...
 
     def lost(self) -> int | None:
-        """Returns the exit status of a model's process that has ended as the server starts; None if none has.
+        """Returns the exit status of a model's process that has ended unnoticed; None if none has.
 
-        Triton waits for it as if it were still loading.
+        Triton waits for it as if it were still loading, or at work.
         """
         ...
 
@@ -168,13 +168,18 @@ class Server:
     def _check_answers(self) -> None:
         if time.monotonic() < self._next_ask:
             return
-        silent = self._silent()
-        self._missed = self._missed + 1 if silent else 0
+        status, silent = self._process.lost(), self._silent()
         self._next_ask = time.monotonic() + _ASK_S
-        if silent and self._missed == _MOST_MISSED:
-            if self._door:
-                self._door.shut("ended", is_alive=False)
-            raise self._error(silent, f"has not answered {_MOST_MISSED} times in a row", None)
+        self._missed = self._missed + 1 if silent else 0
+        if status is not None:
+            problem = "tritonserver", f"a model's process {how_ended(status)}"
+        elif silent and self._missed == _MOST_MISSED:
+            problem = silent, f"has not answered {_MOST_MISSED} times in a row"
+        else:
+            return
+        if self._door:
+            self._door.shut("ended", is_alive=False)
+        raise self._error(*problem, None)
 
     def _silent(self) -> str | None:
         """Returns the name of what does not answer, Triton or the model behind it; None if both do."""

@@ -181,6 +181,17 @@ def test_one_that_hangs_has_ended(
         server.check_running()
 
 
+def test_a_process_that_ends_unnoticed_ends_a_server_that_was_ready(
+    tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtspec.deploy.server._ASK_S", 0.0)
+    deployment = Deployment("x", tmp_path, "pair", ports=Ports(http=triton, metrics=triton))
+    server = Server(deployment, Losing())
+    assert server.is_ready()
+    with pytest.raises(ServerError, match="tritonserver: a model's process was killed by SIGSEGV"):
+        server.check_running()
+
+
 def test_a_model_that_tells_nothing_of_its_life_is_not_held_to_it(
     tmp_path: Path, triton: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
