@@ -31,6 +31,8 @@ class Trimming(Around):
         self._keep = keep
 
     def enqueue_request(self, request: Request, listener: Listener) -> int:
-        if draft := request.draft_token_ids:
-            request = replace(request, draft_token_ids=draft[: self._keep(len(draft))])
-        return super().enqueue_request(request, listener)
+        if not (draft := request.draft_token_ids):
+            return super().enqueue_request(request, listener)
+        kept = self._keep(len(draft))
+        request = replace(request, draft_token_ids=draft[:kept])
+        return super().enqueue_request(request, lambda said: listener(replace(said, num_verified=kept)))

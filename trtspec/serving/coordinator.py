@@ -89,7 +89,7 @@ class Coordinator:
         self._source: DraftSource | None = None
         if draft is not None or drafting is not None:
             vocab_size, timeout_s = target.limits.vocab_size, self._bounds.draft_timeout_s
-            dictionary, draws_alike = None, False
+            dictionary, draws_alike = None, target.limits.matches_samples
             if draft is not None and draft_tokenizer is not None:
                 own_size = draft.limits.vocab_size
                 dictionary = Dictionary(tokenizer, draft_tokenizer, vocab_size, own_size)

@@ -11,17 +11,26 @@ in NVIDIA's stock image and in a test without tensors. The rules are those of Te
    whatever `max_tokens` says.
 3. A verification returns the n accepted draft tokens and one token of the target's own: n + 1 tokens in all,
    0 <= n <= K. A `max_tokens` below that cuts the output off. The response does not state n.
-4. A draft token is accepted if it is the token that the target chooses at its position with the request's own
-   sampling. The first one that differs ends the verification, with the target's choice in its place.
+4. The tokens of a verification have the target's own distribution under the request's sampling, whatever the
+   draft is. Greedy, a draft token is accepted if it is the likeliest; the first one that is not ends the
+   verification, with the likeliest in its place. Sampled, engines reach it in one of two ways:
+
+   * An engine with `Limits.matches_samples` draws its own token first. It accepts a draft token that is the
+     same, and says its own where they differ.
+   * The kernel of TensorRT-LLM throws its own token away where they differ and draws again, with the draft
+     token still among the rest, which is another distribution. With draft logits it accepts the draft token d
+     with min(1, p(d) / q(d)) and else draws from max(p - q, 0). So the executor sends one-hot logits: q(d) is
+     1, which is exact for any draft that is not drawn with the request's own random numbers.
+
+   An engine that can do neither refuses drafts of sampled requests (`Limits.drafts_samples`).
 5. The end token is never in the output. A verification that meets it returns what comes before it: the
-   accepted tokens without the one more. Only a response without any token, or its finish reason, tells that
-   from a draft that was cut short by rule 7.
+   accepted tokens without the one more. No token of a rejected draft token's place is the draft token itself,
+   so with `Response.num_verified` an answer that is a beginning of what was verified is the end.
 6. A request without a draft is ordinary decoding, up to `max_tokens`.
 7. An engine may discard the end of a draft that does not fit a step, as TensorRT-LLM does with chunked
-   context (`fitDraftTokens` of `batch_manager/microBatchScheduler.cpp`), and does not say so. It then answers
-   as for the shorter draft, so a proper prefix of the draft may be the whole answer without being the end of
-   the text. With nothing of the draft left the request is ordinary decoding, up to `max_tokens`. Every token
-   is the target's own all the same.
+   context (`fitDraftTokens` of `batch_manager/microBatchScheduler.cpp`). It then answers as for the shorter
+   draft, and `Response.num_verified` is what was left of it. With nothing of the draft left the request is
+   ordinary decoding, up to `max_tokens`. Every token is the target's own all the same.
 8. A draft longer than the engine's `max_draft_len` is an error, and so is a prompt over `max_input_len`. A
    draft is cut off where prompt and draft exceed `max_input_len`, and `max_tokens` is reduced to what
    `max_seq_len` leaves.
@@ -42,7 +51,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 
 class FinishReason(str, Enum):
@@ -167,7 +176,9 @@ class Response:
 
     A request without `streaming` has exactly one response, which is final. A response with `error` has no
     tokens, and is final. `log_probs` are as many as the tokens where the request has `return_log_probs`; None
-    where it has not, and where it ended with an error or `CANCELLED`.
+    where it has not, and where it ended with an error or `CANCELLED`. `num_verified` is how many tokens of a
+    draft, from its beginning, the engine has looked at (rule 7); None without a draft, and where the engine
+    does not say it.
     """
 
     request_id: int
@@ -176,10 +187,22 @@ class Response:
     finish_reason: FinishReason = FinishReason.NOT_FINISHED
     error: str | None = None
     log_probs: list[LogProb] | None = None
+    num_verified: int | None = None
 
 
 GUIDE_REFUSED = "Guide refused: "
 """How the error of a request begins whose guide cannot be read or followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsFormat:
+    """The draft logits that an engine takes: a row of `width` numbers, float32 or float16, for each token.
+
+    `width` is the vocabulary, padded to a multiple of the engine's ranks.
+    """
+
+    width: int
+    dtype: Literal["float32", "float16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +217,8 @@ class Limits:
     token of `never_banned`, which the engine would let through.
     `guide_types` are the kinds of guides that it follows; others are refused.
     `resumes_guides`: it follows them through verifications and in texts that were begun before.
+    `matches_samples`: it verifies sampled drafts exactly by itself (rule 4). An engine that does not takes
+    `draft_logits` with them; without these, it verifies drafts of greedy requests alone.
     """
 
     max_batch_size: int
@@ -207,6 +232,13 @@ class Limits:
     never_banned: range = range(0)
     guide_types: frozenset[GuideType] = frozenset()
     resumes_guides: bool = False
+    matches_samples: bool = True
+    draft_logits: LogitsFormat | None = None
+
+    @property
+    def drafts_samples(self) -> bool:
+        """Says whether drafts of sampled requests are verified."""
+        return self.matches_samples or self.draft_logits is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
     num_draft_tokens = limits.max_draft_len if request.num_draft_tokens is None else request.num_draft_tokens
     sampling = with_seed(request.sampling)
     unsplittable = unsplittable_options(sampling, request.guide, limits.resumes_guides)
+    undrafted_for = unsplittable or (() if sampling.is_greedy or limits.drafts_samples else ("sampling",))
     if not unsplittable:
         sampling = replace(sampling, min_tokens=None)  # See `CompletionState.endless_request`.
     return CompletionState(
@@ -67,12 +68,12 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         num_input_tokens=len(prompt),
         max_tokens=min(request.max_tokens, _max_total_len(limits) - len(prompt)),
         min_tokens=request.sampling.min_tokens or 0,
-        num_draft_tokens=0 if unsplittable else num_draft_tokens,
+        num_draft_tokens=0 if undrafted_for else num_draft_tokens,
         sampling=sampling,
         end_ids=end_ids,
         stop=StopMatcher(request.stop),
         detokenizer=tokenizer.detokenizer(),
-        undrafted_for=unsplittable if num_draft_tokens else (),
+        undrafted_for=undrafted_for if num_draft_tokens else (),
         embedding_bias=embedding_bias,
         bad_words=[_bad_word(word, limits, tokenizer) for word in request.bad_words],
         return_log_probs=request.return_log_probs,

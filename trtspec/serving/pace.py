@@ -13,9 +13,9 @@ Policy = Literal["adaptive", "fixed"]
 class Pace(Protocol):
     """Chooses the lengths of one completion's drafts, and is told how rounds went.
 
-    `origin` is what an `Offer` names, `load` the number of completions that run, `now` in seconds of the
-    loop's clock. Every `begin` is followed by an `end`; what was learned is told before it. A `begin` that no
-    `choose` came before is that of a burst of a text that has no draft.
+    `origin` names drafts that are accepted alike and take alike, `load` is the number of completions that
+    run, and `now` is in seconds of the loop's clock. Every `begin` is followed by an `end`; what was learned
+    is told before it. A `begin` that no `choose` came before is that of a burst of a text that has no draft.
     """
 
     burst: int

@@ -17,6 +17,7 @@ FALLBACKS = (
     "presence_penalty",
     "frequency_penalty",
     "guided_decoding_guide_type",
+    "sampling",
     "min_tokens",
     "no_room",
     "last_token",
@@ -27,8 +28,8 @@ The draft engine rests after failures, waits until the target that it lives in h
 took too long, expects the end of the text, or says what cannot be translated into the target's tokens; the
 text has nothing to look up; the policy chose K = 0; the request or the recipe asks for K = 0; the roll-out
 has not come to the request; an option of the request forbids drafts (`unsplittable_options`), by its name;
-nothing may end the text yet (`min_tokens`); an engine has no room for a draft; one token is left, which is
-the target's own.
+the request is sampled, and the target verifies drafts of greedy ones alone (`sampling`); nothing may end the
+text yet (`min_tokens`); an engine has no room for a draft; one token is left, which is the target's own.
 """
 FAILURES = ("invalid_request", "refused", "timed_out", "cancelled", "engine_failure", "internal")
 """The reasons why a request has no answer.

@@ -14,7 +14,7 @@ from trtspec.serving.pace import Pace
 from trtspec.serving.policy import draft_length
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
-from trtspec.serving.verification import read_verification
+from trtspec.serving.verification import has_ended, read_verification
 
 
 class Rounds:
@@ -82,8 +82,13 @@ class Rounds:
         longest = draft_length(state, self._target.limits, offer.room)
         if not longest:
             return "no_room" if state.num_remaining > 1 else "last_token", 0, state.num_remaining
-        length = self._pace.choose(offer.origin, longest, self._load(), self._clock())
+        length = self._pace.choose(self._kind(offer.origin), longest, self._load(), self._clock())
         return offer.origin if length else "policy", length, min(self._pace.burst, drafter.pause)
+
+    def _kind(self, origin: str) -> str:
+        """Names the drafts that are accepted alike and take alike: logits cost transfers, greedy has none."""
+        sends_logits = not (self._target.limits.matches_samples or self._state.sampling.is_greedy)
+        return f"{origin} with logits" if sends_logits else origin
 
     async def _round(self, drafter: Drafter, origin: str, length: int, deadline: float) -> Delta:
         """Asks the drafter for a proposal, and lets the target verify it.
@@ -98,10 +103,10 @@ class Rounds:
             drafted_at = self._clock()
             verification = state.request(len(draft) + 1, draft, request.sampling)
             response = await self._target.answer(verification, deadline)
-            ended = not response.token_ids or response.finish_reason is FinishReason.END_ID
-            counts = read_verification(draft, response.token_ids, ended)
+            ended = has_ended(draft, response)
+            counts = read_verification(draft, response.token_ids, ended, response.num_verified)
             now = self._clock()
-            self._pace.verified(origin, counts, self._load(), now)
+            self._pace.verified(self._kind(origin), counts, self._load(), now)
         finally:
             self._pace.end(length, self._clock())
         if counts.num_verified:

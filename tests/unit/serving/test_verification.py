@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from trtspec.serving.verification import VerificationCounts, read_verification
+from trtspec.serving.executor import FinishReason, Response
+from trtspec.serving.verification import VerificationCounts, has_ended, read_verification
 
 END = 9
 
@@ -47,3 +48,24 @@ def test_ordinary_decoding_verifies_nothing() -> None:
 def test_an_end_within_the_draft_is_a_rejection(new: list[int]) -> None:
     assert read_verification([1, 2, 3], new, ended=True) == VerificationCounts(3, len(new))
     assert read_verification([1, 2, 3], new, ended=False).num_accepted == max(len(new) - 1, 0)
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_an_end_is_known_from_what_was_verified(kept: int) -> None:
+    """Whatever the engine cut of the draft: ordinary decoding if that is all of it."""
+    draft = [1, 2, 1]
+    for own in itertools.product([1, 2, END], repeat=4):
+        said = list(own[: own.index(END)]) if END in own else list(own)
+        new = answer(draft[:kept], list(own)) if kept else said
+        ended = len(new) < len(own) and own[len(new)] == END and new == list(own[: len(new)])
+        ended = ended and (not kept or (len(new) <= kept and new == draft[: len(new)]))
+        response = Response(1, new, True, FinishReason.NOT_FINISHED, num_verified=kept)
+        assert has_ended(draft, response) is ended
+        counts = read_verification(draft, new, ended, kept)
+        agreeing = next((i for i in range(kept) if i == len(new) or new[i] != draft[i]), kept)
+        assert counts == VerificationCounts(kept, agreeing)
+
+
+def test_an_engine_that_says_nothing_leaves_the_end_open() -> None:
+    assert not has_ended([1, 2], Response(1, [1], True))
+    assert has_ended([1, 2], Response(1, [], True))

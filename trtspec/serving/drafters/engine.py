@@ -10,7 +10,7 @@ from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.drafters.circuit_breaker import CircuitBreaker
 from trtspec.serving.drafters.source import ENGINE, Offer
 from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
-from trtspec.serving.executor import Executor, FinishReason, Limits, Request
+from trtspec.serving.executor import Executor, FinishReason, Limits, Request, SamplingConfig
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 
@@ -21,13 +21,24 @@ class EngineSource:
     """The draft engine, behind the circuit breaker that all its texts share.
 
     An engine that fails, or takes longer than `timeout_s`, is left out for a while (see `CircuitBreaker`), so
-    no completion fails because of it.
+    no completion fails because of it. An engine that `draws_alike` draws with the target's own random numbers
+    what the target is likely to draw. Any other says its likeliest tokens: these are accepted most often, and
+    a draft drawn with the numbers by which it is accepted would not be exact (rule 4 of the contract).
     """
 
-    def __init__(self, engine: Executor, target_vocab_size: int, timeout_s: float, stats: Stats) -> None:
+    def __init__(
+        self,
+        engine: Executor,
+        target_vocab_size: int,
+        timeout_s: float,
+        stats: Stats,
+        *,
+        draws_alike: bool = True,
+    ) -> None:
         self.limits, self._engine = engine.limits, AsyncExecutor(engine)
         self._vocab_size, self._timeout_s = target_vocab_size, timeout_s
         self._breaker, self._stats = CircuitBreaker(), stats
+        self._draws_alike = draws_alike
 
     def drafter(self, text: Text, tenant: str = "") -> EngineDrafter:
         return EngineDrafter(self, text)
@@ -47,6 +58,8 @@ class EngineSource:
         if not self._breaker.may_try(loop.time()):
             return self._nothing("draft_at_rest")
         asked = draft_request(request, self.limits)
+        if not (self._draws_alike or asked.sampling.is_greedy):
+            asked = replace(asked, sampling=SamplingConfig())
         until = min(deadline, loop.time() + self._timeout_s)
         try:
             response = await self._engine.answer(asked, until)

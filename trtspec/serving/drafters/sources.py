@@ -23,7 +23,8 @@ class Surroundings:
     """What a source is made with beside its own options.
 
     `draft` is the engine of a method that has one; a proposal of it is waited for `timeout_s` at most. With a
-    `dictionary` its vocabulary is another than the target's, and it may draw as the target does all the same.
+    `dictionary` its vocabulary is another than the target's. `draws_alike`: it draws sampled tokens as the
+    target does.
     """
 
     draft: Executor | None
@@ -31,16 +32,15 @@ class Surroundings:
     timeout_s: float
     stats: Stats
     dictionary: Dictionary | None = None
-    draws_alike: bool = False
+    draws_alike: bool = True
 
     def engine(self) -> DraftSource:
         """Returns the source that asks the draft engine; raises `EngineLoadError` where there is none."""
         if self.draft is None:
             raise EngineLoadError("draft_engine_dir", "missing: this method of drafting needs an engine")
-        if self.dictionary is None:
-            return EngineSource(self.draft, self.target_vocab_size, self.timeout_s, self.stats)
-        engine = EngineSource(self.draft, self.draft.limits.vocab_size, self.timeout_s, self.stats)
-        return TranslatedSource(engine, self.dictionary, self.stats, draws_alike=self.draws_alike)
+        size = self.draft.limits.vocab_size if self.dictionary else self.target_vocab_size
+        engine = EngineSource(self.draft, size, self.timeout_s, self.stats, draws_alike=self.draws_alike)
+        return TranslatedSource(engine, self.dictionary, self.stats) if self.dictionary else engine
 
 
 def _draft_model(around: Surroundings) -> DraftSource:

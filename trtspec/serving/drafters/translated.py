@@ -8,7 +8,7 @@ from dataclasses import replace
 from trtspec.serving.drafters.engine import EngineSource, room
 from trtspec.serving.drafters.source import ENGINE, Offer
 from trtspec.serving.drafters.translation import Dictionary, Translation
-from trtspec.serving.executor import DrawsByToken, Executor, Request, SamplingConfig
+from trtspec.serving.executor import DrawsByToken, Executor, Request
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 
@@ -17,15 +17,10 @@ LONG = 1024
 
 
 class TranslatedSource:
-    """Asks the draft engine, whose vocabulary is that of the dictionary's draft, in its own tokens.
+    """Asks the draft engine, whose vocabulary is that of the dictionary's draft, in its own tokens."""
 
-    `draws_alike`: it draws as the target does, so that a sampled text has sampled drafts.
-    """
-
-    def __init__(
-        self, engine: EngineSource, dictionary: Dictionary, stats: Stats, *, draws_alike: bool
-    ) -> None:
-        self.engine, self.dictionary, self.stats, self.draws_alike = engine, dictionary, stats, draws_alike
+    def __init__(self, engine: EngineSource, dictionary: Dictionary, stats: Stats) -> None:
+        self.engine, self.dictionary, self.stats = engine, dictionary, stats
 
     def drafter(self, text: Text, tenant: str = "") -> TranslatedDrafter:
         return TranslatedDrafter(self, text)
@@ -71,16 +66,13 @@ class TranslatedDrafter:
     def _asked(self, request: Request, wanted: int) -> Request:
         """Returns the request in the draft's tokens.
 
-        Most engines draw by token id: with other ids two models draw different tokens where they would agree,
-        and the most likely ones are wanted. What names tokens of the target has no meaning to the draft, and
-        its guides are of the target too.
+        What names tokens of the target has no meaning to the draft, and its guides are of the target too.
         """
         ends = self._source.dictionary.draft.end_ids
         return replace(
             request,
             input_token_ids=self._translation.text,
             max_tokens=wanted,
-            sampling=request.sampling if self._source.draws_alike else SamplingConfig(),
             end_id=ends[0] if ends and request.end_id is not None else None,
             bad_words=(),
             embedding_bias={},

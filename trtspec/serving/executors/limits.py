@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Limits
+from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Limits, LogitsFormat
 
 DRAFT_TOKENS_EXTERNAL, MEDUSA = 2, 4  # `SpeculativeDecodingMode`, written as an integer
 GREEDY_ALONE = frozenset(
@@ -63,4 +63,21 @@ def limits_of(document: Mapping[str, Any]) -> Limits:
         max_top_log_probs=MAX_TOP_LOG_PROBS if is_torch else 0,
         # `ban_bad_words` of kernels/banBadWords.cu asks for `0 < banned_token`.
         never_banned=range(vocab_size if mode == MEDUSA else 0 if is_torch else 1),
+        matches_samples=is_torch,
+        draft_logits=None if is_torch else _draft_logits(model),
     )
+
+
+def _draft_logits(model: Mapping[str, Any]) -> LogitsFormat | None:
+    """Returns the draft logits that an engine of TensorRT-LLM takes; None for a type that it cannot decode.
+
+    `getVocabSizePadded` of `runtime/modelConfig.h` pads the vocabulary to a multiple of the ranks.
+    """
+    ranks = int(model["mapping"]["world_size"]) if "mapping" in model else 1
+    width = -(-int(model["vocab_size"]) // ranks) * ranks
+    match model.get("logits_dtype", "float32"):
+        case "float32":
+            return LogitsFormat(width, "float32")
+        case "float16":
+            return LogitsFormat(width, "float16")
+    return None

@@ -66,6 +66,8 @@ def validate(request: Request, limits: Limits) -> Valid:
     if not 0 <= (number := request.top_log_probs) <= limits.max_top_log_probs:
         raise Refused(f"Top log-probabilities ({number}) are not within [0, {limits.max_top_log_probs}]")
     _check_guide(request, limits)
+    if draft and not request.sampling.is_greedy and not limits.drafts_samples:
+        raise Refused("The engine verifies drafts of greedy requests alone")
 
     draft_len = len(draft) or limits.max_draft_len
     if draft:

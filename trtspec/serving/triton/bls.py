@@ -8,7 +8,7 @@ from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executors.bls.tensors import Arrays
 
 _OUTPUTS = ["output_ids", "sequence_length"]
-_LOG_PROBS = "output_log_probs"
+_LOG_PROBS, _VERIFIED = "output_log_probs", "total_draft_tokens"
 
 
 class TritonModel:
@@ -22,7 +22,11 @@ class TritonModel:
         request = pb_utils.InferenceRequest(
             model_name=self._name,
             request_id=request_id,
-            requested_output_names=[*_OUTPUTS, *([_LOG_PROBS] if "return_log_probs" in inputs else [])],
+            requested_output_names=[
+                *_OUTPUTS,
+                *([_LOG_PROBS] if "return_log_probs" in inputs else []),
+                *([_VERIFIED] if "return_perf_metrics" in inputs else []),
+            ],
             inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
         )
         try:

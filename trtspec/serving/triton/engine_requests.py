@@ -102,14 +102,17 @@ def is_stop(arrays: Arrays) -> bool:
 
 
 def response_arrays(
-    asked: EngineRequest, new: Sequence[int], log_probs: Sequence[float] = ()
+    asked: EngineRequest,
+    new: Sequence[int],
+    log_probs: Sequence[float] = (),
+    num_verified: int | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """Returns `output_ids` int32 [1, 1, length], `sequence_length` int32 [1, 1], and the numbers asked for.
 
     The prompt comes before the `new` tokens, unless the client does not want it or the request streams.
     `log_probs` are those of all tokens generated so far, as `createResult` of `batch_manager/llmRequest.cpp`
     has them, also in a stream; `output_log_probs` is float32 [1, 1, tokens] and `cum_log_probs`, their sum,
-    float32 [1, 1].
+    float32 [1, 1]. `total_draft_tokens` are the `num_verified` of `Response`.
     """
     request = asked.request
     shows_input = not asked.excludes_input and not request.streaming
@@ -121,7 +124,8 @@ def response_arrays(
     if asked.num_output_tokens:
         numbers["num_output_tokens"] = len(tokens)
     if asked.perf_metrics:
-        drafted, accepted = len(request.draft_token_ids), _accepted(request.draft_token_ids, new)
+        draft = request.draft_token_ids[:num_verified]
+        drafted, accepted = len(draft), _accepted(draft, new)
         numbers["total_draft_tokens"], numbers["total_accepted_draft_tokens"] = drafted, accepted
         numbers["acceptance_rate"] = accepted / drafted if drafted else 0.0
     if request.return_log_probs:

@@ -132,7 +132,7 @@ class EngineService:
         tokens = job.stop_words.take(response.token_ids)
         job.is_over = response.is_final or job.stop_words.found
         job.log_probs += [said.value for said in (response.log_probs or [])[: len(tokens)]]
-        arrays = response_arrays(job.asked, tokens, job.log_probs)
+        arrays = response_arrays(job.asked, tokens, job.log_probs, response.num_verified)
         self._sends.submit(self._send, job.client, arrays, job.is_over)
         if job.is_over and not response.is_final:
             self._executor.cancel_request(response.request_id)

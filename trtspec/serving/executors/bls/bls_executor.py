@@ -15,14 +15,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, LogProb, Request, Response
+from trtspec.serving.errors import EngineFailure
+from trtspec.serving.executor import (
+    FinishReason,
+    KvReuse,
+    Limits,
+    Listener,
+    LogitsFormat,
+    LogProb,
+    Request,
+    Response,
+)
 from trtspec.serving.executors.bls.tensors import (
     Arrays,
     new_log_probs,
     new_tokens,
+    num_verified,
     request_arrays,
     stop_arrays,
 )
+from trtspec.serving.executors.draft_logits import DraftLogits, Rows, needs_logits
 from trtspec.serving.executors.tensorrt_llm.guided import BLS_GUIDE_TYPES, check_guided
 from trtspec.serving.executors.validation import Refused, Valid, validate
 from trtspec.serving.policy import unsplittable_options
@@ -57,6 +69,7 @@ class Call:
     listener: Listener
     num_tokens: int = 0
     job: PooledCall | None = None
+    draft_logits: Rows | None = None
 
 
 class BlsExecutor:
@@ -89,7 +102,10 @@ class BlsExecutor:
             ignored_options=limits.ignored_options | HAS_NO_TENSOR,
             max_top_log_probs=0,  # NVIDIA's model has no tensor for them.
             guide_types=frozenset() if guide_end_id is None else BLS_GUIDE_TYPES,
+            draft_logits=limits.draft_logits if _is_declared(limits.draft_logits) else None,
         )
+        form = self.limits.draft_logits
+        self._logits = None if form is None else DraftLogits(limits.max_draft_len, form)
         self._guide_end_id = guide_end_id
         self.kv_tokens, self.progress = kv_tokens, 0
         self._model = model
@@ -120,10 +136,11 @@ class BlsExecutor:
             self._loop.call_soon(listener, refusal)
             return request_id
         self._calls[request_id] = call
+        if self._logits and needs_logits(request, call.valid):
+            call.draft_logits = self._logits.lend(call.valid.draft)
         # The text may grow while the request runs, so its tokens of now are packed here.
-        first = request_arrays(
-            request, replace(call.valid, max_tokens=next(pieces(call))), self.limits.vocab_size
-        )
+        valid = replace(call.valid, max_tokens=next(pieces(call)))
+        first = request_arrays(request, valid, self.limits.vocab_size, call.draft_logits)
         call.job = self._threads.submit(partial(self._run, request_id, call, first))
         return request_id
 
@@ -159,7 +176,11 @@ class BlsExecutor:
                     return
                 tokens = new_tokens(found)
                 log_probs = new_log_probs(found) if call.request.return_log_probs else None
-                self._post(self._take, request_id, tokens, log_probs)
+                verified = num_verified(found) if valid.draft else None
+                if verified is None and needs_logits(call.request, valid):
+                    # Drawing again where the end was met would make texts longer than the target's.
+                    raise EngineFailure("the model returns no total_draft_tokens for a sampled draft")
+                self._post(self._take, request_id, tokens, log_probs, verified)
                 if len(tokens) < size:
                     break
                 if size < valid.max_tokens:
@@ -186,13 +207,17 @@ class BlsExecutor:
 
     # On the loop again.
 
-    def _take(self, request_id: int, tokens: list[int], log_probs: list[LogProb] | None) -> None:
+    def _take(
+        self, request_id: int, tokens: list[int], log_probs: list[LogProb] | None, verified: int | None
+    ) -> None:
         self.progress += 1
         call = self._calls.get(request_id)
         if call is None:
             return
+        if self._logits and call.draft_logits is not None:
+            self._logits.take_back(call.draft_logits, call.valid.draft)
         if not call.request.streaming or call.valid.draft:
-            self._finish(request_id, call, tokens, log_probs)
+            self._finish(request_id, call, tokens, log_probs, verified)
             return
         for position, token in enumerate(tokens):
             its_own = None if log_probs is None else [log_probs[position]]
@@ -222,11 +247,16 @@ class BlsExecutor:
             call.listener(Response(request_id, [], is_final=True, error=error))
 
     def _finish(
-        self, request_id: int, call: Call, tokens: list[int], log_probs: list[LogProb] | None
+        self,
+        request_id: int,
+        call: Call,
+        tokens: list[int],
+        log_probs: list[LogProb] | None,
+        verified: int | None = None,
     ) -> None:
         del self._calls[request_id]
         reason = finish_reason(call.valid, call.num_tokens + len(tokens))
-        call.listener(Response(request_id, tokens, is_final=True, finish_reason=reason, log_probs=log_probs))
+        call.listener(Response(request_id, tokens, True, reason, log_probs=log_probs, num_verified=verified))
 
 
 def pieces(call: Call) -> Iterator[int]:
@@ -249,8 +279,8 @@ def pieces(call: Call) -> Iterator[int]:
 def finish_reason(valid: Valid, num_tokens: int) -> FinishReason:
     """Returns the reason why a request ended after `num_tokens` tokens in all.
 
-    Ordinary decoding that did not reach its length has met the end token, which is never in the output. A
-    verification that has met it looks like one of a draft that was cut short, unless it has no token at all.
+    Ordinary decoding that did not reach its length has met the end token, which is never in the output. Of a
+    verification that says anything, its `num_verified` tells (rule 5 of the contract).
     """
     if num_tokens < (1 if valid.draft else valid.max_tokens):
         return FinishReason.END_ID
@@ -262,6 +292,11 @@ def _continued(call: Call, text: Text, max_tokens: int) -> tuple[Request, Valid]
     sampling = at_token(call.request.sampling, len(text) - call.valid.prompt_len)
     valid = replace(call.valid, text=text, prompt_len=len(text), max_tokens=max_tokens)
     return replace(call.request, sampling=sampling), valid
+
+
+def _is_declared(form: LogitsFormat | None) -> bool:
+    """Says whether `draft_logits` of the model's `config.pbtxt` are of this type: they are float32."""
+    return form is not None and form.dtype == "float32"
 
 
 def _cancelled(request_id: int) -> Response:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtspec.serving.executor import LogProb, Request, SamplingConfig
+from trtspec.serving.executors.draft_logits import Rows
 from trtspec.serving.executors.validation import Valid
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -21,8 +22,13 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 _NO_TOKEN = np.zeros([1, 1], np.int32)
 
 
-def request_arrays(request: Request, valid: Valid, vocab_size: int) -> dict[str, npt.NDArray[Any]]:
-    """Returns the input tensors of a request, which ask for an output without the prompt."""
+def request_arrays(
+    request: Request, valid: Valid, vocab_size: int, draft_logits: Rows | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns the input tensors of a request, which ask for an output without the prompt.
+
+    A verification asks for `total_draft_tokens` too, which tells how much of the draft was looked at.
+    """
     prompt = np.frombuffer(valid.text.packed(valid.prompt_len), np.int32)[None]
     arrays = {
         "input_ids": prompt,
@@ -32,6 +38,9 @@ def request_arrays(request: Request, valid: Valid, vocab_size: int) -> dict[str,
     }
     if valid.draft:
         arrays["draft_input_ids"] = np.array([valid.draft], np.int32)
+        arrays["return_perf_metrics"] = np.array([[True]])
+    if draft_logits is not None:
+        arrays["draft_logits"] = draft_logits[None]
     if request.return_log_probs:
         arrays["return_log_probs"] = np.array([[True]])
     if request.end_id is not None:
@@ -68,6 +77,15 @@ def new_tokens(arrays: Arrays) -> list[int]:
     length = int(arrays["sequence_length"].reshape(-1)[0])
     tokens: list[int] = arrays["output_ids"].reshape(-1)[:length].tolist()
     return tokens
+
+
+def num_verified(arrays: Arrays) -> int | None:
+    """Returns `total_draft_tokens` [1, 1], which leaves out what was trimmed of a draft; None without it.
+
+    `updateNumTokensPerIteration` of `batch_manager/llmRequest.h` counts it, behind `discardDraftTokens`.
+    """
+    found = arrays.get("total_draft_tokens")
+    return None if found is None else int(found.reshape(-1)[0])
 
 
 def new_log_probs(arrays: Arrays) -> list[LogProb]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
+from trtspec.serving.executors.draft_logits import Rows
 from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 from trtspec.serving.executors.tensorrt_llm.guided import to_params
 from trtspec.serving.executors.validation import Valid
@@ -24,19 +25,25 @@ _REASONS = {
 }
 
 
-def to_bindings(trtllm: Any, request: Request, valid: Valid, vocab_size: int) -> Any:
-    """Returns a `tensorrt_llm.bindings.executor.Request`; a verification is one step and does not stream."""
-    draft = trtllm.ExternalDraftTokensConfig(tokens=valid.draft) if valid.draft else None
+def to_bindings(
+    trtllm: Any, request: Request, valid: Valid, vocab_size: int, draft_logits: Rows | None = None
+) -> Any:
+    """Returns a `tensorrt_llm.bindings.executor.Request`; a verification is one step and does not stream.
+
+    The `draft_logits` `[draft, vocab_size]` are not copied: the engine reads them before it answers.
+    """
     return trtllm.Request(
         input_token_ids=valid.text,
         max_tokens=valid.max_tokens,
         streaming=request.streaming and not valid.draft,
         sampling_config=_sampling(trtllm, request.sampling),
-        output_config=trtllm.OutputConfig(exclude_input_from_output=True),
+        output_config=trtllm.OutputConfig(
+            exclude_input_from_output=True, return_perf_metrics=bool(valid.draft)
+        ),
         end_id=request.end_id,
         bad_words=[list(word) for word in request.bad_words] or None,
         embedding_bias=_dense(request.embedding_bias, vocab_size) if request.embedding_bias else None,
-        external_draft_tokens_config=draft,
+        external_draft_tokens_config=_draft(trtllm, valid.draft, draft_logits) if valid.draft else None,
         guided_decoding_params=None if request.guide is None else to_params(trtllm, request.guide),
     )
 
@@ -47,7 +54,17 @@ def from_bindings(response: Any) -> Response:
         return Response(response.request_id, [], is_final=True, error=one_line(response.error_msg))
     result = response.result
     tokens, reason = list(result.output_token_ids[0]), _REASONS[result.finish_reasons[0].name]
-    return Response(response.request_id, tokens, result.is_final, reason)
+    metrics = result.request_perf_metrics
+    verified = None if metrics is None else metrics.speculative_decoding.total_draft_tokens
+    return Response(response.request_id, tokens, result.is_final, reason, num_verified=verified)
+
+
+def _draft(trtllm: Any, tokens: list[int], logits: Rows | None) -> Any:
+    if logits is None:
+        return trtllm.ExternalDraftTokensConfig(tokens=tokens)
+    import torch
+
+    return trtllm.ExternalDraftTokensConfig(tokens=tokens, logits=torch.from_numpy(logits))
 
 
 def _dense(embedding_bias: Mapping[int, float], vocab_size: int) -> Any:

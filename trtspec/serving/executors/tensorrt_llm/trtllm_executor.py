@@ -13,6 +13,7 @@ from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
+from trtspec.serving.executors.draft_logits import DraftLogits, Rows, needs_logits
 from trtspec.serving.executors.tensorrt_llm.bindings import one_line
 from trtspec.serving.executors.tensorrt_llm.budget import KvBudget
 from trtspec.serving.executors.tensorrt_llm.engine import TrtLlmEngine
@@ -64,6 +65,9 @@ class TrtLlmExecutor:
             raise EngineLoadError(engine.folder, one_line(error)) from error
         self._runtime: Any = runtime
         self._waiting: dict[int, Listener] = {}  # of requests that have not had their final response
+        form = engine.limits.draft_logits
+        self._logits = None if form is None else DraftLogits(engine.limits.max_draft_len, form)
+        self._lent: dict[int, tuple[Rows, list[int]]] = {}
         self._refused_ids = itertools.count(-1, -1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: str | None = None
@@ -123,7 +127,8 @@ class TrtLlmExecutor:
                 raise Refused(self._ended)
             valid = validate(request, self._limits)
             check_guided(request, None if self._guided is None else self._guided.stop_token_id)
-            told = to_bindings(self._trtllm, request, valid, self._limits.vocab_size)
+            rows = self._logits.lend(valid.draft) if self._logits and needs_logits(request, valid) else None
+            told = to_bindings(self._trtllm, request, valid, self._limits.vocab_size, rows)
             request_id: int = self._runtime.enqueue_request(told)
         except Exception as error:  # Ours, or whatever the bindings raise for what they refuse.
             request_id = next(self._refused_ids)
@@ -131,6 +136,8 @@ class TrtLlmExecutor:
             self._loop.call_soon(listener, refusal)
             return request_id
         self._waiting[request_id] = listener
+        if rows is not None:
+            self._lent[request_id] = rows, valid.draft
         return request_id
 
     def cancel_request(self, request_id: int) -> None:
@@ -142,6 +149,7 @@ class TrtLlmExecutor:
         listener = self._waiting.pop(request_id, None)
         if listener is None:
             return
+        self._lent.pop(request_id, None)  # The engine may still read it.
         if self._ended is None:
             self._runtime.cancel_request(request_id)
         cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
@@ -188,6 +196,8 @@ class TrtLlmExecutor:
         translated = from_bindings(response)
         if translated.is_final:
             del self._waiting[translated.request_id]
+            if self._logits and (lent := self._lent.pop(translated.request_id, None)):
+                self._logits.take_back(*lent)
         listener(translated)
 
     def _fail_all(self) -> None:

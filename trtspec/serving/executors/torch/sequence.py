@@ -35,6 +35,7 @@ class Sequence:
         self.penalties: Penalties | None = None
         self.log_probs: list[LogProb] | None = [] if request.return_log_probs else None
         self.top_log_probs = request.top_log_probs
+        self._is_verification = bool(valid.draft)
         self.slot = -1
         self.computed = 0
         self._streaming, self._sent = request.streaming, 0
@@ -84,4 +85,6 @@ class Sequence:
         new = self.new[self._sent :]
         log_probs = None if self.log_probs is None else self.log_probs[self._sent :]
         self._sent = len(self.new)
-        return Response(self.request_id, new, final, reason, log_probs=log_probs)
+        # A guide may have cut the draft.
+        verified = len(self.draft) if self._is_verification else None
+        return Response(self.request_id, new, final, reason, log_probs=log_probs, num_verified=verified)

@@ -12,7 +12,7 @@ import pytest
 
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.errors import Cancelled, EngineFailure
-from trtspec.serving.executor import FinishReason, Limits, Request, Response, SamplingConfig
+from trtspec.serving.executor import FinishReason, Limits, LogitsFormat, Request, Response, SamplingConfig
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
 from trtspec.serving.executors.bls.tensors import Arrays
 
@@ -20,10 +20,11 @@ LIMITS = Limits(max_batch_size=2, max_input_len=127, max_seq_len=128, max_draft_
 PROMPT = [3, 1, 4]
 
 
-def said(*tokens: int, padding: int = 0) -> Arrays:
+def said(*tokens: int, padding: int = 0, verified: int | None = None) -> Arrays:
     """A response; `output_ids` may be longer than what was said."""
     ids = np.array([[[*tokens, *[-1] * padding]]], np.int32).reshape(1, 1, -1)
-    return {"output_ids": ids, "sequence_length": np.array([[len(tokens)]], np.int32)}
+    metrics = {} if verified is None else {"total_draft_tokens": np.array([[verified]], np.int32)}
+    return {"output_ids": ids, "sequence_length": np.array([[len(tokens)]], np.int32), **metrics}
 
 
 class Model:
@@ -36,7 +37,8 @@ class Model:
             self.says.put(each)
 
     def infer(self, inputs: Arrays, request_id: str) -> Arrays:
-        self.heard.put((inputs, request_id))
+        # Logits are one buffer, which another request may use later.
+        self.heard.put(({name: array.copy() for name, array in inputs.items()}, request_id))
         if "stop" in inputs:
             self.says.put(said())
             return {}
@@ -72,11 +74,61 @@ def test_a_verification_as_tensors() -> None:
         "input_lengths": [[3]],
         "request_output_len": [[3]],
         "draft_input_ids": [[5, 6]],
+        "return_perf_metrics": [[True]],
         "exclude_input_in_output": [[True]],
         "end_id": [[2]],
         "runtime_top_k": [[1]],
     }
     assert (response.token_ids, response.finish_reason) == ([5, 6, 7], FinishReason.LENGTH)
+
+
+SAMPLED = SamplingConfig(temperature=0.5, seed=1)
+TAKES_LOGITS = replace(LIMITS, matches_samples=False, draft_logits=LogitsFormat(96, "float32"))
+
+
+def test_a_sampled_verification_has_one_hot_logits() -> None:
+    """The buffer comes back with the answer: the next one sees nothing of it."""
+    model = Model(said(5, 6, verified=2), said(7, verified=1))
+
+    async def main() -> Response:
+        executor = AsyncExecutor(BlsExecutor(model, TAKES_LOGITS))
+        said = await executor.answer(Request(PROMPT, 3, draft_token_ids=[5, 6], sampling=SAMPLED), math.inf)
+        copied.append(model.heard.get()[0]["draft_logits"])
+        await executor.answer(Request(PROMPT, 2, draft_token_ids=[9], sampling=SAMPLED), math.inf)
+        copied.append(model.heard.get()[0]["draft_logits"])
+        return said
+
+    copied: list[np.ndarray] = []
+    assert asyncio.run(main()).num_verified == 2
+    assert [(rows.dtype, rows.shape) for rows in copied] == [
+        (np.float32, (1, 2, 96)),
+        (np.float32, (1, 1, 96)),
+    ]
+    assert [np.argwhere(rows[0]).tolist() for rows in copied] == [[[0, 5], [1, 6]], [[0, 9]]]
+    chances = np.exp(copied[0] - copied[0].max(axis=-1, keepdims=True))
+    assert chances.sum() == 2
+
+
+def test_a_model_that_hides_what_it_verified_verifies_no_sampled_draft() -> None:
+    async def main() -> None:
+        request = Request(PROMPT, 2, draft_token_ids=[5], sampling=SAMPLED)
+        await AsyncExecutor(BlsExecutor(Model(said(5)), TAKES_LOGITS)).answer(request, math.inf)
+
+    with pytest.raises(EngineFailure, match="total_draft_tokens"):
+        asyncio.run(main())
+
+
+def test_logits_that_config_pbtxt_does_not_declare_are_not_sent() -> None:
+    half = replace(TAKES_LOGITS, draft_logits=LogitsFormat(96, "float16"))
+
+    async def main() -> None:
+        executor = BlsExecutor(Model(), half)
+        assert not executor.limits.drafts_samples
+        request = Request(PROMPT, 2, draft_token_ids=[5], sampling=SAMPLED)
+        await AsyncExecutor(executor).answer(request, math.inf)
+
+    with pytest.raises(EngineFailure, match="drafts of greedy requests alone"):
+        asyncio.run(main())
 
 
 def test_sampling_from_all_tokens_says_so() -> None:

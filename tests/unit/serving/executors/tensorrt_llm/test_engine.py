@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.bindings import change_config
 from tests.fakes.engine_dir import tiny_model
 from trtspec.serving.errors import EngineLoadError
-from trtspec.serving.executor import Limits
+from trtspec.serving.executor import Limits, LogitsFormat
 from trtspec.serving.executors.tensorrt_llm.engine import read_engine
 
 
@@ -22,6 +22,8 @@ def test_limits_are_those_of_the_runtime(write: Any) -> None:
         returns_log_probs=False,
         max_top_log_probs=0,
         never_banned=range(1),
+        matches_samples=False,
+        draft_logits=LogitsFormat(96, "float32"),
     )
     assert read_engine(write(max_input_len=7), "1.2.1").limits == limits
     draft = read_engine(write("draft", speculative_decoding_mode=1), "1.2.1").limits

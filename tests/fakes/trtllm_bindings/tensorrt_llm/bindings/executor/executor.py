@@ -17,9 +17,10 @@ from tensorrt_llm.bindings.executor import plan
 from tensorrt_llm.bindings.executor.config import ExecutorConfig, ModelType
 from tensorrt_llm.bindings.executor.errors import check, thrown
 from tensorrt_llm.bindings.executor.request import Request, RequestType, SamplingConfig
-from tensorrt_llm.bindings.executor.response import FinishReason, Response, Result
+from tensorrt_llm.bindings.executor.response import FinishReason, RequestPerfMetrics, Response, Result
 from tensorrt_llm.bindings.executor.statistics import IterationStats, KvCacheStats
 from tensorrt_llm.bindings.executor.strict import UInt64, convert
+from tests.fakes.external_drafts import DraftLogits, ExternalDrafts
 from trtspec.serving import executor as torch_side
 
 IMPL = "executor/executorImpl.cpp"
@@ -163,17 +164,18 @@ class Executor:
             text = f"Encountered an error when fetching new request: {error}"
             self._append(Response(request_id, text))
             return
-        if (problem := self._derails(request)) is not None:
+        if (problem := self._derails(request) or self._misfits(request)) is not None:
             self._fail_all(request_id, problem)
             return
         draft, has_heads = request.external_draft_tokens_config, self._plan.heads > 0
+        kept = self.KEEP(len(draft.tokens)) if draft else 0
         # `ban_bad_words` lets token 0 through, and an engine with heads has no layer that bans.
         banned = [] if has_heads else [word for word in request.bad_words or [] if word[-1] != 0]
         sampling = _sampling(request.sampling_config, verifies=self._plan.max_draft_len > 0)
         ours = torch_side.Request(
             input_token_ids=request.input_token_ids,
             max_tokens=min(request.max_tokens, self._room(request)),
-            draft_token_ids=draft.tokens[: self.KEEP(len(draft.tokens))] if draft else (),
+            draft_token_ids=draft.tokens[:kept] if draft else (),
             end_id=request.end_id,
             bad_words=banned,
             sampling=_of_heads(sampling) if has_heads else sampling,
@@ -183,9 +185,14 @@ class Executor:
         )
 
         def listen(response: torch_side.Response) -> None:
-            self._hear(request_id, request, response)
+            self._hear(request_id, request, response, kept)
 
-        self._active[request_id] = self._plan.runtime.enqueue_request(ours, listen)
+        runtime = self._plan.runtime
+        if isinstance(runtime, ExternalDrafts) and draft and draft.logits is not None:
+            logits = DraftLogits(draft.logits, draft.acceptance_threshold)
+            self._active[request_id] = runtime.enqueue_request(ours, listen, logits)
+        else:
+            self._active[request_id] = runtime.enqueue_request(ours, listen)
         self._terminate_cancelled()
 
     def _room(self, request: Request) -> int:
@@ -205,6 +212,18 @@ class Executor:
             return "GrammarMatcher has terminated after accepting the stop token"
         if request.bad_words or sampling.min_tokens:
             return "a token was not accepted, and nobody looked"
+        return None
+
+    def _misfits(self, request: Request) -> str | None:
+        """What ends all requests at work when draft logits are copied (`BufferManager::copy`, of
+        `createNewDecoderRequests.cpp`)."""
+        draft = request.external_draft_tokens_config
+        if draft is None or draft.logits is None:
+            return None
+        if str(draft.logits.dtype) != f"torch.{self._plan.logits_dtype}":
+            return "[TensorRT-LLM][ERROR] Assertion failed: Incompatible data types"
+        if draft.logits.shape[1] != self._plan.vocab_size:
+            return "[TensorRT-LLM][ERROR] Assertion failed: Incompatible buffer sizes"
         return None
 
     def _fail_all(self, request_id: int, problem: str) -> None:
@@ -252,7 +271,7 @@ class Executor:
         if request.type is not RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION or request.lookahead_config:
             raise NotImplementedError("the stand-in cannot do this request")
 
-    def _hear(self, request_id: int, request: Request, response: torch_side.Response) -> None:
+    def _hear(self, request_id: int, request: Request, response: torch_side.Response, kept: int) -> None:
         if request_id not in self._active:
             return
         if response.error is not None and response.error.startswith("Guide refused"):
@@ -278,6 +297,9 @@ class Executor:
         if request.external_draft_tokens_config and reason is not FinishReason.CANCELLED:
             reason = FinishReason.NOT_FINISHED  # NVIDIA does not say which it is, so nobody may rely on it.
         result.finish_reasons = [reason]
+        if request.output_config.return_perf_metrics:
+            result.request_perf_metrics = RequestPerfMetrics()
+            result.request_perf_metrics.speculative_decoding.total_draft_tokens = kept
         self._append(Response(request_id, result=result), response.is_final)
 
     def _append(self, response: Response, is_final: bool = True) -> None:

@@ -20,6 +20,7 @@ from tensorrt_llm.bindings.executor.config import (
 from tensorrt_llm.bindings.executor.errors import check, thrown
 from tensorrt_llm.bindings.executor.medusa import MEDUSA, check_tree, without_heads
 from tensorrt_llm.gpu import GPUS, Gpu
+from tests.fakes.external_drafts import ExternalDrafts
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides
 
@@ -31,7 +32,7 @@ UNSUPPORTED = {"max_batch_size": None, "max_num_tokens": None, "max_queue_size":
 class Plan:
     """A loaded engine; `taken` bytes of `gpu` are to be given back."""
 
-    runtime: TorchExecutor
+    runtime: TorchExecutor | ExternalDrafts
     max_input_len: int
     max_seq_len: int
     max_draft_len: int
@@ -39,6 +40,7 @@ class Plan:
     gpu: Gpu
     taken: int
     heads: int
+    logits_dtype: str
 
     def free(self) -> None:
         self.runtime.shutdown()
@@ -77,8 +79,9 @@ def load(folder: Path, config: ExecutorConfig) -> Plan:
         check(not config.fail_fast_on_attention_window_too_large, message, "batch_manager/trtGptModel.h")
         raise NotImplementedError("the stand-in cannot make texts shorter than the engine")
     max_seq_len = build["max_seq_len"]
+    runtime = _runtime(folder, document, window, config.guided_decoding_config)
     return Plan(
-        runtime=_runtime(folder, document, window, config.guided_decoding_config),
+        runtime=ExternalDrafts(runtime) if build["speculative_decoding_mode"] == EXTERNAL else runtime,
         max_input_len=max_seq_len - 1 if chunked else min(max_seq_len - 1, build["max_num_tokens"]),
         max_seq_len=max_seq_len,
         max_draft_len=build["max_draft_len"],
@@ -86,6 +89,7 @@ def load(folder: Path, config: ExecutorConfig) -> Plan:
         gpu=gpu,
         taken=taken,
         heads=heads,
+        logits_dtype=pretrained["logits_dtype"],
     )
 
 

@@ -69,7 +69,7 @@ class ExternalDraftTokensConfig(Bound):
     READ_ONLY = ("tokens", "logits", "acceptance_threshold", "fast_logits")
 
     tokens: list[Int32]
-    logits: Unsupported | None = None
+    logits: Tensor | None = None
     acceptance_threshold: float | None = None
     fast_logits: bool | None = None
 
@@ -77,6 +77,10 @@ class ExternalDraftTokensConfig(Bound):
         source = "executor/externalDraftTokensConfig.cpp"
         if name == "tokens":
             check(len(value) > 0, "!mTokens.empty()", source)
+        if name == "logits" and value is not None:
+            check(value.dim() == 2, "mLogits->getShape().size() == 2", source)
+            check(value.shape[0] == len(self.tokens), "mLogits->getShape()[0] == mTokens.size()", source)
+            check(value.is_contiguous(), "Tensor is not contiguous", "runtime/torchView.h")
         if name == "acceptance_threshold" and value is not None:
             check(0 < value <= 1, "mAcceptanceThreshold > 0.f && mAcceptanceThreshold <= 1.f", source)
 

@@ -18,6 +18,18 @@ class FinishReason(enum.Enum):
     CANCELLED = 5
 
 
+class SpeculativeDecodingMetrics(Bound):
+    acceptance_rate: float = field(default=0.0, init=False)
+    total_accepted_draft_tokens: Int32 = field(default=0, init=False)
+    total_draft_tokens: Int32 = field(default=0, init=False)
+
+
+class RequestPerfMetrics(Bound):
+    speculative_decoding: SpeculativeDecodingMetrics = field(
+        default_factory=SpeculativeDecodingMetrics, init=False
+    )
+
+
 class Result(Bound):
     is_final: bool = field(default=False, init=False)
     output_token_ids: list[list[Int32]] = field(default_factory=list, init=False)
@@ -32,7 +44,7 @@ class Result(Bound):
     is_sequence_final: bool = field(default=False, init=False)
     decoding_iter: Int32 = field(default=0, init=False)
     context_phase_params: Unsupported | None = field(default=None, init=False)
-    request_perf_metrics: Unsupported | None = field(default=None, init=False)
+    request_perf_metrics: RequestPerfMetrics | None = field(default=None, init=False)
 
 
 class Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import types
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
@@ -37,7 +38,7 @@ class Bound:
         object.__setattr__(self, "_is_made", True)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = {field.name for field in fields(self)}  # type: ignore[arg-type]
+        known = _hints(type(self))
         if name not in known:
             if not self.DYNAMIC:
                 raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
@@ -45,12 +46,18 @@ class Bound:
             return
         if name in self.READ_ONLY and hasattr(self, "_is_made"):
             raise AttributeError(f"property of '{type(self).__name__}' object has no setter")
-        hint = get_type_hints(type(self), include_extras=True)[name]
-        object.__setattr__(self, name, convert(value, hint, f"{type(self).__name__}.{name}"))
+        object.__setattr__(self, name, convert(value, known[name], f"{type(self).__name__}.{name}"))
         self.checks(name, getattr(self, name))
 
     def checks(self, name: str, value: Any) -> None:
         """The `TLLM_CHECK`s of one member."""
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of the members, by their names."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:

@@ -1,0 +1,55 @@
+"""One-hot draft logits, with which TensorRT-LLM verifies sampled drafts exactly (rule 4 of the contract).
+
+Sources: `acceptDraftTokens` of `layers/externalDraftTokensLayer.cpp` takes the softmax of draft logits as
+they are, without temperature and masks, by `addBiasSoftMax` of `kernels/decodingCommon.cu`. That reckons in
+float32 and adds 1e-6 to the sum (1e-3 for float16 logits, by which acceptance may be off a thousandth).
+`acceptDraftTokensKernel` of `kernels/speculativeDecoding/externalDraftTokensKernels.cu` compares p / q with a
+random number, and draws from max(p - q, 0) if it is smaller. `newRequestDraftTokensExternal` of
+`batch_manager/createNewDecoderRequests.cpp` copies the logits as they are: another dtype or width fails every
+request at work. `retrieveDraftLogits` there first copies them to pinned memory of its own, so pinned memory
+here would save nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtspec.serving.executor import LogitsFormat, Request
+from trtspec.serving.executors.validation import Valid
+
+Rows = npt.NDArray[Any]
+
+HOT = 1000.0
+"""The logit of the draft's token where all others are 0: exp(-1000) is 0 in float32, and 1000 a float16."""
+
+
+class DraftLogits:
+    """Lends one-hot rows for drafts of up to `longest` tokens.
+
+    An engine reads the rows some time between a request and its response, so each verification at work has a
+    buffer of its own. Buffers that come back are used again: of their rows only one number each changes.
+    """
+
+    def __init__(self, longest: int, form: LogitsFormat) -> None:
+        self._shape, self._dtype = (longest, form.width), np.dtype(form.dtype)
+        self._free: list[Rows] = []
+
+    def lend(self, draft: list[int]) -> Rows:
+        """Returns rows `[len(draft), width]`: row i is 1000 at token i of the draft and 0 elsewhere."""
+        buffer = self._free.pop() if self._free else np.zeros(self._shape, self._dtype)
+        buffer[range(len(draft)), draft] = HOT
+        return buffer[: len(draft)]
+
+    def take_back(self, rows: Rows, draft: list[int]) -> None:
+        """Takes rows that no engine reads any more; those of a cancelled request must not come back."""
+        rows[range(len(draft)), draft] = 0
+        assert rows.base is not None
+        self._free.append(rows.base)
+
+
+def needs_logits(request: Request, valid: Valid) -> bool:
+    """Says whether a request is the verification of a sampled draft; greedy ones are exact without logits."""
+    return bool(valid.draft) and not request.sampling.is_greedy
