@@ -84,4 +84,5 @@ def test_a_sampled_text_is_that_of_the_target_alone(subject: Subject) -> None:
     )
     [alone] = said(subject, babble(VOCAB_SIZE), Tokenizer(inner), plain)
     [beside] = said(subject, babble(VOCAB_SIZE), Tokenizer(inner), drafted)
-    assert beside.token_ids == alone.token_ids
+    if subject.load().limits.matches_samples:  # Of the others `test_sampled_drafts.py` tells.
+        assert beside.token_ids == alone.token_ids

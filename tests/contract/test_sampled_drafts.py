@@ -38,7 +38,7 @@ VOCAB_SIZE, TOKENS, DRAWS = 8, 3, 1000
 PROMPT = [3, 5, 3, 5, 3]
 LIMITS = {"max_batch_size": 16, "max_seq_len": 64, "max_draft_len": 2}
 LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}
-TARGET, DRAFT = (tiny_llama(seed, vocab_size=VOCAB_SIZE, initializer_range=0.1) for seed in (1, 2))
+TARGET, DRAFT = (tiny_llama(seed, vocab_size=VOCAB_SIZE, initializer_range=0.15) for seed in (1, 2))
 METHODS = {
     "draft_model": None,
     "ngram": Drafting("ngram", LOOKUP),

@@ -60,7 +60,8 @@ def masked(logits: Row, sampling: SamplingConfig) -> Row:
         probabilities /= probabilities.sum()
     before = np.cumsum(probabilities[order]) - probabilities[order]
     probabilities[order[before >= (sampling.top_p or 1.0)]] = 0
-    return probabilities / probabilities.sum()
+    kept: Row = probabilities / probabilities.sum()
+    return kept
 
 
 def accept(

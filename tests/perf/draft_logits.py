@@ -1,7 +1,7 @@
 """The Python side of one-hot draft logits: how long lending, handing over and taking back a buffer takes.
 
-`python -m tests.perf.draft_logits`. K = 8 and 128k tokens, in process on the stand-in for NVIDIA's bindings, and
-the copies of the `bls` layout. `tests/perf/README.md` has what a real engine adds.
+`python -m tests.perf.draft_logits`. K = 8 and 128k tokens, in process on the stand-in for NVIDIA's bindings,
+and a copy such as the `bls` layout makes. `tests/perf/README.md` has what a real engine adds.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import queue
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from trtspec.serving.async_executor import AsyncExecutor
@@ -98,7 +99,7 @@ def test_a_sampled_verification_has_one_hot_logits() -> None:
         copied.append(model.heard.get()[0]["draft_logits"])
         return said
 
-    copied: list[np.ndarray] = []
+    copied: list[npt.NDArray[np.float32]] = []
     assert asyncio.run(main()).num_verified == 2
     assert [(rows.dtype, rows.shape) for rows in copied] == [
         (np.float32, (1, 2, 96)),

@@ -38,7 +38,7 @@ class Bound:
         object.__setattr__(self, "_is_made", True)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = _hints(type(self))
+        known = _hints(type(self))  # type: ignore[arg-type]
         if name not in known:
             if not self.DYNAMIC:
                 raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
