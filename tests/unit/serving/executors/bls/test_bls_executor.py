@@ -101,9 +101,9 @@ def test_a_sampled_verification_has_one_hot_logits() -> None:
 
     copied: list[npt.NDArray[np.float32]] = []
     assert asyncio.run(main()).num_verified == 2
-    assert [(rows.dtype, rows.shape) for rows in copied] == [
-        (np.float32, (1, 2, 96)),
-        (np.float32, (1, 1, 96)),
+    assert [(rows.dtype.name, rows.shape) for rows in copied] == [
+        ("float32", (1, 2, 96)),
+        ("float32", (1, 1, 96)),
     ]
     assert [np.argwhere(rows[0]).tolist() for rows in copied] == [[[0, 5], [1, 6]], [[0, 9]]]
     chances = np.exp(copied[0] - copied[0].max(axis=-1, keepdims=True))
