@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
+from trtspec import yaml11
 
 KIND = "nvidia.com/gpu"
 FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -29,7 +29,7 @@ def find_devices(folders: Sequence[Path] = FOLDERS) -> frozenset[str]:
 
 def _names(file: Path) -> set[str]:
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml11.load(file.read_text(encoding="utf-8"))
         return {str(device["name"]) for device in content["devices"]} if content["kind"] == KIND else set()
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, ValueError, KeyError, TypeError, yaml11.YAMLError):
         return set()

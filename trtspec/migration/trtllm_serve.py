@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from trtspec import yaml11
 from trtspec.errors import TrtspecError
 from trtspec.migration.command import Option, Syntax, options
 from trtspec.migration.drafts import Drafts
@@ -144,13 +143,13 @@ def _speculates(name: str, option: Option, drafts: Drafts) -> bool:
 def _document(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+        if yaml11.has_aliases(text):
             raise TrtspecError(path, "has a value that stands for another (*name)", "write each value out")
-        found = yaml.safe_load(text)
+        found = yaml11.load(text)
     except OSError as error:
         repair = "run this where the file is"
         raise TrtspecError(path, f"cannot be read: {error.strerror}", repair) from None
-    except (ValueError, RecursionError, yaml.YAMLError):
+    except (ValueError, RecursionError, yaml11.YAMLError):
         raise TrtspecError(path, "is no YAML", "correct the file") from None
     if not isinstance(found, dict):
         raise TrtspecError(path, "has no keys at its top level", "write TensorRT-LLM's arguments as keys")

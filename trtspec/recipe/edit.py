@@ -1,4 +1,8 @@
-"""Changes keys of a recipe's text, and leaves everything else as it was written: order, comments, spaces."""
+"""Changes keys of a recipe's text, and leaves everything else as it was written: order, comments, spaces.
+
+Changes are made in the text, at the marks of ruamel.yaml's nodes: its own round trip writes other lines anew
+(indents, mappings in braces over several lines) and takes the comments behind a removed key with it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from trtspec import yaml11
 from trtspec.errors import RecipeError
 from trtspec.findings import Finding
 from trtspec.recipe.yaml_reader import Unreadable, read
 
-Pair = tuple[yaml.Node, yaml.Node]
+Pair = tuple[yaml11.Node, yaml11.Node]
 
 
 def edit(text: str, changes: Mapping[str, Any], path: Path) -> str:
@@ -22,14 +25,14 @@ def edit(text: str, changes: Mapping[str, Any], path: Path) -> str:
     Sections that are missing are made. The result is read again: raises RecipeError, naming `path`, for a
     text that says something else than it should, such as one in which a changed value is an alias.
     """
-    wanted = read(text.encode()).values
-    found: object = None
-    with suppress(Unreadable, yaml.YAMLError):
+    before = read(text.encode())
+    wanted, after = before.values, None
+    with suppress(Unreadable, yaml11.YAMLError):
         for key, value in changes.items():
             _set(wanted, key.split("."), value)
             text = _changed(text, key.split("."), value)
-        found = read(text.encode()).values
-    if found != wanted:
+        after = read(text.encode())
+    if after is None or after.values != wanted or len(after.findings) > len(before.findings):
         written = ", ".join(f"{key}: {flow(value)}" for key, value in changes.items())
         problem = "is written in a way that trtspec cannot change without changing more"
         raise RecipeError(path, [Finding("", problem, f"write it by hand: {written}")])
@@ -51,16 +54,16 @@ def _set(values: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def _changed(text: str, keys: list[str], value: Any) -> str:
-    section: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)
+    (section,) = yaml11.compose(text)
     for depth, key in enumerate(keys):
-        assert isinstance(section, yaml.MappingNode)
+        assert isinstance(section, yaml11.MappingNode)
         pair = next((pair for pair in section.value if pair[0].value == key), None)
         rest = keys[depth + 1 :]
         if pair is None:
             return text if value is None else _inserted(text, section, key, _nested(rest, value))
         if not rest:
             return _removed(text, section, pair) if value is None else _replaced(text, pair, value)
-        if not isinstance(pair[1], yaml.MappingNode):
+        if not isinstance(pair[1], yaml11.MappingNode):
             return text if value is None else _begun(text, pair, _nested(rest, value))
         section = pair[1]
     raise AssertionError(keys)
@@ -77,7 +80,7 @@ def _replaced(text: str, pair: Pair, value: Any) -> str:
     begin, end = old.start_mark.index, _end(old)
     if begin == end or _is_block(old):
         colon = text.index(":", key.end_mark.index) + 1
-        return f"{text[:colon]} {flow(value)}{text[max(end, colon) :]}"
+        return f"{text[:colon]} {flow(value)}{text[colon if begin == end else end :]}"
     return text[:begin] + flow(value) + text[end:]
 
 
@@ -88,7 +91,7 @@ def _begun(text: str, pair: Pair, value: Any) -> str:
     return text[:place] + "".join(f"\n{line}" for line in _block(value, indent)) + text[place:]
 
 
-def _inserted(text: str, section: yaml.MappingNode, key: str, value: Any) -> str:
+def _inserted(text: str, section: yaml11.MappingNode, key: str, value: Any) -> str:
     if not _is_block(section):
         place = _end(section.value[-1][1]) if section.value else section.start_mark.index + 1
         return f"{text[:place]}{', ' if section.value else ''}{flow({key: value})[1:-1]}{text[place:]}"
@@ -100,7 +103,7 @@ def _inserted(text: str, section: yaml.MappingNode, key: str, value: Any) -> str
     return text[:place] + "".join(f"\n{line}" for line in lines) + text[place:]
 
 
-def _removed(text: str, section: yaml.MappingNode, pair: Pair) -> str:
+def _removed(text: str, section: yaml11.MappingNode, pair: Pair) -> str:
     begin, end = pair[0].start_mark.index, _end(pair[1])
     if _is_block(section):
         first = text.rfind("\n", 0, begin) + 1
@@ -115,11 +118,11 @@ def _removed(text: str, section: yaml.MappingNode, pair: Pair) -> str:
     return text[:begin] + text[end:]
 
 
-def _is_block(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.CollectionNode) and not node.flow_style
+def _is_block(node: yaml11.Node) -> bool:
+    return isinstance(node, yaml11.CollectionNode) and not node.flow_style
 
 
-def _end(node: yaml.Node) -> int:
+def _end(node: yaml11.Node) -> int:
     """Returns where a node ends: a block with its last value, and not where what follows begins."""
     if _is_block(node) and node.value:
         last = node.value[-1]
@@ -146,5 +149,4 @@ def _block(value: Mapping[str, Any], indent: int) -> list[str]:
 
 def flow(value: Any) -> str:
     """Returns a value on one line, as YAML writes it."""
-    written: str = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=10**6)
-    return written.strip()[1:-1]
+    return yaml11.dump([value], on_one_line=True).strip()[1:-1]

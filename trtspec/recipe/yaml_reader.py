@@ -1,4 +1,8 @@
-"""Reads YAML as plain values with the line of each key, and refuses valid YAML that nobody means."""
+"""Reads YAML as plain values with the line of each key, and refuses valid YAML that nobody means.
+
+ruamel.yaml parses. Its own constructors stop at the first key that stands twice, and bound no aliases,
+so the values are made from its nodes here.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
+from trtspec import yaml11
 from trtspec.findings import Finding
 
 MAX_BYTES = 256 * 1024
@@ -16,6 +19,7 @@ _MAX_VALUES = 5_000
 _MAX_DEPTH = 20
 
 _TAG = "tag:yaml.org,2002:"
+_BOOLS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9_]{0,30})\Z")
 _FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z")
 
@@ -54,7 +58,7 @@ def read(data: bytes) -> Document:
     A key or value that is refused becomes a finding of the document.
     """
     root = _compose(_decode(data))
-    if not isinstance(root, yaml.MappingNode):
+    if not isinstance(root, yaml11.MappingNode):
         problem = f"the top level is {_kind(root)}, not keys with values"
         raise Unreadable(problem, _EXAMPLE, line=_line(root))
     reader = _Reader(Document())
@@ -75,16 +79,16 @@ def _decode(data: bytes) -> str:
         raise Unreadable("is not UTF-8 text", "save the file as UTF-8", line=line) from None
 
 
-def _compose(text: str) -> yaml.Node:
+def _compose(text: str) -> yaml11.Node:
     try:
-        nodes = list(yaml.compose_all(text, yaml.SafeLoader))
+        nodes = yaml11.compose(text)
     except RecursionError:
         raise Unreadable("is nested too deeply") from None
-    except yaml.reader.ReaderError as error:
+    except yaml11.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         problem = f"holds the character U+{ord(text[error.position]):04X}, which YAML forbids"
         raise Unreadable(problem, line=line) from None
-    except yaml.MarkedYAMLError as error:
+    except yaml11.MarkedYAMLError as error:
         raise _unreadable(error) from None
     if not nodes or _is_empty(nodes[0]):
         raise Unreadable("is empty", "`trtspec init` writes a whole recipe")
@@ -94,7 +98,7 @@ def _compose(text: str) -> yaml.Node:
     return nodes[0]
 
 
-def _unreadable(error: yaml.MarkedYAMLError) -> Unreadable:
+def _unreadable(error: yaml11.MarkedYAMLError) -> Unreadable:
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else None
     problem = error.problem or "cannot be parsed"
@@ -105,8 +109,8 @@ def _unreadable(error: yaml.MarkedYAMLError) -> Unreadable:
     return Unreadable(f"is not valid YAML: {context}{problem}{column}", line=line)
 
 
-def _is_empty(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.tag == f"{_TAG}null"
+def _is_empty(node: yaml11.Node) -> bool:
+    return isinstance(node, yaml11.ScalarNode) and node.tag == f"{_TAG}null"
 
 
 class _Reader:
@@ -116,12 +120,12 @@ class _Reader:
         self.document = document
         self._values = 0
 
-    def mapping(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Any]:
+    def mapping(self, node: yaml11.MappingNode, path: str, depth: int) -> dict[str, Any]:
         result: dict[str, Any] = {}
         first: dict[str, int] = {}
         for key_node, value_node in node.value:
             line = _line(key_node)
-            if not isinstance(key_node, yaml.ScalarNode):
+            if not isinstance(key_node, yaml11.ScalarNode):
                 self._refuse(line, path, f"a key is {_kind(key_node)}, not text")
                 continue
             key = key_node.value
@@ -138,26 +142,26 @@ class _Reader:
                 result[key] = self._value(value_node, dotted, depth)
         return result
 
-    def _value(self, node: yaml.Node, path: str, depth: int) -> Any:
+    def _value(self, node: yaml11.Node, path: str, depth: int) -> Any:
         self._values += 1
         if self._values > _MAX_VALUES:
             problem = f"has more than {_MAX_VALUES} values once its aliases are expanded"
             raise Unreadable(problem, line=_line(node))
         if depth >= _MAX_DEPTH:
             raise Unreadable(f"is nested more than {_MAX_DEPTH} levels deep", line=_line(node))
-        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
+        if isinstance(node, yaml11.MappingNode) and node.tag == f"{_TAG}map":
             return self.mapping(node, path, depth + 1)
-        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
+        if isinstance(node, yaml11.SequenceNode) and node.tag == f"{_TAG}seq":
             return [self._value(item, path, depth + 1) for item in node.value]
-        if isinstance(node, yaml.ScalarNode):
+        if isinstance(node, yaml11.ScalarNode):
             return self._scalar(node, path)
         return self._refuse(
             _line(node), path, f"has the tag {_tag(node)}, which is not read", "remove the tag"
         )
 
-    def _scalar(self, node: yaml.ScalarNode, path: str) -> Any:
+    def _scalar(self, node: yaml11.ScalarNode, path: str) -> Any:
         text, line = node.value, _line(node)
-        kind = node.tag.removeprefix(_TAG)
+        kind = str(node.tag).removeprefix(_TAG)
         if node.style is None:
             self.document.written[path] = text
         if kind in ("str", "timestamp", "value"):
@@ -165,7 +169,7 @@ class _Reader:
         if kind == "null":
             return None
         if kind == "bool":
-            return yaml.SafeLoader.bool_values.get(text.lower(), text)
+            return _BOOLS.get(text.lower(), text)
         if kind == "int":
             if _DECIMAL.match(text):
                 return int(text.replace("_", ""))
@@ -173,6 +177,9 @@ class _Reader:
             return self._refuse(
                 line, path, problem, "put it in quotes if it is text, or write it in decimal digits"
             )
+        if kind == "float" and "." not in text and ":" not in text:
+            # Text in YAML 1.1, such as the commit 1e10; ruamel.yaml has it for a number.
+            return text
         if kind == "float":
             if _FLOAT.match(text):
                 return float(text.replace("_", ""))
@@ -185,15 +192,15 @@ class _Reader:
         self.document.findings.append(Finding(path, problem, repair, line=line))
 
 
-def _line(node: yaml.Node) -> int:
+def _line(node: yaml11.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _kind(node: yaml.Node) -> str:
-    if isinstance(node, yaml.MappingNode):
+def _kind(node: yaml11.Node) -> str:
+    if isinstance(node, yaml11.MappingNode):
         return "a mapping"
-    return "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+    return "a list" if isinstance(node, yaml11.SequenceNode) else "a single value"
 
 
-def _tag(node: yaml.Node) -> str:
-    return node.tag.replace(_TAG, "!!")
+def _tag(node: yaml11.Node) -> str:
+    return str(node.tag).replace(_TAG, "!!")

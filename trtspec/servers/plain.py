@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import yaml
-
+from trtspec import yaml11
 from trtspec.servers.launch import Launch
 
 # vLLM's --speculative-config, SGLang's --speculative-algorithm and its like.
@@ -40,10 +39,10 @@ def _kept(arguments: tuple[str, ...]) -> Iterator[str]:
 def _plain_files(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yields the files that tell of drafts, without that."""
     for name, text in files.items():
-        content = yaml.safe_load(text)
+        content = yaml11.load(text)
         if isinstance(content, dict) and _KEY in content:
             del content[_KEY]
-            yield name, yaml.safe_dump(content, sort_keys=False)
+            yield name, yaml11.dump(content)
 
 
 def _plain(name: str) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-import yaml
-
+from trtspec import yaml11
 from trtspec.recipe.methods import Ngram
 from trtspec.servers.launch import Launch
 from trtspec.servers.wanted import Wanted, words
@@ -40,7 +39,7 @@ def launch(wanted: Wanted) -> Launch:
         image=wanted.image,
         # It has no names before 1.3: a model is called by its Hub id, or by its folder's name.
         served_model_name=PurePosixPath(place).name if wanted.target.is_folder else place,
-        files={FILE: yaml.safe_dump(configuration(wanted), sort_keys=False)},
+        files={FILE: yaml11.dump(configuration(wanted))},
         models=wanted.folders,
     )
 

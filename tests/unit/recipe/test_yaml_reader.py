@@ -43,6 +43,8 @@ def test_values_lines_and_what_was_written() -> None:
         ("2.5", 2.5),
         ("1e-5", "1e-5"),
         ("1.0e-5", 1e-5),
+        ("1e10", "1e10"),
+        ("y", "y"),
         ("2024-01-31", "2024-01-31"),
         ("'no'", "no"),
         ("=", "="),
@@ -69,6 +71,10 @@ def test_duplicate_keys_name_both_lines() -> None:
     assert [(found.line, found.subject) for found in document.findings] == [(3, "b.c"), (4, "a")]
     assert document.findings[1].problem == "stands twice, on line 1 and on line 4"
     assert document.values == {"a": 1, "b": {"c": 1}}
+
+
+def test_an_alias_stands_for_the_last_anchor_of_its_name() -> None:
+    assert read(b"a: &x 1\nb: &x 2\nc: *x\n").values == {"a": 1, "b": 2, "c": 2}
 
 
 def test_aliases_of_values_work_and_merge_keys_are_refused() -> None:
@@ -116,7 +122,6 @@ def test_a_key_that_is_no_scalar() -> None:
         (b"a: 1\nb: [1, 2\nc: 3\n", 3, "is not valid YAML"),
         (b"a: b: c\n", 1, "is not valid YAML"),
         (b"a: *nothing\n", 1, "is not valid YAML: found undefined alias"),
-        (b"a: &x 1\nb: &x 2\n", 2, "duplicate anchor"),
         (b"a: 1\nc: @d\n", 2, "is not valid YAML"),
         (b"a: 1\nb: \xff\n", 2, "is not UTF-8"),
         ("a: 1\n".encode("utf-16"), 1, "is not UTF-8"),

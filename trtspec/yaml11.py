@@ -1,0 +1,71 @@
+"""Reads and writes YAML 1.1 with ruamel.yaml, and nothing but plain values.
+
+Recipes are YAML 1.1, and so are the files of TensorRT-LLM, vLLM and SGLang, which read them with PyYAML: `no`
+is false there and `1:30` is a number, so text that looks like these is written in quotes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from io import StringIO
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MantissaNoDotYAML1_1Warning, MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+__all__ = [
+    "CollectionNode",
+    "MappingNode",
+    "MarkedYAMLError",
+    "Node",
+    "ReaderError",
+    "ScalarNode",
+    "SequenceNode",
+    "YAMLError",
+    "compose",
+    "dump",
+    "has_aliases",
+    "load",
+]
+
+
+def compose(text: str) -> list[Node]:
+    """Returns the root node of each document; a node says where it begins and ends. Raises YAMLError."""
+    yaml = _yaml()
+    # An anchor may be used again (YAML 1.1, section 3.2.2.2): an alias stands for the last one before it.
+    yaml.composer.warn_double_anchors = False
+    return list(yaml.compose_all(text))
+
+
+def has_aliases(text: str) -> bool:
+    """Returns whether a value stands for another one (`*name`); raises YAMLError."""
+    return any(isinstance(event, AliasEvent) for event in _yaml().parse(text))
+
+
+def load(text: str) -> Any:
+    """Returns the one document as plain values; raises YAMLError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MantissaNoDotYAML1_1Warning)
+        return _yaml().load(text)
+
+
+def dump(value: Any, *, on_one_line: bool = False) -> str:
+    """Returns a value as YAML: each key on a line, in the order of the mapping, or all on one line."""
+    yaml: Any = _yaml()
+    yaml.default_flow_style = on_one_line
+    yaml.sort_base_mapping_type_on_output = False
+    yaml.brace_single_entry_mapping_in_flow_sequence = True
+    if on_one_line:
+        yaml.width = 10**6
+    written = StringIO()
+    yaml.dump(value, written)
+    return written.getvalue().removeprefix("%YAML 1.1\n---").lstrip()
+
+
+def _yaml() -> YAML:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.version = (1, 1)
+    return yaml
