@@ -1,5 +1,7 @@
-"""GitLab CI: the child pipeline that builds, and the template that makes and starts it.
+"""GitLab CI: the child pipeline that builds, and `gitlab.yml`, the template that makes and starts it.
 
+The template forwards the variables of its pipeline: those that a schedule sets, or who runs it by hand, would
+otherwise be for the matrix alone.
 Source: GitLab Docs, "Downstream pipelines", section "Dynamic child pipelines", and their troubleshooting.
 """
 
@@ -8,26 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from trtspec.ci import shell
 from trtspec.ci.job import Job
-from trtspec.ci.workflow_yaml import to_yaml
+from trtspec.ci.template import read_template
 
 FILE = ".gitlab/engine-build.yml"
-# GitLab includes only files whose names end with .yml or .yaml; JSON is YAML.
-_CHILD = "engine-build-jobs.yml"
 _ALWAYS = [{"when": "on_success"}]
-
-_COMMENT = """\
-Builds the engines of recipes on GPU runners, one job a recipe, in a child pipeline.
-Written by `trtspec ci init gitlab`; change it there, or set its variables where you include it:
-
-  include: .gitlab/engine-build.yml
-  variables: {RECIPES: recipes/*.yaml}
-
-A runner has the docker executor with gpus = "all", shm_size and the tags self-hosted, gpu and h200x1 (h100x2,
-h200x8): the recipe's GPU and its count. In its volume /cache it keeps models, timing caches and builds, so
-that a build that broke off goes on where it was. What the store of the URL STORE has is not built again; for
-S3, TRTSPEC has to be trtspec[s3]. For gated models, make HF_TOKEN a masked CI/CD variable."""
+# NVIDIA's image has PyTorch, and may lack ensurepip; its own packages stay as they are.
+_INSTALL = (
+    "python3 -m venv --system-site-packages --without-pip .venv",
+    "python3 -m pip --python .venv/bin/python install --quiet \"$TRTSPEC\" 'trtspec[fp8]'",
+)
+# Values from outside are variables of the environment, in quotes where they are used.
+_BUILD = (
+    "mkdir -p report",
+    '.venv/bin/trtspec build "$RECIPE" --output "$OUTPUT" ${STORE:+--store "$STORE"}'
+    " --report report/summary.md --report report/junit.xml --report report/build.json",
+)
+_COLLECT = (
+    'if [ -d "$OUTPUT/.trtspec/logs" ]; then cp -r "$OUTPUT/.trtspec/logs" report/; fi',
+    'if [ -f "$OUTPUT/manifest.json" ]; then cp "$OUTPUT/manifest.json" report/; fi',
+)
 
 
 def child_pipeline(jobs: Iterable[Job]) -> dict[str, Any]:
@@ -43,27 +45,7 @@ def child_pipeline(jobs: Iterable[Job]) -> dict[str, Any]:
 
 def template() -> str:
     """Returns the text of `FILE`."""
-    document = {
-        "variables": {"RECIPES": "recipes/*.yaml", "TRTSPEC": shell.requirement(), "STORE": ""},
-        "engine-matrix": {
-            "stage": "build",
-            "image": "python:3.12",
-            "timeout": "15 minutes",
-            "script": [*shell.INSTALL, f"{shell.MATRIX.format(system='gitlab')} > {_CHILD}"],
-            "artifacts": {"paths": [_CHILD], "expire_in": "1 week"},
-        },
-        "engine-build": {
-            "stage": "build",
-            "needs": ["engine-matrix"],
-            "trigger": {
-                "include": [{"artifact": _CHILD, "job": "engine-matrix"}],
-                "strategy": "depend",
-                # What a schedule sets, or who runs the pipeline by hand, would be for the matrix alone.
-                "forward": {"pipeline_variables": True},
-            },
-        },
-    }
-    return to_yaml(document, _COMMENT)
+    return read_template("gitlab.yml")
 
 
 def _build_job(job: Job) -> dict[str, Any]:
@@ -81,12 +63,12 @@ def _build_job(job: Job) -> dict[str, Any]:
             "HF_HOME": "/cache/huggingface",
             "TRTSPEC_CACHE": "/cache/trtspec",
         },
-        "script": [*shell.INSTALL_TO_BUILD, *shell.BUILD],
-        "after_script": list(shell.COLLECT),
+        "script": [*_INSTALL, *_BUILD],
+        "after_script": list(_COLLECT),
         "artifacts": {
             "when": "always",
-            "paths": [f"{shell.REPORT}/"],
-            "reports": {"junit": f"{shell.REPORT}/junit.xml"},
+            "paths": ["report/"],
+            "reports": {"junit": "report/junit.xml"},
             "expire_in": "30 days",
         },
     }

@@ -9,10 +9,11 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trtspec.bodies import Bodies, BodyError
@@ -76,21 +77,22 @@ def make_app(
     """
     places, errors = Places(max_requests), _Errors(refusals)
     routes = _Routes(upstream, texts, renderer, keys, places)
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    for path, route, method in (
-        ("/v1/chat/completions", routes.chat, "POST"),
-        ("/v1/completions", routes.completions, "POST"),
-        ("/v1/models", routes.models, "GET"),
-        ("/v1/models/{name:path}", routes.model, "GET"),
-        ("/health", routes.health, "GET"),
-        ("/metrics", errors.metrics, "GET"),
-    ):
-        # A plain route of Starlette's: FastAPI would read and validate bodies in its own way first.
-        app.add_route(path, route, methods=[method])
-    app.add_exception_handler(ApiError, errors.api)
-    app.add_exception_handler(HTTPException, errors.http)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Exception, _defect)
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", routes.chat, methods=["POST"]),
+            Route("/v1/completions", routes.completions, methods=["POST"]),
+            Route("/v1/models", routes.models),
+            Route("/v1/models/{name:path}", routes.model),
+            Route("/health", routes.health),
+            Route("/metrics", errors.metrics),
+        ],
+        exception_handlers={
+            ApiError: errors.api,
+            HTTPException: errors.http,
+            ClientDisconnect: _gone,
+            Exception: _defect,
+        },
+    )
     return _Bounded(app, places, refusals)
 
 

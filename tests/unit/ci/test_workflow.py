@@ -128,6 +128,12 @@ class TestSafety:
             "queue": "max",
         }
 
+    def test_both_systems_run_the_same_lines(self, workflow: dict[str, Any]) -> None:
+        child = gitlab.child_pipeline([Job("a", "a.yaml", "h200", 1, "1.2.1", "image")])
+        (job,) = child.values()
+        lines = [line for step in steps(workflow) for line in step.get("run", "").splitlines()]
+        assert set(job["script"]) | set(job["after_script"]) <= set(lines)
+
     def test_shellcheck(self, workflow: dict[str, Any], tmp_path: Path) -> None:
         template = YAML(typ="safe").load(gitlab.template())
         child = gitlab.child_pipeline([Job("a", "a.yaml", "h200", 1, "1.2.1", "image")])
