@@ -30,7 +30,7 @@ RUN apt-get update \
 # hadolint ignore=DL3013
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=constraints.txt,target=/constraints.txt \
-    python3 -m pip install --no-cache-dir --constraint /constraints.txt "$(echo /wheels/*.whl)[torch,s3,gcs]" \
+    python3 -m pip install --no-cache-dir --constraint /constraints.txt "$(echo /wheels/*.whl)[serve,torch,s3,gcs]" \
     && python3 -m pip install --no-cache-dir --constraint /constraints.txt --no-deps nvidia-pytriton
 ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 WORKDIR /tmp
@@ -52,7 +52,7 @@ RUN apt-get update \
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     python3 -m venv --without-pip --system-site-packages /opt/trtspec \
     && PIP_CONSTRAINT='' python3 -m pip --python /opt/trtspec/bin/python install --no-cache-dir \
-      "$(echo /wheels/*.whl)[s3,gcs]" \
+      "$(echo /wheels/*.whl)[serve,s3,gcs]" \
     && ln -s /opt/trtspec/bin/trtspec /usr/local/bin/trtspec
 ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 WORKDIR /tmp

@@ -24,7 +24,7 @@ $(BIN)/python:
 
 # Of the pytriton wheel only its tritonserver is used, so what its Python API needs is not installed.
 .venv/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[serve,torch]'
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps nvidia-pytriton
 	@touch $@
 
@@ -79,10 +79,11 @@ $(VLLM)/.ready: tests/servers/requirements.txt tests/servers/overrides.txt | $(B
 test-vllm: .venv/.dev $(VLLM)/.ready ## vLLM, Speculators and SGLang, about 6 GB, judge what is written for them, and vLLM is deployed; 20 minutes and more
 	TRTSPEC_VLLM_PYTHON=$(abspath $(VLLM))/bin/python $(BIN)/python -m pytest -m vllm
 
-check: .venv/.dev ## ruff, formatting, mypy
+check: .venv/.dev ## ruff, formatting, mypy, declared dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/deptry .
 
 format: .venv/.dev ## Let ruff repair what it can
 	$(BIN)/ruff check --fix .

@@ -115,7 +115,7 @@ def distill(
         raise typer.BadParameter("recorded answers are not asked for again", param_hint="--url")
     loaded = load(recipe)
     folder = output or Path("distilled", loaded.recipe.name)
-    require("trtspec distill", "torch", "transformers", "accelerate", extra="distill")
+    require("trtspec distill", "torch", "transformers", "accelerate", extra="train")
     from trtspec.atomic import write_atomically
     from trtspec.distill.deployment import Deployment
     from trtspec.distill.distillation import as_json

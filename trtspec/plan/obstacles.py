@@ -25,7 +25,7 @@ def calibrate_obstacle(host: Host) -> TrtspecError | None:
 
 def search_obstacle(host: Host) -> TrtspecError | None:
     """Returns what keeps layers from being chosen here, None if nothing does."""
-    return _missing(host, choose.PACKAGES, "the choice of layers", "distill")
+    return _missing(host, choose.PACKAGES, "the choice of layers", "train")
 
 
 def _missing(host: Host, packages: Iterable[str], what: str, extra: str) -> TrtspecError | None:

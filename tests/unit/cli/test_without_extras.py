@@ -18,7 +18,12 @@ from trtspec.extras import EXTRAS, require
 
 TINY = Path(__file__).parents[3] / "recipes/tiny/recipe.yaml"
 # Those that are not called by the name they are imported by.
-DISTRIBUTIONS = {"modelopt": "nvidia-modelopt", "pytriton": "nvidia-pytriton"}
+DISTRIBUTIONS = {
+    "jinja2": "Jinja2",
+    "markupsafe": "MarkupSafe",
+    "modelopt": "nvidia-modelopt",
+    "pytriton": "nvidia-pytriton",
+}
 
 Bare = Callable[..., CompletedProcess[str]]
 
@@ -26,11 +31,20 @@ Bare = Callable[..., CompletedProcess[str]]
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
     """Runs `trtspec` in an environment with the packages of this one, but for those of the extras."""
-    folder = tmp_path_factory.mktemp("bare")
+    return environment(tmp_path_factory.mktemp("bare"), set(EXTRAS))
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Bare:
+    """Runs `trtspec` in one that has the extra `serve` alone."""
+    return environment(tmp_path_factory.mktemp("serve"), {name for name in EXTRAS if EXTRAS[name] != "serve"})
+
+
+def environment(folder: Path, left_out: set[str]) -> Bare:
     venv.create(folder, symlinks=True)
     python = Path("lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
     for package in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if package.name not in EXTRAS:
+        if package.name not in left_out:
             (folder / python / package.name).symlink_to(package)
 
     def run(*words: object) -> CompletedProcess[str]:
@@ -45,9 +59,11 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
 @pytest.mark.parametrize(
     ("words", "package", "extra"),
     [
+        (("generate", "hello"), "yarl", "serve"),
+        (("deploy", TINY), "orjson", "serve"),
         (("tune", TINY, "--workload", "synthetic:input=8,output=16"), "torch", "torch"),
-        (("distill", TINY, "--workload", "prompts.jsonl"), "torch", "distill"),
-        (("deploy", "status", "--kubernetes"), "kubernetes", "kubernetes"),
+        (("distill", TINY, "--workload", "prompts.jsonl"), "torch", "train"),
+        (("deploy", "status", "--kubernetes"), "kubernetes", "cluster"),
         (("store", "list", "s3://engines"), "s3fs", "s3"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else value,
@@ -60,14 +76,34 @@ def test_the_extra_is_named(bare: Bare, words: tuple[object, ...], package: str,
     assert "Traceback" not in said.stderr
 
 
-def test_what_is_imported_late_names_its_extra_too(bare: Bare, tmp_path: Path) -> None:
-    assert bare("build", TINY, "--output", tmp_path / "build").returncode == 0
+def test_a_pair_is_built_and_stored_without_extras(bare: Bare, tmp_path: Path) -> None:
+    there = "--output", tmp_path / "build"
+    for words in (
+        ("check", TINY),
+        ("plan", TINY),
+        ("convert", TINY, "--output", tmp_path / "checkpoints"),
+        ("build", TINY, *there),
+        ("build", TINY, *there, "--dry-run"),
+        ("store", "push", tmp_path / "store", TINY, *there),
+        ("store", "list", tmp_path / "store"),
+    ):
+        said = bare(*words)
+        assert said.returncode == 0, said.stderr
+
+
+def test_what_is_imported_late_names_its_extra_too(serving: Bare, tmp_path: Path) -> None:
+    assert serving("build", TINY, "--output", tmp_path / "build").returncode == 0
     for draws, package, extra in ((100, "scipy", "measure"), (0, "torch", "torch")):
-        said = bare("verify", TINY, "--output", tmp_path / "build", "--draws", draws)
+        said = serving("verify", TINY, "--output", tmp_path / "build", "--draws", draws)
         assert said.returncode == 1
         assert f"error: {package}: is not installed, and " in said.stderr
         assert f"hint: pip install 'trtspec[{extra}]'" in said.stderr
         assert "Traceback" not in said.stderr
+
+
+def test_no_extra_brings_more_than_ten_packages() -> None:
+    wanted = requires("trtspec") or []
+    assert len([one for one in wanted if "extra ==" not in one]) <= 10
 
 
 def test_the_extras_are_those_of_the_package() -> None:

@@ -87,7 +87,7 @@ def test_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(UnavailableError) as error:
         connect(None, None)
-    assert error.value.repair == "pip install 'trtspec[kubernetes]'"
+    assert error.value.repair == "pip install 'trtspec[cluster]'"
 
 
 def test_a_broken_kubeconfig(kubeconfig: Path) -> None:

@@ -21,7 +21,7 @@ from trtspec.progress import Advance
 from trtspec.workloads.own import OWN
 
 FORMAT = 2  # raised when the same texts and options choose other layers
-PACKAGES = ("transformers", "accelerate", "torch")  # of the extra `distill`
+PACKAGES = ("transformers", "accelerate", "torch")  # of the extra `train`
 
 
 @dataclass(frozen=True, slots=True)
