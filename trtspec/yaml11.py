@@ -11,6 +11,7 @@ from io import StringIO
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MantissaNoDotYAML1_1Warning, MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
@@ -30,6 +31,13 @@ __all__ = [
     "has_aliases",
     "load",
 ]
+
+
+class _Constructor(SafeConstructor):
+    """Reads dates as such, whatever others in this process have registered with ruamel.yaml."""
+
+
+_Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_timestamp)
 
 
 def compose(text: str) -> list[Node]:
@@ -67,5 +75,6 @@ def dump(value: Any, *, on_one_line: bool = False) -> str:
 
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _Constructor
     yaml.version = (1, 1)
     return yaml

@@ -72,6 +72,7 @@ class Output:
 
         On a terminal that is too narrow for it the last column is broken between words, or has lines of its
         own where there is no room beside the others.
+        Rich's tables are not used: to import them takes 50 ms, and a pipe has plain text all the same.
         """
         cells = [[visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
