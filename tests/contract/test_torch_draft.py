@@ -160,17 +160,24 @@ def test_a_round_is_a_draft_here_and_a_verification_there(build: Build, length: 
     assert sum(len(draft.tokens) for draft in verified if draft) == counts.num_draft_tokens
 
 
-def test_a_seed_gives_the_same_text_with_and_without_drafts(build: Build) -> None:
+def test_a_sampled_draft_is_verified_with_logits_that_are_sure_of_it(build: Build) -> None:
+    """And the same seed with the same lengths of drafts gives the same text."""
+
     async def complete(pair: Pair) -> list[list[int]]:
         coordinator = pair.coordinator()
-        sampling = SamplingConfig(temperature=0.8, top_k=20, seed=5)
-        lengths = (0, 2, K)
-        requests = [ask(PROMPTS[0], sampling=sampling, num_draft_tokens=length) for length in lengths]
-        return [(await coordinator.complete(request)).token_ids for request in requests]
+        request = ask(
+            PROMPTS[0], sampling=SamplingConfig(temperature=0.8, top_k=20, seed=5), num_draft_tokens=K
+        )
+        return [(await coordinator.complete(request)).token_ids for _ in range(2)]
 
-    alone, *drafted = build.run(complete)
-    assert drafted == [alone, alone]
-    assert alone != build.says(PROMPTS[0])
+    first, again = build.run(complete)
+    assert first == again
+    assert first != build.says(PROMPTS[0])
+    verified = [request.external_draft_tokens_config for request in build.trtllm.Executor.MADE[0].requests]
+    drafts = [draft for draft in verified if draft]
+    assert drafts
+    for draft in drafts:
+        assert draft.logits.shape == (len(draft.tokens), build.target.config.vocab_size)
 
 
 def before_each_step(patch: pytest.MonkeyPatch, pair: Pair, work: Callable[[], object]) -> TorchExecutor:
