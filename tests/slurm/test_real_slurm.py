@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -20,10 +23,12 @@ from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.slurm.calls import ROOT, Call
 from tests.slurm.cluster import RealSlurm, running, wait_for
+from tests.unit.kubernetes.jobs import job_of
 from trtspec.build.plan import make_plan
 from trtspec.jobs.wanted import look
 from trtspec.progress import no_progress
 from trtspec.roles import Role
+from trtspec.slurm.submission import script
 from trtspec.store.lease import leased
 from trtspec.store.store import Store
 
@@ -253,3 +258,21 @@ def test_a_controller_that_is_not_there(slurm: RealSlurm, folder: Path) -> None:
     build = Call(folder, environment, "stored.yaml", "--on", "slurm", "--store", "store")
     build.ends(1)
     assert "error: Slurm: its controller does not answer" in build.said
+
+
+def test_mpi_begins_in_a_step_of_one_rank(slurm: RealSlurm, h200_recipe: Path) -> None:
+    """Open MPI ends a step of srun's that has no PMI server, unless the step is no rank of MPI's."""
+    with h200_recipe.open("a") as recipe:
+        recipe.write("slurm: {container_image: registry#image, options: {mem: 1G, cpus-per-task: 2}}\n")
+    job = job_of(h200_recipe)
+    line = shlex.split(script(job, "python", {}).splitlines()[-1].removeprefix("exec "))
+    begin = "import ctypes; ctypes.CDLL('libmpi.so.40', ctypes.RTLD_GLOBAL).MPI_Init(None, None)"
+    # No pyxis is here, which has the options of containers.
+    step = [word for word in line[: line.index("trtspec")] if not word.startswith("--container-")]
+    usual = [word for word in step if not word.startswith(("--mpi=", "--unset="))]
+    for words, status in ((step, 0), (usual, 1)):
+        said = subprocess.run(
+            [*words, sys.executable, "-c", begin], env=slurm.environment, capture_output=True, text=True
+        )
+        assert said.returncode == status, said.stderr
+    assert "direct launched using \"srun\"" in said.stderr

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.recipe.schema import Recipe
 from trtspec.store.platform import Platform
+from trtspec.units import GIB
+
+SHARED_MEMORY = 2 * GIB
+"""The bytes of /dev/shm of a job, which are part of its memory."""
+
+CPUS = 4
+"""The processors of a job: most of its time one of them reads and writes, or a GPU works."""
+
+# Python, the Hub and the store take the first; weights are in memory as they are read, as TensorRT takes
+# them, and as it writes them.
+_BASE, _TIMES = 8 * GIB, 3
+# Two hours are for the image, for calibration and for TensorRT, which times its kernels. The rest is for eight
+# times the bytes at the rate of a slow network drive: the model, which may have twice as many, is downloaded
+# and read, the checkpoint written and read, the engine written and pushed.
+_HOURS, _PASSES, _SLOW_B_S = 2, 8, 100e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +61,16 @@ class Job:
     folders: tuple[Path, ...]
     log: Path
     product: Product | None
+
+    @property
+    def memory(self) -> int:
+        """The bytes of the host's memory that it needs, /dev/shm among them."""
+        return _BASE + SHARED_MEMORY + _TIMES * self.size
+
+    @property
+    def hours(self) -> int:
+        """The hours that it may take, a whole number."""
+        return math.ceil(_HOURS + _PASSES * self.size / _SLOW_B_S / 3600)
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -43,7 +43,10 @@ Options = dict[Option, bool | int | Text]
 
 
 class Slurm(Section):
-    """What jobs of Slurm ask for; what is left out is the cluster's own default."""
+    """What jobs of Slurm ask for.
+
+    Memory and processors follow from the model, unless `options` have `mem` or `cpus-per-task`, or their like.
+    """
 
     partition: Word | None = Field(default=None, description="Of jobs with GPUs, and of all others too.")
     cpu_partition: Word | None = Field(
@@ -51,7 +54,9 @@ class Slurm(Section):
     )
     account: Word | None = Field(default=None, description="Whom the time is charged to.")
     time: Annotated[str, Field(pattern=TIME)] | None = Field(
-        default=None, description="The limit of each job, in quotes: '4:00:00', '1-12:00:00'."
+        default=None,
+        description="The limit of each job, in quotes: '4:00:00', '1-12:00:00'; from 2 hours on by the bytes"
+        " of the model if left out.",
     )
     gpu_type: Word | None = Field(
         default=None,
@@ -62,6 +67,11 @@ class Slurm(Section):
         default=None,
         description="An image with the recipe's release and trtspec, in which pyxis runs each job: "
         "registry#name:tag, or the path of a squashfs file.",
+    )
+    mpi: Word | None = Field(
+        default=None,
+        description="srun's --mpi for the container: pmix, where its MPI must be started so. A step without it"
+        " is no rank of MPI's.",
     )
     container_mounts: list[Annotated[str, Field(pattern=MOUNT)]] = Field(
         default=[],

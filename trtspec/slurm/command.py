@@ -27,6 +27,12 @@ CAUSES = (
         "sinfo -o '%P %N %c %m %G' shows what they have; slurm.partition, slurm.gpu_type and slurm.options",
     ),
     Cause(
+        r"Memory specification can not be satisfied|CPU count per node can not be satisfied",
+        "no node of the partition has so much memory, or so many processors",
+        "sinfo -o '%P %N %c %m' shows what they have; slurm.options of the recipe has mem and cpus-per-task,"
+        " and mem: 0 asks for all of a node",
+    ),
+    Cause(
         r"Invalid account",
         "the account may not be charged for this partition",
         "sacctmgr show associations user=$USER shows those that may; the recipe names one in slurm.account",

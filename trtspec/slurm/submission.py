@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trtspec.errors import JobError
-from trtspec.jobs.job import Job
-from trtspec.recipe.slurm import ANY, Slurm
+from trtspec.jobs.job import CPUS, Job
+from trtspec.recipe.slurm import ANY
+from trtspec.units import GIB
 
 SBATCH = "sbatch"
+
+_CPU = "cpus-per-task"
+# Options of sbatch that ask for the same thing: where the recipe has one, trtspec writes none.
+_MEMORIES, _PROCESSORS = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}), frozenset({_CPU, "cpus-per-gpu"})
+# Open MPI takes a process with these for a rank that srun has started, and ends it where srun has no PMI server
+# for it (its components schizo/slurm and ess/pmi). To import mpi4py is enough, and TensorRT-LLM does.
+_OF_RANKS = (
+    *("SLURM_STEPID", "SLURM_STEP_ID", "PMI_FD", "PMI_JOBID", "PMI_RANK", "PMI_SIZE"),
+    *("PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
 
 
 def words(job: Job, after: Sequence[str]) -> tuple[str, ...]:
@@ -29,16 +41,17 @@ def words(job: Job, after: Sequence[str]) -> tuple[str, ...]:
         f"--output={_pattern(job.log)}",
         f"--dependency={','.join(order)}",
         "--kill-on-invalid-dep=yes",
-        *_asked(job, section),
+        *_asked(job),
     )
 
 
 def script(job: Job, python: str, caches: Mapping[str, Path]) -> str:
     """Returns the script of a job, in which `python` runs trtspec where the recipe names no container.
 
-    `caches` are folders by the variables that name them.
+    `caches` are folders by the variables that name them. A container runs in a step of one rank, which is no
+    rank of MPI's unless the recipe names srun's kind of MPI.
     """
-    section = job.recipe.slurm
+    section, cpus = job.recipe.slurm, _options(job).get(_CPU)
     if section.container_image is None:
         return _shell((python, "-m", "trtspec", *job.arguments))
     folders = dict.fromkeys((*job.folders, *caches.values()))
@@ -48,28 +61,41 @@ def script(job: Job, python: str, caches: Mapping[str, Path]) -> str:
     mounts = (*(f"{folder}:{folder}" for folder in folders), *section.container_mounts)
     return _shell(
         (
-            "srun",
+            *("srun", f"--mpi={section.mpi or 'none'}"),
+            # A step does not inherit it, since Slurm 22.05, and would be bound to one processor.
+            *([f"--{_CPU}={cpus}"] if cpus else []),
             f"--container-image={section.container_image}",
             f"--container-mounts={','.join(mounts)}",
+            *("env", *(f"--unset={name}" for name in (() if section.mpi else _OF_RANKS))),
             # The container's own home is another one.
-            *("env", *(f"{name}={folder}" for name, folder in caches.items())),
+            *(f"{name}={folder}" for name, folder in caches.items()),
             *("trtspec", *job.arguments),
         )
     )
 
 
-def _asked(job: Job, section: Slurm) -> Iterator[str]:
+def _asked(job: Job) -> Iterator[str]:
+    section = job.recipe.slurm
     partition = section.partition if job.gpus else section.cpu_partition or section.partition
-    named = {"partition": partition, "account": section.account, "time": section.time}
+    named = {"partition": partition, "account": section.account, "time": section.time or f"{job.hours}:00:00"}
     yield from (f"--{name}={value}" for name, value in named.items() if value is not None)
     if job.gpus:
         kind = section.gpu_type or job.recipe.hardware.gpu
         yield f"--gpus-per-node={job.gpus}" if kind == ANY else f"--gpus-per-node={kind}:{job.gpus}"
-    for name, value in (section.options | (section.gpu_options if job.gpus else {})).items():
+    for name, value in _options(job).items():
         if value is True:
             yield f"--{name}"
         elif value is not False:
             yield f"--{name}={value}"
+
+
+def _options(job: Job) -> dict[str, bool | int | str]:
+    """Returns further options of sbatch: the recipe's, and what the job needs of the host where it has none."""
+    section = job.recipe.slurm
+    given = section.options | (section.gpu_options if job.gpus else {})
+    memory = {} if given.keys() & _MEMORIES else {"mem": f"{math.ceil(job.memory / GIB)}G"}
+    cpus = {} if given.keys() & _PROCESSORS else {_CPU: CPUS}
+    return {**memory, **cpus, **given}
 
 
 def _pattern(file: Path) -> str:

@@ -7,6 +7,7 @@ is left of it when it goes.
 from __future__ import annotations
 
 from trtspec.deploy.pod import RECIPE, SHARED_MEMORY, TEMPORARY
+from trtspec.jobs.job import SHARED_MEMORY as SHARED_BYTES
 from trtspec.jobs.job import Job
 from trtspec.kubernetes.deriving import default_image, gib, gpu_choice, name_of
 from trtspec.kubernetes.kinds import jobs as kinds
@@ -55,9 +56,6 @@ _KEPT_S = 86_400  # a second call tells the next day how a job ended
 _END_S = 60  # to give back what it holds in the store
 _HOUR_S = 3_600
 
-# For Python, the Hub and the store; weights are in memory as they are read, as TensorRT takes them, and as it
-# writes them.
-_BASE, _TIMES, _SHARED = 8 * GIB, 3, 2 * GIB
 # On a disk are the model, which may have twice the bytes of its checkpoint, the checkpoint and the engine.
 _LOGS, _TIMES_ON_DISK = GIB, 4
 # Statuses of trtspec that another try does not change, and SIGKILL: without a disruption it is for memory.
@@ -157,7 +155,7 @@ def _container(job: Job, version: str) -> Container:
 
 def _resources(job: Job) -> Resources:
     build, gpus = job.recipe.kubernetes.build, {GPU: job.gpus} if job.gpus else {}
-    memory = build.memory or gib(_BASE + _SHARED + _TIMES * job.size)
+    memory = build.memory or gib(job.memory)
     own = _TIMES_ON_DISK * job.size if isinstance(build.volume, EmptyDir) else 0
     disk = build.disk or gib(_LOGS + own)
     return Resources(
@@ -172,7 +170,7 @@ def _volumes(recipe: Recipe) -> list[Volume]:
         _work(recipe),
         Volume(_RECIPE, downward_api=PodFields([text])),
         Volume(_TEMPORARY, empty_dir=EmptyDirSource()),
-        Volume(_MEMORY, empty_dir=EmptyDirSource("Memory", gib(_SHARED))),
+        Volume(_MEMORY, empty_dir=EmptyDirSource("Memory", gib(SHARED_BYTES))),
     ]
 
 
