@@ -18,11 +18,13 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 def asked(arguments: list[str], whole: bool) -> dict[str, Any]:
     parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
+    # As `vllm serve` does before it validates.
+    parsed.model = parsed.model_tag or parsed.model
     validate_parsed_serve_args(parsed)
     engine = AsyncEngineArgs.from_cli_args(parsed)
     if not whole:
         fields = ("quantization", "kv_cache_dtype", "tensor_parallel_size", "enable_chunked_prefill")
-        return {name: getattr(engine, name) for name in fields}
+        return {name: getattr(engine, name) for name in ("model", *fields)}
     config = engine.create_engine_config()
     speculation = config.speculative_config
     return {

@@ -95,6 +95,7 @@ def test_vllm(launched: Callable[..., Launch]) -> None:
     assert (looked_up["method"], looked_up["num_speculative_tokens"]) == ("ngram", 5)
     assert looked_up["prompt_lookup"] == [3, 7]
     assert quantized == {
+        "model": str(TINY / "target"),
         "quantization": "fp8",
         "kv_cache_dtype": "fp8",
         "tensor_parallel_size": 2,

@@ -42,7 +42,10 @@ MpiDefault=none
 KillWait=5
 ReturnToService=2
 """
-_NODE = "NodeName={node} NodeHostname=localhost Port={port} CPUs=8 RealMemory=1000000 Gres=gpu:{kind}:2 State=UNKNOWN\n"
+_NODE = (
+    "NodeName={node} NodeHostname=localhost Port={port} CPUs=8 RealMemory=1000000 Gres=gpu:{kind}:2"
+    " State=UNKNOWN\n"
+)
 _GRES = "NodeName={node} Name=gpu Type={kind} File={file}\n"
 
 

@@ -275,4 +275,4 @@ def test_mpi_begins_in_a_step_of_one_rank(slurm: RealSlurm, h200_recipe: Path) -
             [*words, sys.executable, "-c", begin], env=slurm.environment, capture_output=True, text=True
         )
         assert said.returncode == status, said.stderr
-    assert "direct launched using \"srun\"" in said.stderr
+    assert 'direct launched using "srun"' in said.stderr

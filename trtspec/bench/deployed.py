@@ -10,9 +10,10 @@ from pathlib import Path
 
 from trtspec.deploy.addresses import LOOPBACK
 from trtspec.deploy.build import Build
-from trtspec.deploy.deployment import Deployment, patience, rollout_file
+from trtspec.deploy.deployment import Deployment, rollout_file
 from trtspec.deploy.foreground import Server
 from trtspec.deploy.logs import logs_of_measurement
+from trtspec.deploy.patience import with_build
 from trtspec.deploy.ports import Ports, free_ports
 from trtspec.deploy.site import Here, Site
 from trtspec.deploy.vendor.build import find_launch
@@ -86,7 +87,7 @@ def _under_triton(build: Build, folder: Path, *, has_api: bool) -> Deployment:
         model_name=build.recipe.serving.model_name,
         ranks=build.ranks,
         ports=Ports(http, grpc, metrics, api if has_api else None),
-        start_s=patience(folder),
+        start_s=with_build(folder).seconds,
         loads_one_by_one=build.shares_a_server,
         # A roll-out of the deployment's requests is none of these.
         rollout=rollout_file(logs),

@@ -102,7 +102,7 @@ def deploy(
         typer.Option(
             min=1,
             help="Seconds that loading may take.",
-            show_default="300, and 5 for each GB of engines; 1800 without engines",
+            show_default="300, or 1800 without engines, and 5 for each GB",
         ),
     ] = None,
 ) -> None:
@@ -117,13 +117,14 @@ def deploy(
     Ctrl-C leaves what was applied.
     """
     from trtspec.deploy import foreground
-    from trtspec.deploy.deployment import Deployment, patience, rollout_file
+    from trtspec.deploy.deployment import Deployment, rollout_file
     from trtspec.deploy.following import Follower
+    from trtspec.deploy.patience import with_build, with_models
     from trtspec.deploy.ports import Ports
     from trtspec.deploy.restarts import Restarts
     from trtspec.deploy.site import Here, InContainer, Site
     from trtspec.deploy.vendor.build import find_launch, key_of
-    from trtspec.deploy.vendor.deployment import START_S, VendorDeployment
+    from trtspec.deploy.vendor.deployment import VendorDeployment
     from trtspec.deploy.vendor.models import models_of
     from trtspec.deploy.vendor.site import VendorContainer, VendorHere
     from trtspec.kubernetes.helm import chart_values
@@ -168,6 +169,7 @@ def deploy(
     _check_options(context, launch, for_triton=build.is_for_triton)
     logs = context.with_resource(TemporaryDirectory(prefix="trtspec-")) if log_to == "stdout" else None
     folder = Path(logs) if logs else None
+    patience = with_models(launch) if launch else with_build(build.folder)
     deployment: Deployment | VendorDeployment
     site: Site
     if launch and not build.is_for_triton:
@@ -178,7 +180,7 @@ def deploy(
             model_name=launch.served_model_name,
             host=host,
             port=openai_port,
-            start_s=timeout or START_S,
+            start_s=timeout or patience.seconds,
             grace_s=grace,
             key=key_of(launch, api_keys) if api_keys else None,
             is_plain=plain,
@@ -199,7 +201,7 @@ def deploy(
             ranks=build.ranks,
             host=host,
             ports=Ports(http_port, grpc_port, metrics_port, openai_port if openai and not launch else None),
-            start_s=timeout or (START_S if launch else patience(build.folder)),
+            start_s=timeout or patience.seconds,
             grace_s=grace,
             api_keys=api_keys,
             loads_one_by_one=build.shares_a_server,
@@ -223,6 +225,8 @@ def deploy(
     wrong = doubt(launch.backend, build.recipe.hardware.gpu) if launch and not plain else None
     for warning in filter(None, (site.warning, deployment.exposure, wrong)):
         out.warning(warning)
+    if timeout is None:
+        out.status(f"the start may take {patience}; --timeout says otherwise")
     talk = LogTalk(deployment, None) if logs else Talk(deployment, site.left)
     following = Follower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
     try:

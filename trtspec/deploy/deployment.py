@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trtspec.deploy.addresses import LOOPBACK, client_host, in_url, is_loopback
 from trtspec.deploy.logs import begin_log
+from trtspec.deploy.patience import with_engines
 from trtspec.deploy.ports import Ports
 from trtspec.serving.metrics import COUNTED
 from trtspec.serving.rollout.file import ROLLOUT
@@ -21,9 +22,6 @@ from trtspec.serving.triton.logs import LOG_FORMAT
 
 _RUNNING = re.compile(r"^trtspec:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
 _COUNTED = re.compile(rf"^{COUNTED}\{{.*\}} (\S+)$", re.MULTILINE)
-
-# The speed of a network drive, and the time that a server takes beside the loading.
-_SLOW_DISK_B_S, _START_S = 200e6, 300.0
 
 GRACE_S = 10.0
 """The seconds that requests in flight have to end in, when the server is told to end."""
@@ -33,16 +31,6 @@ KEY_HEADER = "trtspec-key"
 
 UNREADY = "trtspec_is_stopping"
 """The name of a model that cannot be loaded, by which the server is made unready."""
-
-
-def patience(build: Path) -> float:
-    """Returns the seconds that a build's engines may take to load."""
-    return loading_s(sum(file.stat().st_size for file in build.glob("*/engine/*")))
-
-
-def loading_s(size: int) -> float:
-    """Returns the seconds that so many bytes of engines may take to load: hundreds of GB take minutes."""
-    return _START_S + size / _SLOW_DISK_B_S
 
 
 def rollout_file(build: Path) -> Path:
@@ -70,7 +58,7 @@ class Deployment:
     host: str = LOOPBACK
     private_host: str | None = None
     ports: Ports = field(default_factory=Ports)
-    start_s: float = _START_S
+    start_s: float = with_engines(()).seconds
     grace_s: float = GRACE_S
     loads_one_by_one: bool = False
     json_logs: bool = False

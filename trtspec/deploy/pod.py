@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from trtspec.deploy.deployment import loading_s
 from trtspec.deploy.launch import ENGINE_VARIABLES
+from trtspec.deploy.patience import with_engines
 from trtspec.deploy.ports import OPENAI, Ports
 from trtspec.store.entry import Entry
 
@@ -89,8 +89,8 @@ def startup_failures(entry: Entry) -> int:
 
     It does after `trtspec deploy` does, which then ends by itself and says why.
     """
-    size = sum(file.size for name, file in entry.files.items() if "/engine/" in name)
-    return math.ceil((loading_s(size) + _START_S) / STARTUP_S)
+    loading = with_engines(file.size for name, file in entry.files.items() if "/engine/" in name)
+    return math.ceil((loading.seconds + _START_S) / STARTUP_S)
 
 
 def startup_probe(failures: int) -> Probe:

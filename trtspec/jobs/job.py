@@ -19,9 +19,9 @@ CPUS = 4
 # Python, the Hub and the store take the first; weights are in memory as they are read, as TensorRT takes
 # them, and as it writes them.
 _BASE, _TIMES = 8 * GIB, 3
-# Two hours are for the image, for calibration and for TensorRT, which times its kernels. The rest is for eight
-# times the bytes at the rate of a slow network drive: the model, which may have twice as many, is downloaded
-# and read, the checkpoint written and read, the engine written and pushed.
+# Two hours are for the image, for calibration and for TensorRT, which times its kernels. The rest is for
+# eight times the bytes at the rate of a slow network drive: the model, which may have twice as many, is
+# downloaded and read, the checkpoint written and read, the engine written and pushed.
 _HOURS, _PASSES, _SLOW_B_S = 2, 8, 100e6
 
 

@@ -29,9 +29,6 @@ from trtspec.units import GIB
 _LONGEST_NAME = 40  # of what is left of 63 characters by the longest suffix of an object's name
 _UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-SLOW_B_S = 200e6
-"""The bytes a second at which a build or a model is pulled at least."""
-
 IMAGE_S = 900
 """The seconds for a node that pulls the image first."""
 

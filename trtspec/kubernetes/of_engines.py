@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from trtspec.deploy import pod
-from trtspec.kubernetes.deriving import IMAGE_S, SLOW_B_S, Served, bytes_of, default_image, gib, volume_of
+from trtspec.deploy.patience import SLOW_B_S
+from trtspec.kubernetes.deriving import IMAGE_S, Served, bytes_of, default_image, gib, volume_of
 from trtspec.kubernetes.stored import StoredBuild
 from trtspec.kubernetes.values import Engines, HostResources, Times
 from trtspec.recipe import gpus

@@ -10,7 +10,7 @@ from trtspec.deploy.vendor import pod
 from trtspec.digest import digest_of
 from trtspec.errors import RecipeError
 from trtspec.findings import Finding
-from trtspec.kubernetes.deriving import IMAGE_S, SLOW_B_S, Served, bytes_of, gib, volume_of
+from trtspec.kubernetes.deriving import IMAGE_S, Served, bytes_of, gib, volume_of
 from trtspec.kubernetes.values import HostResources, Server, Times, Variable
 from trtspec.plan.server import LAYERS
 from trtspec.recipe import gpus
@@ -82,7 +82,7 @@ def _resources(recipe: Recipe, launch: Launch) -> HostResources:
 
 
 def _times(options: Kubernetes, launch: Launch) -> Times:
-    failures = pod.startup_failures(launch.weights / SLOW_B_S)
+    failures = pod.startup_failures(launch)
     return Times(
         grace_s=options.grace_seconds,
         startup_failures=failures,

@@ -84,11 +84,14 @@ def visible(gpus: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
 
 
 def container_gpus(gpus: Sequence[Gpu], count: int, known: Container[str] = ()) -> tuple[str, ...]:
-    """The GPUs of a container that serves on `count` of them: UUIDs, or numbers if none is seen here.
+    """Returns the GPUs of a container that works on `count` of them: UUIDs, or numbers if fewer are here.
 
-    `known` are the names that CDI has of them, if GPUs come by it; a UUID may not be among them.
+    Numbers are those of the host that a recipe names, for a command that is only shown here. `known` are the
+    names that CDI has of them, if GPUs come by it; a UUID may not be among them.
     """
-    return tuple(_cdi_name(gpu, known) for gpu in gpus[:count]) or tuple(map(str, range(count)))
+    if len(gpus) < count:
+        return tuple(map(str, range(count)))
+    return tuple(_cdi_name(gpu, known) for gpu in gpus[:count])
 
 
 def apart(gpus: Sequence[Gpu], ranks: Sequence[int]) -> list[tuple[str, ...]]:

@@ -45,7 +45,7 @@ Options = dict[Option, bool | int | Text]
 class Slurm(Section):
     """What jobs of Slurm ask for.
 
-    Memory and processors follow from the model, unless `options` have `mem` or `cpus-per-task`, or their like.
+    Memory and processors follow from the model, unless `options` have `mem`, `cpus-per-task` or their like.
     """
 
     partition: Word | None = Field(default=None, description="Of jobs with GPUs, and of all others too.")
@@ -70,8 +70,8 @@ class Slurm(Section):
     )
     mpi: Word | None = Field(
         default=None,
-        description="srun's --mpi for the container: pmix, where its MPI must be started so. A step without it"
-        " is no rank of MPI's.",
+        description="srun's --mpi for the container: pmix, where its MPI must be started so. Without it the"
+        " container is no rank of MPI's.",
     )
     container_mounts: list[Annotated[str, Field(pattern=MOUNT)]] = Field(
         default=[],

@@ -18,10 +18,12 @@ class Launch:
     """One server's launch configuration; nothing in it is of this machine but the models' folders.
 
     `module` is what Python runs (`python -m`), `arguments` are its own without host and port, which
-    `deploy` adds by `host_option` and `port_option`. `files` are written beside this one, by their names, and
-    named in `arguments` as `{build}/NAME`. `environment` is what the process needs beside the caller's own.
-    `image` is the vendor's with the release, in which `program` stands for `python -m module`. The weights of
-    the models are `weights` bytes, and their KV caches in the memory of the host `kv_bytes`, 0 on a GPU.
+    `deploy` adds by `host_option` and `port_option`. `module_words` stand between `module` and them: `vllm
+    serve` takes the model without an option, and vLLM's module does not. `files` are written beside this one,
+    by their names, and named in `arguments` as `{build}/NAME`. `environment` is what the
+    process needs beside the caller's own. `image` is the vendor's with the release, in which
+    `program` stands for `python -m module`. The weights of the models are `weights` bytes, and
+    their KV caches in the memory of the host `kv_bytes`, 0 on a GPU.
     `metrics_path` is where the server tells what Prometheus reads, None where it tells nothing so.
     """
 
@@ -34,6 +36,7 @@ class Launch:
     served_model_name: str
     host_option: str = "--host"
     port_option: str = "--port"
+    module_words: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     models: tuple[str, ...] = ()
@@ -56,4 +59,5 @@ def read(folder: Path) -> Launch:
     """Returns what a build says; raises what reading and parsing a file raises."""
     values: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
     lists = {name: tuple(values[name]) for name in ("program", "arguments", "models")}
+    lists["module_words"] = tuple(values.get("module_words", ()))
     return Launch(**{**values, **lists})

@@ -75,12 +75,12 @@ def model_config(name: str) -> pb.ModelConfig:
 def engine_arguments(launch: Launch) -> dict[str, Any]:
     """Returns the server's options as fields of `AsyncEngineArgs`.
 
-    An option without a value is a switch, and `--no-` before its name turns it off. A value is JSON where it
-    can be read as such: a number, or an object.
+    The first argument is the model. An option without a value is a switch, and `--no-` before its name turns
+    it off. A value is JSON where it can be read as such: a number, or an object.
     """
-    found: dict[str, Any] = {}
-    words = [*launch.arguments, "--"]
-    for option, value in pairwise(words):
+    model, *options = launch.arguments
+    found: dict[str, Any] = {"model": model}
+    for option, value in pairwise([*options, "--"]):
         if not option.startswith("--"):
             continue
         name = option.removeprefix("--").replace("-", "_")

@@ -19,7 +19,6 @@ METHODS = {name: name for name in ("draft_model", "ngram", "suffix", "eagle3", "
 def launch(wanted: Wanted) -> Launch:
     target = wanted.target
     options: dict[str, str | int | bool | None] = {
-        "--model": target.place,
         "--revision": target.revision,
         "--tokenizer-revision": target.revision,
         "--served-model-name": wanted.name,
@@ -40,8 +39,9 @@ def launch(wanted: Wanted) -> Launch:
         backend="vllm",
         release=wanted.release.version,
         module="vllm.entrypoints.openai.api_server",
+        module_words=("--model",),
         program=("vllm", "serve"),
-        arguments=words(options),
+        arguments=(target.place, *words(options)),
         image=wanted.image,
         served_model_name=wanted.name,
         models=wanted.folders,

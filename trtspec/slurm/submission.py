@@ -17,8 +17,8 @@ SBATCH = "sbatch"
 _CPU = "cpus-per-task"
 # Options of sbatch that ask for the same thing: where the recipe has one, trtspec writes none.
 _MEMORIES, _PROCESSORS = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}), frozenset({_CPU, "cpus-per-gpu"})
-# Open MPI takes a process with these for a rank that srun has started, and ends it where srun has no PMI server
-# for it (its components schizo/slurm and ess/pmi). To import mpi4py is enough, and TensorRT-LLM does.
+# Open MPI takes a process with these for a rank that srun has started, and ends it where srun has no PMI
+# server for it (its components schizo/slurm and ess/pmi). To import mpi4py is enough, and TensorRT-LLM does.
 _OF_RANKS = (
     *("SLURM_STEPID", "SLURM_STEP_ID", "PMI_FD", "PMI_JOBID", "PMI_RANK", "PMI_SIZE"),
     *("PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -31,7 +31,6 @@ def words(job: Job, after: Sequence[str]) -> tuple[str, ...]:
     Two jobs of one name and user run one behind the other: the second finds in the store what the first has
     left. Options stand on the command line, where they win over SBATCH_… of the environment.
     """
-    section = job.recipe.slurm
     order = [*([":".join(("afterok", *after))] if after else []), "singleton"]
     return (
         "--parsable",
@@ -90,7 +89,7 @@ def _asked(job: Job) -> Iterator[str]:
 
 
 def _options(job: Job) -> dict[str, bool | int | str]:
-    """Returns further options of sbatch: the recipe's, and what the job needs of the host where it has none."""
+    """Returns further options of sbatch: the recipe's, and what the job needs where the recipe has none."""
     section = job.recipe.slurm
     given = section.options | (section.gpu_options if job.gpus else {})
     memory = {} if given.keys() & _MEMORIES else {"mem": f"{math.ceil(job.memory / GIB)}G"}

@@ -113,10 +113,8 @@ def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role,
     build = resolved.output.absolute() if host.container_engine else resolved.output
     log, cache = build / LOGS / f"build-{role}.log", TimingCache(release.version, gpu, _shape(plan))
     folders = (resolved.output.absolute(), cache.file.parent, *_adapters(plan.options))
-    launcher, checkpoint = (
-        _launcher(release, host, role, folders, step.gpus),
-        build / convert.checkpoint(role),
-    )
+    launcher = _launcher(release, host, role, folders, step.gpus, resolved.loaded.recipe.hardware.count)
+    checkpoint = build / convert.checkpoint(role)
     argv = trtllm.build_argv(str(checkpoint), str(build / engine(role)), plan.options, plan.mode)
     return replace(
         step,
@@ -131,9 +129,13 @@ def _with_tensorrt_llm(step: Step, resolved: Resolved, facts: Facts, role: Role,
 
 
 def _launcher(
-    release: Release, host: Host, role: Role, folders: tuple[Path, ...], gpus: tuple[str, ...]
+    release: Release, host: Host, role: Role, folders: tuple[Path, ...], gpus: tuple[str, ...], count: int
 ) -> Launcher:
-    """Returns what starts the builder; `folders` are all that it uses, the build directory first."""
+    """Returns what starts the builder; `folders` are all that it uses, the build directory first.
+
+    It sees those of the host's GPUs that are named, or all; where the host has none, `count` stand in for the
+    recipe's.
+    """
     if not host.container_engine:
         return LocalLauncher(host.trtllm_build or trtllm.COMMAND, gpus)
     own = [gpu for gpu in host.gpus if not gpus or gpu.uuid in gpus]
@@ -141,7 +143,7 @@ def _launcher(
         image=release.image,
         name=name_for(f"build-{role}", folders[0]),
         folders=folders,
-        gpus=container_gpus(own, len(own), host.container_engine.devices),
+        gpus=container_gpus(own, len(own) or count, host.container_engine.devices),
         engine=host.container_engine,
     )
 

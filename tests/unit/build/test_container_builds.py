@@ -99,6 +99,18 @@ def test_the_dry_run_prints_what_is_run(build: Builds, docker: DockerDaemon) -> 
     assert [word for word in ran[len(shown) :] if word.startswith("-")] == ["--output_timing_cache"]
 
 
+def test_a_machine_without_gpu_or_daemon_prints_the_line_of_one_that_has_them(
+    build: Builds, machine: GpuMachine
+) -> None:
+    machine.gpus()
+    for name in ("docker", "nvidia-smi"):
+        (machine.folder / "bin" / name).unlink()
+        steps = json.loads(build("--container", "--dry-run", "--json").stdout)["steps"]
+        (shown,) = (step["command"] for step in steps if step["name"] == "build target")
+        assert shown[0] == "docker"
+        assert value(shown, "--gpus") == "device=0"
+
+
 def test_the_folder_of_an_adapter_is_mounted(build: Builds, docker: DockerDaemon, recipe: Path) -> None:
     adapter = recipe.with_name("adapter")
     adapter.mkdir()

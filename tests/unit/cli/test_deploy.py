@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from trtspec.cli.app import app
-from trtspec.deploy.deployment import patience
 
 
 def run(*words: object) -> Result:
@@ -54,12 +53,3 @@ def test_a_roll_out_of_another_place_is_told(
     said = run("deploy", pair_recipe, "--output", built, "--dry-run")
     assert "its roll-out stands at off" in said.stderr
     assert f"TRTSPEC_ROLLOUT={file}" in said.stdout
-
-
-@pytest.mark.parametrize(("gigabytes", "seconds"), [(0, 300), (405, 2325)])
-def test_large_engines_get_longer_to_load(tmp_path: Path, gigabytes: int, seconds: int) -> None:
-    for role in ("target", "draft"):
-        (tmp_path / role / "engine").mkdir(parents=True)
-    with (tmp_path / "target/engine/rank0.engine").open("wb") as stream:
-        stream.truncate(gigabytes * 10**9)
-    assert patience(tmp_path) == seconds

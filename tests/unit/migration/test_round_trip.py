@@ -45,7 +45,7 @@ def test_a_launch_is_read_back(backend: str, method: DraftMethod, tmp_path: Path
     launch = LAUNCHES[backend](wanted(backend, method))
     launch.write(tmp_path)
     words = [word.replace("{build}", str(tmp_path)) for word in launch.arguments]
-    for start in (launch.program, ("python", "-m", launch.module)):
+    for start in (launch.program, ("python", "-m", launch.module, *launch.module_words)):
         own = words[words[0] == "serve" and start == launch.program :]
         found = recipe_of(shlex.join([*start, *own]), PATH)
         recipe = loads(found.text.encode(), PATH).recipe

@@ -30,7 +30,7 @@ def program(launch: Launch, name: str, python: Path | None) -> tuple[str, ...]:
             raise UnavailableError(python, "is no program", f"name the Python of {name}")
         # The server runs in the build's folder; a name alone is one of PATH.
         named = python if python.parent == Path() else python.absolute()
-        return (str(named), "-m", launch.module)
+        return (str(named), "-m", launch.module, *launch.module_words)
     if shutil.which(launch.program[0]) is None:
         repair = f"install {name} {launch.release} in an environment, and name its Python:"
         in_image = "trtspec deploy RECIPE --container serves it in the vendor's image"

@@ -14,9 +14,6 @@ from trtspec.deploy.deployment import GRACE_S
 from trtspec.deploy.ports import OPENAI
 from trtspec.servers.manners import MANNERS, Manners
 
-START_S = 1800.0
-"""The seconds that such a server may take until it is ready: it loads the models, and may compile them."""
-
 
 @dataclass(frozen=True, slots=True)
 class VendorDeployment:
@@ -33,7 +30,7 @@ class VendorDeployment:
     model_name: str
     host: str = LOOPBACK
     port: int = OPENAI
-    start_s: float = START_S
+    start_s: float = 1800.0
     grace_s: float = GRACE_S
     key: str | None = field(default=None, repr=False)
     is_plain: bool = False

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trtspec.deploy.build import Build
 from trtspec.deploy.logs import logs_of_measurement
+from trtspec.deploy.patience import with_models
 from trtspec.deploy.ports import free_ports
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.models import models_of
@@ -29,6 +30,7 @@ def meanwhile(
         launch.backend,
         name,
         port=port,
+        start_s=with_models(launch).seconds,
         is_plain=plain,
         logs=logs_of_measurement(folder),
     )

@@ -13,10 +13,10 @@ import math
 from pathlib import PurePosixPath
 
 from trtspec.deploy.one_container import ANY
+from trtspec.deploy.patience import with_models
 from trtspec.deploy.pod import STARTUP_S, TEMPORARY, Probe
 from trtspec.deploy.ports import OPENAI
 from trtspec.deploy.vendor.command import options
-from trtspec.deploy.vendor.deployment import START_S
 from trtspec.servers.launch import Launch
 
 MODELS = PurePosixPath("/models")
@@ -48,9 +48,9 @@ def arguments(launch: Launch, grace_s: int) -> tuple[str, ...]:
     return tuple(word.replace("$(", "$$(") for word in found)
 
 
-def startup_failures(loading_s: float) -> int:
-    """Returns how often the startup probe may fail; `loading_s` is what the models take to be there."""
-    return math.ceil((START_S + loading_s) / STARTUP_S)
+def startup_failures(launch: Launch) -> int:
+    """Returns how often the startup probe may fail before it gives up."""
+    return math.ceil(with_models(launch).seconds / STARTUP_S)
 
 
 def startup_probe(failures: int) -> Probe:
