@@ -60,14 +60,17 @@ def load(text: str) -> Any:
         return _yaml().load(text)
 
 
+_NEVER_FOLDED = 10**6
+"""Columns. A long path would otherwise be written on a line of its own."""
+
+
 def dump(value: Any, *, on_one_line: bool = False) -> str:
     """Returns a value as YAML: each key on a line, in the order of the mapping, or all on one line."""
     yaml: Any = _yaml()
     yaml.default_flow_style = on_one_line
     yaml.sort_base_mapping_type_on_output = False
     yaml.brace_single_entry_mapping_in_flow_sequence = True
-    if on_one_line:
-        yaml.width = 10**6
+    yaml.width = _NEVER_FOLDED
     written = StringIO()
     yaml.dump(value, written)
     return written.getvalue().removeprefix("%YAML 1.1\n---").lstrip()
