@@ -13,7 +13,7 @@ TARGET ?= tensorrt_llm
 IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-pythons test-podman test-gpu test-slurm test-vllm check format chart bench picture image clean
+.PHONY: help demo test test-sweep test-chaos test-pythons test-podman test-gpu test-slurm test-vllm check format bench picture image clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,9 +88,6 @@ check: .venv/.dev ## ruff, formatting, mypy, declared dependencies
 format: .venv/.dev ## Let ruff repair what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-
-chart: .venv/.dev ## Write the Helm chart anew, from what renders the manifests
-	$(BIN)/python -m charts.writer
 
 bench: .venv/.dev ## Measure everything and hold it to its bars; about an hour; JSON on stdout
 	$(BIN)/python -m tests.perf.bench

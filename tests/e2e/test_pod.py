@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import s3
+from tests import helm, s3
 from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, free_ports, wait_until
 from tests.fakes.kubelet import Pod, needs_sandbox
 from tests.processes import command_line
@@ -128,7 +128,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     (node / NODE.lstrip("/")).mkdir(parents=True)
     with s3.serve() as server:
         secret, url = s3.credentials(server), s3.new_bucket(server)
-        environment = {**os.environ, **secret, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **secret, "OMP_NUM_THREADS": "1", "PATH": helm.path()}
 
         def run(*words: str) -> str:
             line = [str(TRTSPEC), *words]

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import helm
 from tests.command_line import trtspec
 from tests.e2e.conftest import Until
 from tests.fakes.kubelet import Pod, needs_sandbox
@@ -34,8 +35,9 @@ SECRETS = {"keys": {"keys": "the-key"}, "hub": {"HF_TOKEN": "hf_secret"}}
 
 
 @pytest.fixture
-def pod(tmp_path: Path, until: Until) -> Iterator[Pod]:
+def pod(tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
     needs_sandbox()
+    monkeypatch.setenv("PATH", helm.path())
     Launch(
         backend="vllm",
         release="0.33.0",

@@ -127,8 +127,9 @@ def deploy(
     from trtspec.deploy.vendor.deployment import VendorDeployment
     from trtspec.deploy.vendor.models import models_of
     from trtspec.deploy.vendor.site import VendorContainer, VendorHere
-    from trtspec.kubernetes.helm import chart_values
-    from trtspec.kubernetes.manifests import dump, manifests, to_yaml
+    from trtspec.kubernetes.helm import template
+    from trtspec.kubernetes.values import chart_values
+    from trtspec.kubernetes.yaml_text import dump
     from trtspec.recipe.loader import load
     from trtspec.recipe.server_limits import doubt
     from trtspec.servers.plain import without_drafts
@@ -156,13 +157,12 @@ def deploy(
         loaded = load(recipe)
         _check_cluster(loaded, output, in_container=in_container, plain=plain)
         values = find_values(loaded, store, namespace, output=output, plain=plain)
-        objects = manifests(values)
         if helm_values:
             out.data(dump(chart_values(values)))
         elif dry_run:
-            out.data(to_yaml(objects))
+            out.data(template(values, cluster))
         else:
-            deploy_to(values, objects, cluster, timeout, force=force)
+            deploy_to(values, cluster, timeout, force=force)
         return
     build = find_build(recipe, output)
     launch = find_launch(build.folder)

@@ -51,11 +51,11 @@ def _on_cluster(name: str | None, context: str | None, namespace: str | None) ->
     name = _chosen(name, find_names(cluster), f"in namespace {cluster.namespace} of {cluster.context}")
     try:
         with out.progress(f"stopping {name}") as progress:
-            pruned = stop(cluster, name, lambda does: progress.advance(0, does))
+            left = stop(cluster, name, lambda does: progress.advance(0, does))
     except KeyboardInterrupt:
         out.status(f"interrupted: {name} is deleted, and its pods end by themselves")
         raise typer.Exit(INTERRUPTED) from None
-    tell_left(cluster, pruned.left)
+    tell_left(cluster, left)
     out.status(f"{name}: stopped")
 
 

@@ -101,8 +101,6 @@ def _canary(
     from trtspec.kubernetes.canary.pair import Pair
     from trtspec.kubernetes.canary.rollout import Canary
     from trtspec.kubernetes.connection import connect
-    from trtspec.kubernetes.kinds.base import document
-    from trtspec.kubernetes.manifests import manifests
     from trtspec.recipe.loader import load
     from trtspec.terminal.kubernetes import find_values
 
@@ -117,7 +115,7 @@ def _canary(
         out.status(f"{values.name}: {told[-1]} ...")
 
     # One move has many waits, so each is told in lines.
-    pair = Pair(cluster, values, [document(each) for each in manifests(values)], PodTalk())
+    pair = Pair(cluster, values, PodTalk())
     try:
         yield Canary(pair, metrics, tell)
     except ClusterError:

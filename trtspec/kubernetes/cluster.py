@@ -14,6 +14,9 @@ from trtspec.kubernetes.resources import EVENT, POD, Ref, Resource, ref_of
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
+THIS_POD = "this pod's cluster"
+"""What stands for a context where there is none."""
+
 MANAGER, SCALER = "trtspec", "trtspec-scaling"
 """The field managers of what is applied, and of replicas that an autoscaler is to set: the API server keeps
 who has set which field."""
@@ -47,24 +50,25 @@ class Cluster:
         self._api, self.context, self.namespace = api, context, namespace
 
     @property
+    def has_context(self) -> bool:
+        """Whether a kubeconfig names the cluster, which is not that of this pod."""
+        return self.context != THIS_POD
+
+    @property
     def server(self) -> str:
         """The URL of the API server."""
         return str(self._api.configuration.host)
 
-    def apply(
-        self, manifest: Manifest, *, force: bool = False, dry_run: bool = False, manager: str = MANAGER
-    ) -> None:
+    def apply(self, manifest: Manifest, *, force: bool = False, manager: str = MANAGER) -> None:
         """Makes an object what the manifest says, by a server-side apply in the manager's name.
 
-        With `force` fields that others have set are taken over; with `dry_run` the server says what it would
-        answer and changes nothing.
+        With `force` fields that others have set are taken over.
         """
         of = ref_of(manifest)
-        options = {"fieldManager": manager, "force": str(force).lower()}
         self._ask(
             "PATCH",
             of.resource.path(self.namespace, of.name),
-            options | ({"dryRun": "All"} if dry_run else {}),
+            {"fieldManager": manager, "force": str(force).lower()},
             body=manifest,
             content_type=_APPLY,
             of=of,

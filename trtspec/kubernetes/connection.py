@@ -13,7 +13,7 @@ import yaml
 
 from trtspec.errors import ClusterError
 from trtspec.extras import require
-from trtspec.kubernetes.cluster import Cluster
+from trtspec.kubernetes.cluster import THIS_POD, Cluster
 from trtspec.kubernetes.refusals import one_line
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_HERE = "this pod's cluster"
 
 
 def connect(context: str | None, namespace: str | None) -> Cluster:
@@ -73,9 +72,9 @@ def _of_this_pod(config: Any, namespace: str | None) -> Cluster:
         config.load_incluster_config(client_configuration=made)
     except config.ConfigException as error:
         repair = "its service account's token must be mounted: automountServiceAccountToken"
-        raise ClusterError(_HERE, one_line(str(error)), repair) from error
+        raise ClusterError(THIS_POD, one_line(str(error)), repair) from error
     own = _NAMESPACE_FILE.read_text().strip() if _NAMESPACE_FILE.exists() else None
-    return Cluster(_patient(ApiClient(made)), _HERE, namespace or own or "default")
+    return Cluster(_patient(ApiClient(made)), THIS_POD, namespace or own or "default")
 
 
 def _patient(api: ApiClient) -> ApiClient:

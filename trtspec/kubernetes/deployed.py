@@ -1,24 +1,24 @@
-"""What trtspec has deployed in a namespace: how it stands, and its end."""
+"""What the chart has made in a namespace: how it stands, and its end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trtspec.errors import ClusterError
 from trtspec.kubernetes import pods, workloads
-from trtspec.kubernetes.applying import OWNED, Pruned, find_manifests, prune
-from trtspec.kubernetes.cluster import Cluster
+from trtspec.kubernetes.canary import standing
+from trtspec.kubernetes.cluster import Cluster, Manifest
+from trtspec.kubernetes.helm import Helm
+from trtspec.kubernetes.labels import CANARY, INSTANCE, OURS, of_instance
 from trtspec.kubernetes.pods import Pod
 from trtspec.kubernetes.predictor import find_predictor
 from trtspec.kubernetes.refusals import RefusedByCluster
-from trtspec.kubernetes.rendering.labels import INSTANCE, MANAGED_BY, NAME
-from trtspec.kubernetes.resources import POD, VOLUME_CLAIM
+from trtspec.kubernetes.resources import POD, VOLUME_CLAIM, Ref, Resource
 from trtspec.kubernetes.troubles import Event, trouble_of
 from trtspec.kubernetes.workloads import WORKLOADS, Workload
 
-_ALL = {NAME: "trtspec", MANAGED_BY: "trtspec"}
 _END_S = 60.0
 _LOOK_S = 1.0
 
@@ -59,9 +59,9 @@ def find_deployed(cluster: Cluster) -> list[Deployed]:
     """Returns the workloads of ours in the cluster's namespace, by their names."""
     found = []
     for resource in WORKLOADS:
-        for manifest in find_manifests(cluster, _ALL, resource):
+        for manifest in _labelled(cluster, resource):
             instance = manifest["metadata"]["labels"].get(INSTANCE, "")
-            labels = _pod_labels(manifest) or {**_ALL, INSTANCE: instance}
+            labels = _pod_labels(manifest) or of_instance(instance)
             here = pods.newest([pods.parse(each) for each in cluster.labelled(POD, labels)])
             workload = workloads.parse(manifest, find_predictor(cluster, manifest))
             trouble = workload.denied or _trouble(cluster, here)
@@ -70,25 +70,24 @@ def find_deployed(cluster: Cluster) -> list[Deployed]:
 
 
 def find_names(cluster: Cluster) -> list[str]:
-    """Returns the names of deployments of which anything but volume claims is in the cluster's namespace."""
-    found = set()
-    for resource in OWNED:
-        if resource == VOLUME_CLAIM:
-            continue
-        for each in find_manifests(cluster, _ALL, resource):
-            found.add(each["metadata"]["labels"].get(INSTANCE, ""))
-    return sorted(found)
+    """Returns the names of the deployments in the cluster's namespace; a canary is of another's."""
+    found = Helm(cluster).releases()
+    return [name for name in found if name not in {f"{other}-{CANARY}" for other in found}]
 
 
-def stop(cluster: Cluster, name: str, tell: Callable[[str], None]) -> Pruned:
-    """Deletes a deployment and waits until its pods have ended; its volume claims are left.
+def stop(cluster: Cluster, name: str, tell: Callable[[str], None]) -> Sequence[Ref]:
+    """Ends a deployment, with a canary beside it, and waits until its pods have ended.
 
-    Raises `ClusterError` where pods stay longer than their own grace.
+    Returns its volume claims, which are left. Raises `ClusterError` where pods stay longer than their own
+    grace.
     """
-    labels = {**_ALL, INSTANCE: name}
+    labels, helm = of_instance(name), Helm(cluster)
     before = cluster.labelled(POD, labels)
     grace = max((each["spec"].get("terminationGracePeriodSeconds") or 30 for each in before), default=0)
-    pruned, ends = prune(cluster, (), labels), time.monotonic() + grace + _END_S
+    helm.uninstall(f"{name}-{CANARY}")
+    helm.uninstall(name)
+    cluster.delete(standing.ref_of(name))
+    ends = time.monotonic() + grace + _END_S
     while left := cluster.labelled(POD, labels):
         if time.monotonic() >= ends:
             stuck = left[0]["metadata"]["name"]
@@ -97,7 +96,21 @@ def stop(cluster: Cluster, name: str, tell: Callable[[str], None]) -> Pruned:
             raise ClusterError(f"pod/{stuck}", problem, repair)
         tell(f"{len(left)} pods end")
         time.sleep(_LOOK_S)
-    return pruned
+    return [Ref(VOLUME_CLAIM, each["metadata"]["name"]) for each in cluster.labelled(VOLUME_CLAIM, labels)]
+
+
+def _labelled(cluster: Cluster, resource: Resource) -> list[Manifest]:
+    """Returns the workloads of ours of one kind, but for those that a controller has made of another.
+
+    What is not installed, or not to be seen, has nothing of ours.
+    """
+    try:
+        found = cluster.labelled(resource, OURS)
+    except RefusedByCluster as error:
+        if error.answer.lacks_kind or (resource.owner and error.answer.is_forbidden):
+            return []
+        raise
+    return [each for each in found if not each["metadata"].get("ownerReferences")]
 
 
 def _pod_labels(manifest: Mapping[str, object]) -> dict[str, str]:

@@ -48,8 +48,8 @@ class Served:
     server: Server | None = None
 
 
-def derive(loaded: LoadedRecipe, served: Served, namespace: str | None, version: str) -> Values:
-    """Returns the values of a deployment; `namespace` is in place of the recipe's, `version` trtspec's.
+def derive(loaded: LoadedRecipe, served: Served, namespace: str | None) -> Values:
+    """Returns the values of a deployment; `namespace` is in place of the recipe's.
 
     Raises RecipeError where KEDA would ask for servers whose namespace is not known.
     """
@@ -61,7 +61,6 @@ def derive(loaded: LoadedRecipe, served: Served, namespace: str | None, version:
     return Values(
         name=options.name or name_of(recipe.name),
         namespace=namespace,
-        version=version,
         labels=options.labels,
         annotations=options.annotations,
         image=served.image,
@@ -81,6 +80,7 @@ def derive(loaded: LoadedRecipe, served: Served, namespace: str | None, version:
         resources=served.resources,
         times=served.times,
         node_selector=options.node_selector,
+        gpu_labels=options.gpu_labels,
         tolerations=tuple(options.tolerations),
         runtime_class=options.runtime_class,
         priority_class=options.priority_class,
@@ -131,6 +131,18 @@ def gpu_choice(recipe: Recipe) -> GpuChoice | None:
         compute_major=str(product.sm // 10),
         count=recipe.kubernetes.hosts.gpus_per_host if recipe.kubernetes.hosts else recipe.hardware.count,
     )
+
+
+def gpu_labels(recipe: Recipe) -> dict[str, str]:
+    """Returns the labels of a node with the GPUs of a recipe; empty where any node will do.
+
+    They are those of NVIDIA's GPU feature discovery, unless the recipe names others, or none.
+    """
+    gpu, own = gpu_choice(recipe), recipe.kubernetes.gpu_labels
+    if gpu is None or own is False:
+        return {}
+    found = {"nvidia.com/gpu.product": gpu.product, "nvidia.com/gpu.compute.major": gpu.compute_major}
+    return found if own is None else own
 
 
 def _group(recipe: Recipe, hosts: Hosts) -> Group:

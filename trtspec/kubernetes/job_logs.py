@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trtspec.kubernetes.cluster import Cluster
+from trtspec.kubernetes.job_object import CONTAINER
 from trtspec.kubernetes.pods import Pod
 from trtspec.kubernetes.refusals import RefusedByCluster
-from trtspec.kubernetes.rendering.job import CONTAINER
 
 
 class Logs:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.jobs.state import JobState, Phase
+from trtspec.kubernetes.job_object import CONTAINER, QUEUE
 from trtspec.kubernetes.pods import Pod
 from trtspec.kubernetes.refusals import one_line
-from trtspec.kubernetes.rendering.job import CONTAINER, QUEUE
 from trtspec.kubernetes.troubles import Event, denied, trouble_of
 
 _AGAIN = "the same command goes on where it broke off"

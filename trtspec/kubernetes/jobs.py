@@ -12,16 +12,15 @@ from trtspec.errors import ClusterError, JobError, UnavailableError
 from trtspec.jobs.job import Job
 from trtspec.jobs.state import JobState, Phase
 from trtspec.kubernetes import job_states, pods
-from trtspec.kubernetes.cluster import Cluster, UnreachableError
+from trtspec.kubernetes.cluster import Cluster, Manifest, UnreachableError
 from trtspec.kubernetes.job_logs import Logs
+from trtspec.kubernetes.job_object import BUILDS, job_object, network_policy
 from trtspec.kubernetes.job_states import JobObject
-from trtspec.kubernetes.kinds.base import Object, document
-from trtspec.kubernetes.manifests import to_yaml
 from trtspec.kubernetes.pods import Pod
 from trtspec.kubernetes.refusals import RefusedByCluster
-from trtspec.kubernetes.rendering import job as rendering
 from trtspec.kubernetes.resources import JOB, POD, Ref
 from trtspec.kubernetes.troubles import Event
+from trtspec.kubernetes.yaml_text import to_yaml
 
 OWNER = "batch.kubernetes.io/controller-uid"
 """The label by which Kubernetes says of which job a pod is; one that was made anew has another."""
@@ -54,7 +53,7 @@ class KubernetesJobs:
         with _explained():
             if self._is_free(job.name):
                 for thing in self._objects(job):
-                    self._cluster.apply(document(thing), force=True)
+                    self._cluster.apply(thing, force=True)
         return job.name
 
     def states(self, jobs: Mapping[str, Job]) -> Mapping[str, JobState]:
@@ -80,12 +79,9 @@ class KubernetesJobs:
     def _logs(self) -> Logs:
         return Logs(self._cluster)
 
-    def _objects(self, job: Job) -> list[Object]:
-        walls = [rendering.network_policy(job.recipe, self._version)]
-        return [
-            *(walls if job.recipe.kubernetes.network_policy else []),
-            rendering.job_object(job, self._version),
-        ]
+    def _objects(self, job: Job) -> list[Manifest]:
+        walls = [network_policy(job.recipe, self._version)] if job.recipe.kubernetes.network_policy else []
+        return [*walls, job_object(job, self._version)]
 
     def _is_free(self, name: str) -> bool:
         """Deletes a job of that name that is over or hopeless; false where one waits or runs."""
@@ -104,14 +100,14 @@ class KubernetesJobs:
 
     def _jobs(self) -> dict[str, JobObject]:
         with _explained():
-            found = map(job_states.parse, self._cluster.labelled(JOB, rendering.BUILDS))
+            found = map(job_states.parse, self._cluster.labelled(JOB, BUILDS))
             return {job.name: job for job in found}
 
     def _pods(self) -> dict[str, list[Pod]]:
         """Returns the pods of jobs by these."""
         found = dict[str, list[Pod]]()
         with _explained():
-            for pod in map(pods.parse, self._cluster.labelled(POD, rendering.BUILDS)):
+            for pod in map(pods.parse, self._cluster.labelled(POD, BUILDS)):
                 found.setdefault(pod.labels.get(OWNER, ""), []).append(pod)
         return found
 

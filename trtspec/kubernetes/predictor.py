@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from trtspec.kubernetes.cluster import Cluster, Manifest
-from trtspec.kubernetes.rendering.kserve import predictor_name
 from trtspec.kubernetes.resources import DEPLOYMENT, INFERENCE_SERVICE, Ref, ref_of
+
+
+def predictor_name(name: str) -> str:
+    """Returns the name of what KServe makes of a service of this name."""
+    return f"{name}-predictor"
 
 
 def find_predictor(cluster: Cluster, manifest: Manifest) -> Manifest | None:

@@ -21,7 +21,6 @@ _RIGHT = re.compile(
     r'(?: in API group "(?P<group>[^"]*)")?'
 )
 _POLICY = re.compile(r'violates PodSecurity "([^"]+)":\s*(.*)', re.DOTALL)
-_NO_DRY_RUN = "does not support dry run"
 _PASSING = (429, 502, 503, 504)
 
 
@@ -47,11 +46,6 @@ class Answer:
         """Whether the server does not know the kind of object at all."""
         words = "404 page not found", "the server could not find the requested resource"
         return self.status == 404 and any(each in self.message for each in words)
-
-    @property
-    def has_no_dry_run(self) -> bool:
-        """Whether a webhook cannot be asked without consequences."""
-        return _NO_DRY_RUN in self.message
 
     @property
     def is_passing(self) -> bool:
@@ -89,6 +83,35 @@ def refusal(answer: Answer, subject: str, namespace: str, owner: str | None = No
     return RefusedByCluster(
         subject, f"the cluster answers {answer.status}: {one_line(answer.message)}", None, answer
     )
+
+
+# What Helm writes before the API server's words, and how these tell the status that they came with.
+_HELMS = re.compile(r"^.*?Error: (?:[A-Z]+ FAILED: )?")
+_OBJECT = re.compile(r".*?server-side apply failed for object (?:\S+/)?(\S+) \S+, Kind=(\w+): (.*)")
+_NOT_OURS = re.compile(r'(\w+) "([^"]+)" in namespace "[^"]*" exists and cannot be imported')
+_STATUSES = (
+    (401, r"must be logged in|Unauthorized|provide credentials"),
+    (403, r"forbidden|denied the request|failed calling webhook"),
+    (404, r'namespaces "[^"]+" not found'),
+    (409, r"[Cc]onflict"),
+    (422, r"is invalid|immutable"),
+    (503, r"etcdserver|currently unable to handle|too many requests"),
+)
+
+
+def helms_words(said: str, name: str, namespace: str) -> ClusterError:
+    """Returns the error for what Helm has written of the release `name` before it failed."""
+    message, subject = _HELMS.sub("", one_line(said)), f"release/{name}"
+    if found := _NOT_OURS.search(message):
+        problem = f"is there already in namespace {namespace}, and is not of the release {name}"
+        repair = "kubernetes.name in the recipe gives ours another name; --force takes it over"
+        return ClusterError(f"{found[1].lower()}/{found[2]}", problem, repair)
+    if found := _OBJECT.match(message):
+        subject, message = f"{found[2].lower()}/{found[1]}", found[3]
+    status = next((status for status, words in _STATUSES if re.search(words, message)), None)
+    if status is None:
+        return ClusterError(subject, message, None)
+    return refusal(Answer(status, "", message), subject, namespace)
 
 
 def words_of_denial(message: str, namespace: str) -> tuple[str, str | None] | None:

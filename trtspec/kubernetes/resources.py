@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object; `owner` is the project that brings it to a cluster, None for Kubernetes itself.
-
-    One that is `only_seen_by_others` can be left out where a cluster lacks it: nothing else needs it.
-    """
+    """A kind of object; `owner` is the project that brings it to a cluster, None for Kubernetes itself."""
 
     api_version: str
     kind: str
     plural: str
     owner: str | None = None
-    only_seen_by_others: bool = False
 
     def path(self, namespace: str, name: str = "") -> str:
         """Returns the path of one object at the API server, or of all in the namespace."""
@@ -32,47 +28,36 @@ POD = Resource("v1", "Pod", "pods")
 EVENT = Resource("v1", "Event", "events")
 CONFIG_MAP = Resource("v1", "ConfigMap", "configmaps")
 VOLUME_CLAIM = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
-SERVICE = Resource("v1", "Service", "services")
 JOB = Resource("batch/v1", "Job", "jobs")
 DEPLOYMENT = Resource("apps/v1", "Deployment", "deployments")
 LEADER_WORKER_SET = Resource(
     "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets", "LeaderWorkerSet"
 )
 INFERENCE_SERVICE = Resource("serving.kserve.io/v1beta1", "InferenceService", "inferenceservices", "KServe")
-HTTP_ROUTE = Resource("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", "the Gateway API")
 ARGO_ROLLOUT = Resource("argoproj.io/v1alpha1", "Rollout", "rollouts", "Argo Rollouts")
 
-AUTOSCALERS = (
-    Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
-    Resource("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", "KEDA"),
+MONITORS = (
+    Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", _OPERATOR),
+    Resource("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", _OPERATOR),
 )
-APPLIED = (
-    Resource("v1", "ServiceAccount", "serviceaccounts"),
+"""What the chart leaves out where a cluster lacks it: nothing else needs it."""
+
+SCALED_OBJECT = Resource("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", "KEDA")
+INFERENCE_POOL = Resource(
+    "inference.networking.k8s.io/v1", "InferencePool", "inferencepools", "the Gateway API Inference Extension"
+)
+HTTP_ROUTE = Resource("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", "the Gateway API")
+
+_APPLIED = (
     CONFIG_MAP,
-    VOLUME_CLAIM,
-    SERVICE,
     Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
-    Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
-    Resource("serving.kserve.io/v1alpha1", "ServingRuntime", "servingruntimes", "KServe"),
+    JOB,
     DEPLOYMENT,
     LEADER_WORKER_SET,
     INFERENCE_SERVICE,
     ARGO_ROLLOUT,
-    JOB,
-    *AUTOSCALERS,
-    Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", _OPERATOR, True),
-    Resource("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", _OPERATOR, True),
-    Resource(
-        "inference.networking.k8s.io/v1",
-        "InferencePool",
-        "inferencepools",
-        "the Gateway API Inference Extension",
-    ),
-    HTTP_ROUTE,
 )
-"""What can be applied, in the order in which it is: what pods refer to comes before them."""
-
-_BY_KIND = {(each.api_version, each.kind): each for each in APPLIED}
+_BY_KIND = {(each.api_version, each.kind): each for each in _APPLIED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +74,3 @@ class Ref:
 def ref_of(manifest: Mapping[str, Any]) -> Ref:
     """Returns what an object is; a kind that trtspec does not make is a KeyError."""
     return Ref(_BY_KIND[manifest["apiVersion"], manifest["kind"]], manifest["metadata"]["name"])
-
-
-def in_order(manifests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns objects in the order in which they are to be applied."""
-    return sorted(manifests, key=lambda each: APPLIED.index(ref_of(each).resource))

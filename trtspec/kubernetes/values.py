@@ -1,17 +1,13 @@
-"""Everything that the objects of a deployment are made of.
-
-The functions of `rendering/` place these values and compute nothing, so that the Helm chart is made by the
-same functions: `charts/writer` runs them on marks, and makes templates of what comes out. So a value is
-placed whole, joined with text or added up, and a list item by item; what is there in an object hangs on what
-is there in the values, on switches, and on kinds by their names.
-"""
+"""The values of the Helm chart, `chart/`, which is kept by hand."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from trtspec.recipe.kubernetes import (
     Claim,
@@ -130,8 +126,6 @@ class Values(Section):
 
     name: LabelName = Field(description="Name of the objects.")
     namespace: LabelName | None = Field(description="Their namespace; that of the client if left out.")
-    version: LabelValue = Field(description="Version of trtspec.")
-    managed_by: LabelValue = Field(default="trtspec", description="What applies the objects.")
     labels: dict[LabelKey, LabelValue] = Field(description="Labels of every object.")
     annotations: dict[LabelKey, Text] = Field(description="Annotations of the pods.")
     image: Image = Field(
@@ -160,6 +154,9 @@ class Values(Section):
     gpu: GpuChoice | None = Field(description="The GPUs of a server; null for the CPU.")
     resources: HostResources = Field(description="What a server takes of its host.")
     times: Times = Field(description="Times of a server.")
+    gpu_labels: dict[LabelKey, LabelValue] | Literal[False] | None = Field(
+        description="Labels of a node that fits, in place of those of GPU feature discovery; false for none."
+    )
     node_selector: dict[LabelKey, LabelValue] = Field(
         description="Labels that a node must have, beside those of the GPU."
     )
@@ -183,10 +180,7 @@ class Values(Section):
 
     @property
     def config_map(self) -> str:
-        """The ConfigMap that pods mount, another for another content, so that older pods keep theirs.
-
-        It has the recipe, or the files of a server of others.
-        """
+        """The name of the ConfigMap that pods mount, as the chart makes it: another for another content."""
         if self.engines:
             return f"{self.name}-recipe-{_fingerprint(self.engines.recipe)}"
         return f"{self.name}-launch-{_fingerprint(self.digest)}"
@@ -194,3 +188,28 @@ class Values(Section):
 
 def _fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+_OF_RELEASE = ("name", "namespace")
+"""Fields that a release of Helm has by itself."""
+
+
+def chart_values(values: Values) -> dict[str, Any]:
+    """Returns the chart's values, for a release of the deployment's name in its namespace."""
+    return {key: content for key, content in _plain(values).items() if key not in _OF_RELEASE}
+
+
+def _key(field: str) -> str:
+    """Returns a field's key in the chart: `grace_s` is `graceSeconds` there."""
+    first, *rest = re.sub("_s$", "_seconds", field).split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _plain(part: Any) -> Any:
+    if isinstance(part, BaseModel):
+        return {_key(name): _plain(getattr(part, name)) for name in type(part).model_fields}
+    if isinstance(part, Mapping):
+        return dict(part)
+    if isinstance(part, Sequence) and not isinstance(part, str):
+        return [_plain(item) for item in part]
+    return part

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from trtspec.errors import RecipeError
 from trtspec.findings import Finding
-from trtspec.kubernetes.rendering.job import WORK
+from trtspec.kubernetes.job_object import WORK
 from trtspec.recipe.kubernetes import EmptyDir
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.store.address import Address

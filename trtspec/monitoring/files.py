@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+# The Helm chart has them, which can read no file but its own.
+_CHART = "kubernetes/chart/files"
+
 
 def dashboard() -> str:
     """Returns the dashboard, in Grafana's JSON."""
@@ -21,4 +24,4 @@ def scaling() -> str:
 
 
 def _text(name: str) -> str:
-    return files("trtspec.monitoring").joinpath(name).read_text(encoding="utf-8")
+    return (files("trtspec") / _CHART / name).read_text(encoding="utf-8")

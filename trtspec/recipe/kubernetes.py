@@ -276,6 +276,11 @@ class Kubernetes(Section):
         default=None,
         description="What nvidia.com/gpu.product is on your nodes, if not NVIDIA's name with dashes: H200.",
     )
+    gpu_labels: dict[LabelKey, LabelValue] | Literal[False] | None = Field(
+        default=None,
+        description="Labels of a node that fits, in place of those of NVIDIA's GPU feature discovery:"
+        " {cloud.google.com/gke-accelerator: nvidia-h100-80gb}; false where nodes have none.",
+    )
     node_selector: dict[LabelKey, LabelValue] = Field(
         default={}, description="Labels that a node must have, beside those of the GPU."
     )

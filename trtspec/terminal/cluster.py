@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +13,8 @@ from trtspec.terminal.output import INTERRUPTED, out
 from trtspec.terminal.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from trtspec.kubernetes.cluster import Cluster
-    from trtspec.kubernetes.kinds.base import Object
+    from trtspec.kubernetes.resources import Ref
     from trtspec.kubernetes.troubles import Trouble
     from trtspec.kubernetes.values import Values
 
@@ -37,53 +35,50 @@ NamespaceOption = Annotated[
 ]
 
 
-def deploy_to(
-    values: Values,
-    objects: Iterable[Object],
-    context: str | None,
-    timeout: float | None,
-    *,
-    force: bool,
-) -> None:
+def deploy_to(values: Values, context: str | None, timeout: float | None, *, force: bool) -> None:
     """Brings a deployment to a cluster and says what becomes of it.
 
-    Raises `ClusterError`, and `typer.Exit` with status 130 for Ctrl-C, which leaves what was applied.
+    `timeout` is how many seconds nothing may get better, if not what its build asks. Raises `ClusterError`,
+    and `typer.Exit` with status 130 for Ctrl-C, which leaves what was applied.
     """
     from trtspec.kubernetes.connection import connect
-    from trtspec.kubernetes.deploying import deploy, deployment
+    from trtspec.kubernetes.deploying import deploy
 
-    cluster = connect(context, values.namespace)
-    made, talk = deployment(values, objects, timeout), Talk()
+    cluster, talk = connect(context, values.namespace), Talk()
     try:
-        pruned = deploy(cluster, made, talk, force=force)
+        deploy(cluster, values, talk, timeout or float(values.times.progress_s), force=force)
     except ClusterError:
-        if talk.has_applied:
+        if talk.has_applied and not talk.has_gone_back:
             out.warning(f"what was applied stays; {_stops(cluster, values.name)} takes it away")
         raise
     except KeyboardInterrupt:
         if talk.has_applied:
             out.status(f"interrupted: what was applied stays, and comes up; {_status(cluster)} shows it")
         raise typer.Exit(INTERRUPTED) from None
-    for ref in pruned.gone:
-        out.status(f"{ref} is no longer part of it, and was deleted")
-    tell_left(cluster, pruned.left)
     _tell_ready(cluster, values)
 
 
 class Talk:
-    """Prints how a deployment is applied and comes up; `has_applied` says whether anything was changed."""
+    """Prints how a deployment is applied and comes up.
+
+    `has_applied` says whether the cluster has it, and `has_gone_back` whether it is again what it was.
+    """
 
     def __init__(self) -> None:
-        self.has_applied = False
+        self.has_applied = self.has_gone_back = False
 
-    def left_out(self, error: ClusterError) -> None:
-        out.warning(f"{error.subject} is left out: {error.problem}")
+    def left_out(self, ref: Ref) -> None:
+        out.warning(f"{ref} is left out: this cluster does not have {ref.resource.owner}")
 
     @contextmanager
-    def applying(self, number: int) -> Iterator[Callable[[int, str], None]]:
+    def applying(self) -> Iterator[None]:
+        with out.progress("applying, by helm"):
+            yield
         self.has_applied = True
-        with out.progress("applying", number, "objects") as progress:
-            yield progress.advance
+
+    def going_back(self, revision: int) -> None:
+        out.warning(f"the release goes back to what served before, revision {revision}")
+        self.has_gone_back = True
 
     @contextmanager
     def waiting(self) -> Iterator[PodTalk]:
@@ -111,7 +106,7 @@ class PodTalk:
             out.hint(trouble.repair)
 
 
-def tell_left(cluster: Cluster, left: tuple[object, ...]) -> None:
+def tell_left(cluster: Cluster, left: Sequence[Ref]) -> None:
     """Says what was not deleted since it holds data."""
     for ref in left:
         out.status(

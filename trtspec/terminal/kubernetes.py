@@ -37,9 +37,9 @@ def find_values(
     StoreError for what a store lacks, and UnavailableError for a build that is not there.
     """
     if loaded.recipe.backend not in SERVERS:
-        return derive(loaded, _of_engines(loaded, store), namespace, version("trtspec"))
+        return derive(loaded, _of_engines(loaded, store), namespace)
     served = _of_server(loaded, store, output, plain=plain)
-    values = derive(loaded, served, namespace, version("trtspec"))
+    values = derive(loaded, served, namespace)
     return values.model_copy(update={"name": f"{values.name}-plain", "gateway": None}) if plain else values
 
 

@@ -130,6 +130,17 @@ class Emulator:
             self.settle()
         return manifest
 
+    def put(self, key: tuple[str, str, str], made: Json, *, is_new: bool) -> Json:
+        """Keeps an object as it comes, as Helm does the Secrets of its releases."""
+        self.check_namespace(key[0])
+        key = (key[0], key[1], made["metadata"]["name"])
+        if is_new and key in self.stored:
+            raise Refused(409, "AlreadyExists", f'{key[1]} "{key[2]}" already exists')
+        stored = self.stored.setdefault(key, Stored())
+        stored.configs = {}
+        stored.merge(made, "helm")
+        return stored.manifest()
+
     def merge(self, key: tuple[str, str, str], change: Json, manager: str, subresource: str) -> Json:
         of = self.get(key)
         if subresource == "status":

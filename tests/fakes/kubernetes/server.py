@@ -11,7 +11,9 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tests.fakes.kubernetes import protobuf
 from tests.fakes.kubernetes.controllers import Pod, stamp
+from tests.fakes.kubernetes.discovery import told
 from tests.fakes.kubernetes.emulator import Emulator, Refused
 from tests.fakes.kubernetes.objects import Json
 
@@ -19,7 +21,7 @@ _PATH = re.compile(
     r"^/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))/namespaces/(?P<namespace>[^/]+)"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<rest>.+))?)?$"
 )
-_VERBS = {"PATCH": "patch", "DELETE": "delete", "GET": "get"}
+_VERBS = {"PATCH": "patch", "DELETE": "delete", "GET": "get", "POST": "create", "PUT": "update"}
 
 
 @contextmanager
@@ -31,7 +33,9 @@ def served(emulator: Emulator) -> Iterator[str]:
 
         def _answer(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)
-            body = self.rfile.read(size).decode()
+            sent = self.rfile.read(size)
+            is_protobuf = self.headers.get("Content-Type") == protobuf.KIND
+            body = json.dumps(protobuf.secret(sent)) if is_protobuf and size else sent.decode()
             with emulator.lock:
                 try:
                     status, text, kind = 200, *_answer(emulator, self.command, self.path, body, self.headers)
@@ -44,7 +48,7 @@ def served(emulator: Emulator) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_PATCH = do_DELETE = _answer
+        do_GET = do_PATCH = do_DELETE = do_POST = do_PUT = _answer
 
         def log_message(self, *_: object) -> None: ...
 
@@ -60,10 +64,14 @@ def _answer(emulator: Emulator, method: str, target: str, body: str, headers: An
     parts = urlsplit(target)
     options, path = dict(parse_qsl(parts.query)), unquote(parts.path)
     emulator.asked.append((method, path))
-    if headers.get("Authorization") != "Bearer secret":
+    # Go's client sends no credentials where there is no TLS.
+    is_helm = headers.get("User-Agent", "").startswith("Helm/")
+    if not is_helm and headers.get("Authorization") != "Bearer secret":
         raise Refused(401, "Unauthorized", "Unauthorized")
     if emulator.is_busy:
         raise Refused(503, "ServiceUnavailable", "etcdserver: leader changed")
+    if method == "GET" and (said := told(path, emulator.groups)):
+        return _json(said)
     found = _PATH.match(path)
     group = (found["group"] or "") if found else ""
     if not found or group not in emulator.groups:
@@ -85,11 +93,15 @@ def _answer(emulator: Emulator, method: str, target: str, body: str, headers: An
         raise Refused(
             415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {kind}"
         )
+    if method in ("POST", "PUT"):
+        return _json(emulator.put((namespace, plural, name), json.loads(body), is_new=method == "POST"))
     if method == "DELETE":
         return _json(emulator.delete(key))
     if name:
         return _json(emulator.get(key).manifest())
-    return _json({"kind": "List", "metadata": {}, "items": _listed(emulator, namespace, plural, options)})
+    items = _listed(emulator, namespace, plural, options)
+    kind = {"kind": "SecretList", "apiVersion": "v1"} if plural == "secrets" else {"kind": "List"}
+    return _json({**kind, "metadata": {}, "items": items})
 
 
 def _of_pod(

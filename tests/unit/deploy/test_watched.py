@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.deploy import pod
 from trtspec.deploy.deployment import Deployment
 from trtspec.deploy.in_container import container
 from trtspec.deploy.local import line
@@ -38,9 +37,9 @@ def test_triton_traces_as_it_is_told(tmp_path: Path) -> None:
 def test_no_engine_reserves_memory_for_kv_caches_that_go_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1 GiB of each rank, whatever the caller's environment says: here, in a container and in a pod."""
+    """1 GiB of each rank, whatever the caller's environment says: here and in a container."""
     monkeypatch.setenv(TRANSFER, "512MB")
     deployment, triton = Deployment("pair", tmp_path, "pair"), TritonInstall(Path("/tritonserver"))
     started = {**triton.environment(), **line(deployment, triton, 1).environment}
-    for environment in (started, container(deployment, "image", ("0",)).environment, pod.ENVIRONMENT):
+    for environment in (started, container(deployment, "image", ("0",)).environment):
         assert environment[TRANSFER] == "0B"

@@ -59,4 +59,4 @@ def values(recipe: Path, section: str = "", namespace: str | None = None) -> Val
     file.write_text(text)
     loaded = load(file)
     served = of_engines(loaded.recipe, text, stored(loaded.recipe), STORE, "0.1.0")
-    return derive(loaded, served, namespace, "0.1.0")
+    return derive(loaded, served, namespace)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import helm
 from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator
 from tests.fakes.kubernetes.server import served
 from tests.unit.kubernetes.builds import RECIPES
@@ -50,6 +51,7 @@ def kubeconfig(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             "users: [{name: jane, user: {token: secret}}]\n"
         )
         monkeypatch.setenv("KUBECONFIG", str(file))
+        monkeypatch.setenv("PATH", helm.path())
         yield file
 
 

@@ -64,7 +64,7 @@ def launch(backend: str, target: str = TARGET) -> Launch:
 def values(backend: str, section: str = "", namespace: str | None = None, target: str = TARGET) -> Values:
     """The values of such a build's deployment."""
     found = loaded(backend, section, target)
-    return derive(found, of_server(found, launch(backend, target)), namespace, "0.1.0")
+    return derive(found, of_server(found, launch(backend, target)), namespace)
 
 
 SECTIONS = {

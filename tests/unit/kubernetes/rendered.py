@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from charts.writer.chart import CHART
+import pytest
+
 from tests import helm
-from trtspec.kubernetes.helm import chart_values
-from trtspec.kubernetes.manifests import dump
+from trtspec.kubernetes.helm import template
 from trtspec.kubernetes.values import Values
+
+CHART = Path(__file__).parents[3] / "trtspec/kubernetes/chart"
 
 
 def rendered(found: Values) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "values.yaml"
-        file.write_text(dump(chart_values(found)), encoding="utf-8")
-        namespace = found.namespace or "default"
-        return helm.objects(
-            helm.run("helm", "template", found.name, CHART, "--namespace", namespace, "--values", file)
-        )
+    """What `trtspec deploy --kubernetes --dry-run` prints of values."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", helm.path())
+        patch.setenv("KUBECONFIG", "/nonexistent")
+        return helm.objects(template(found, None))
+
+
+def of_kind(found: Values, kind: str, name: str | None = None) -> dict[str, Any]:
+    """The object of a kind, of that name if there are several."""
+    (made,) = (
+        each for each in rendered(found) if each["kind"] == kind and name in (None, each["metadata"]["name"])
+    )
+    return made

@@ -326,14 +326,11 @@ def test_two_who_move_it_at_once(cli: Cli, emulator: Emulator) -> None:
     assert cli.images() == {OLD: 3, NEW: 1}
 
 
-def test_a_deployment_that_helm_manages_is_left_alone(cli: Cli, emulator: Emulator) -> None:
-    labels = {"app.kubernetes.io/managed-by": "Helm"}
-    key = NAMESPACE, "deployments", "llama"
-    emulator.merge(key, {"metadata": {"labels": labels}}, "helm", "")
+def test_a_deployment_of_no_release_is_left_alone(cli: Cli, emulator: Emulator) -> None:
+    for key in [key for key in emulator.stored if key[1] == "secrets"]:
+        del emulator.stored[key]
     said = cli("next", status=1)
-    assert (
-        "deployment/llama: is there already in namespace serving, and is not ours (Helm manages it)" in said
-    )
+    assert "deployment/llama: is of no release of Helm, which a canary needs" in said
     assert cli.images() == {OLD: 4}
     assert "llama-canary" not in emulator.names("configmaps")
 

@@ -1,8 +1,8 @@
-"""The Helm chart: real Helm must make of its values, object by object, what the renderer makes of them."""
+"""The Helm chart by itself, before real Helm: what it takes, refuses and makes of values of users."""
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -12,41 +12,25 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from charts.writer.chart import CHART, samples_of_values, write, written
-from charts.writer.example import EXAMPLE
 from tests import helm
 from tests.policies import complaints
 from tests.unit.kubernetes import launches
-from tests.unit.kubernetes.builds import EVERY, RECIPES, values
-from tests.unit.kubernetes.realized import realized
+from tests.unit.kubernetes.rendered import CHART
 from tests.unit.kubernetes.schemas import check
-from tests.unit.kubernetes.value_sets import VALUE_SETS
 from trtspec.cli.app import app
-from trtspec.kubernetes.helm import chart_values
-from trtspec.kubernetes.kinds.base import document
-from trtspec.kubernetes.manifests import dump, manifests
+from trtspec.errors import UnavailableError
 from trtspec.kubernetes.refusals import Answer, refusal
-from trtspec.kubernetes.values import Values
-from trtspec.recipe.kubernetes import Claim
+from trtspec.kubernetes.resources import MONITORS
+from trtspec.kubernetes.values import Values, chart_values
+from trtspec.monitoring import files
 
-BY_HAND = {"Chart.yaml", "README.md", ".helmignore", "templates/NOTES.txt", "templates/validation.yaml"}
 NAMESPACE = "serving"
+OPERATOR = ",".join(f"{each.api_version}/{each.kind}" for each in MONITORS)
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def test_the_chart_is_what_the_renderer_makes() -> None:
-    """UPDATE_GOLDEN=1 writes it anew, and so does `make chart`."""
-    files = written()
-    if os.environ.get("UPDATE_GOLDEN"):
-        write()
-    there = {str(path.relative_to(CHART)) for path in CHART.rglob("*") if path.is_file()}
-    assert there == files.keys() | BY_HAND
-    differ = [path for path in files if (CHART / path).read_text(encoding="utf-8") != files[path]]
-    assert differ == [], "make chart"
 
 
 def test_lint() -> None:
@@ -61,67 +45,104 @@ def of(objects: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any
     return {(thing["kind"], thing["metadata"]["name"]): thing for thing in objects}
 
 
-def rendered(found: Values) -> dict[tuple[str, str], dict[str, Any]]:
-    """What the renderer makes of values, for Helm, which says itself that it manages what it applies."""
-    ours = found.model_copy(update={"managed_by": "Helm", "namespace": NAMESPACE})
-    return of(document(thing) for thing in manifests(ours))
-
-
 def file_of(found: Values) -> Path:
-    file = Path("values.yaml")
-    file.write_text(dump(chart_values(found)), encoding="utf-8")
+    file = Path("values.json")
+    file.write_text(json.dumps(chart_values(found)), encoding="utf-8")
     return file
 
 
-def test_defaults() -> None:
-    example = EXAMPLE.model_copy(update={"version": version("trtspec")})
-    made = by_helm("llama")
-    assert of(made) == rendered(example)
+def test_the_example_that_values_yaml_is() -> None:
+    made = by_helm("llama", "--api-versions", OPERATOR)
+    for each in made:
+        check(each)
     assert complaints(made) == []
 
 
-@pytest.mark.parametrize("recipe", EVERY, ids=lambda path: path.stem)
-def test_every_recipe(recipe: Path) -> None:
-    found = values(recipe, namespace=NAMESPACE)
-    made = by_helm(found.name, "--values", file_of(found))
-    assert of(made) == rendered(found)
-    assert complaints(made) == []
+def test_the_version_is_that_of_the_package() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == version("trtspec")
 
 
-@pytest.mark.parametrize("section", VALUE_SETS.values(), ids=VALUE_SETS)
-def test_value_sets(section: str) -> None:
-    found = values(RECIPES / "llama-3.3-70b-2xh100.yaml", section, NAMESPACE)
-    made = by_helm(found.name, "--values", file_of(found))
-    assert "0 chart(s) failed" in helm.run("helm", "lint", CHART, "--strict", "--values", file_of(found))
-    assert of(made) == rendered(found)
-    for thing in made:
-        check(thing)
+def test_the_schema_has_every_value() -> None:
+    """So has values.yaml, where people look."""
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    example = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert schema.keys() - {"global"} == example.keys()
+    assert chart_values(launches.values("vllm")).keys() <= example.keys()
 
 
-@pytest.mark.parametrize("section", [*launches.SECTIONS.values(), launches.KEYS])
-def test_a_server_of_others(section: str) -> None:
-    """Of files too, where the arguments name some."""
-    found = launches.values(
-        "vllm" if section == launches.KEYS else "tensorrt_llm_pytorch", section, NAMESPACE
+def test_what_an_operator_brings_is_left_out_where_the_cluster_lacks_it() -> None:
+    """Helm asks the cluster which kinds it has; `helm template` is told."""
+    without, there = (of(by_helm("llama", *words)) for words in ((), ("--api-versions", OPERATOR)))
+    missing = {("PodMonitor", "llama"), ("PrometheusRule", "llama")}
+    assert there.keys() - without.keys() == missing
+    assert ("ConfigMap", "llama-dashboard") in without
+
+
+def test_alerts_and_dashboard_are_those_that_the_command_prints() -> None:
+    found = of(by_helm("llama", "--api-versions", OPERATOR))
+    groups = [group for text in (files.alerts(), files.scaling()) for group in yaml.safe_load(text)["groups"]]
+    assert found["PrometheusRule", "llama"]["spec"]["groups"] == groups
+    (text,) = found["ConfigMap", "llama-dashboard"]["data"].values()
+    own = {"uid": "llama", "title": "trtspec: llama"}
+    assert json.loads(text) == {**json.loads(files.dashboard()), **own}
+
+
+EXTRAS = """\
+extraEnv: [{name: HTTPS_PROXY, value: "http://proxy:3128"}]
+extraArgs: [--timeout, "900"]
+extraVolumes: [{name: certificates, configMap: {name: company-ca}}]
+extraVolumeMounts: [{name: certificates, mountPath: /etc/ssl/company, readOnly: true}]
+podAnnotations: {example.com/scrape: "true"}
+affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone}]}}
+gpuLabels: {example.com/gpu: h100}
+"""
+
+
+@pytest.mark.parametrize("form", ["{}", "kserve: true", "group: {size: 2, leader: [lead], worker: [work]}"])
+def test_what_users_of_helm_expect(form: str) -> None:
+    Path("ours.yaml").write_text(EXTRAS)
+    Path("form.yaml").write_text(form)
+    found = of(by_helm("llama", "--values", "ours.yaml", "--values", "form.yaml"))
+    whole = json.dumps(list(found.values()))
+    for each in ("HTTPS_PROXY", "company-ca", "/etc/ssl/company", '"example.com/scrape": "true"'):
+        assert each in whole
+    (spec,) = (
+        each["spec"] if name == "ServingRuntime" else pod_of(each["spec"])
+        for (name, _), each in found.items()
+        if name in ("Deployment", "LeaderWorkerSet", "ServingRuntime")
     )
-    made = by_helm(found.name, "--values", file_of(found))
-    assert "0 chart(s) failed" in helm.run("helm", "lint", CHART, "--strict", "--values", file_of(found))
-    assert of(made) == rendered(found)
+    assert spec["containers"][0]["args"][-2:] == ["--timeout", "900"]
+    affinity = spec["affinity"]
+    assert affinity.keys() == {"nodeAffinity", "podAffinity", "podAntiAffinity"}
+    assert '"key": "example.com/gpu", "operator": "In", "values": ["h100"]' in json.dumps(affinity)
+    assert "nvidia.com/gpu.product" not in whole
 
 
-@pytest.mark.sweep
-def test_every_sample() -> None:
-    """Everything that can be chosen in values, on and off with everything else."""
-    samples = samples_of_values()
-    for number, marked in enumerate(samples.values):
-        found = realized(marked)
-        if isinstance(found.volume, Claim) and not found.volume.name and not found.volume.size:
-            continue  # which the chart refuses
-        scaling = found.scaling and found.scaling.model_copy(update={"max_replicas": 10**9})
-        release = {"name": "llama", "version": version("trtspec"), "scaling": scaling}
-        found = found.model_copy(update=release)
-        made = by_helm("llama", "--skip-schema-validation", "--values", file_of(found))
-        assert of(made) == rendered(found), samples.options[number]
+def pod_of(spec: dict[str, Any]) -> dict[str, Any]:
+    template = spec.get("template") or spec["leaderWorkerTemplate"]["leaderTemplate"]
+    return dict(template["spec"])
+
+
+def test_a_canary_has_a_release_of_its_own_and_pods_of_the_other() -> None:
+    public = ("--set", "gateway.name=public", "--api-versions", OPERATOR)
+    stable = of(by_helm("llama", *public, "--set", "canaryWeight=50"))
+    canary = of(by_helm("llama-canary", *public, "--set", "canaryOf=llama,replicas=2"))
+    assert not stable.keys() & canary.keys()
+    kinds = [kind for kind, _ in canary]
+    assert kinds == ["ConfigMap", "Service", "Deployment"]
+    spec = canary["Deployment", "llama-canary"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["replicas"] == 2
+    assert stable["Service", "llama"]["spec"]["selector"].items() <= labels.items()
+    (rule,) = stable["HTTPRoute", "llama"]["spec"]["rules"]
+    assert {each["name"]: each["weight"] for each in rule["backendRefs"]} == {
+        "llama-stable": 950,
+        "llama-canary": 50,
+    }
+    for things, track, chooses in ((stable, "llama-stable", False), (canary, "llama-canary", True)):
+        chosen = things["Service", track]["spec"]["selector"]
+        assert (chosen.items() <= labels.items()) is chooses
 
 
 def run(*words: object) -> str:
@@ -130,13 +151,24 @@ def run(*words: object) -> str:
     return result.stdout
 
 
-def test_the_commands(pair_recipe: Path) -> None:
+def test_the_commands(pair_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `--helm-values` prints has Helm make what `--dry-run` prints."""
+    monkeypatch.setenv("PATH", helm.path())
     run("build", pair_recipe, "--store", "store")
     deploy = ("deploy", pair_recipe, "--kubernetes", "--store", "store", "--namespace", NAMESPACE)
     Path("values.yaml").write_text(run(*deploy, "--helm-values"))
-    printed = run(*deploy, "--dry-run").replace("managed-by: trtspec", "managed-by: Helm")
-    assert of(by_helm("pair", "--values", "values.yaml")) == of(helm.objects(printed))
+    made = by_helm("pair", "--values", "values.yaml", "--api-versions", OPERATOR)
+    assert made == helm.objects(run(*deploy, "--dry-run"))
+
+
+def test_no_helm(pair_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("build", pair_recipe, "--store", "store")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    deploy = ("deploy", pair_recipe, "--kubernetes", "--store", "store", "--dry-run")
+    error = CliRunner().invoke(app, [str(word) for word in deploy]).exception
+    assert isinstance(error, UnavailableError)
+    assert (error.subject, error.problem) == ("helm", "is not on PATH")
+    assert "install Helm 4" in str(error.repair)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +183,7 @@ def test_the_commands(pair_recipe: Path) -> None:
         ("volume.kind=claim", "a claim that is there has a name, and one that is made a size"),
         ("engines=null", "either engines or a server is served"),
         ("server.metricsPath=/metrics", "at '/server': missing properties"),
+        ("canaryOf=other", "a canary's release has the name of the other, and -canary behind it"),
         ("maxSurge=0", "an update needs maxSurge or maxUnavailable"),
         (
             "replicas=3,scaling.maxReplicas=2,scaling.places=0.8,scaling.kvCache=0.85",

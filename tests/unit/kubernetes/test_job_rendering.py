@@ -12,8 +12,8 @@ from tests.policies import complaints
 from tests.unit.kubernetes.builds import EVERY, RECIPES
 from tests.unit.kubernetes.jobs import KEY, job_of
 from tests.unit.kubernetes.schemas import check
+from trtspec.kubernetes.job_object import WORK
 from trtspec.kubernetes.jobs import KubernetesJobs
-from trtspec.kubernetes.rendering.job import WORK
 from trtspec.recipe.gpus import GPUS
 from trtspec.recipe.kubernetes import Build
 
@@ -99,6 +99,14 @@ def test_what_needs_no_gpu_goes_anywhere() -> None:
     assert "affinity" not in made
     assert "tolerations" not in made
     assert "nvidia.com/gpu" not in made["containers"][0]["resources"]["limits"]
+
+
+def test_a_job_needs_no_labels_of_gpu_feature_discovery(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(LLAMA.read_text() + "kubernetes: {gpu_labels: false}\n")
+    spec = pod(rendered(recipe))
+    assert "affinity" not in spec
+    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
 
 
 def test_every_key_arrives(tmp_path: Path) -> None:

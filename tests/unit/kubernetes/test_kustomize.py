@@ -9,9 +9,9 @@ import pytest
 
 from tests import helm
 from tests.unit.kubernetes.builds import RECIPES, ROOT, values
+from tests.unit.kubernetes.rendered import rendered
 from tests.unit.kubernetes.value_sets import VALUE_SETS
-from trtspec.kubernetes.kinds.base import document
-from trtspec.kubernetes.manifests import manifests, to_yaml
+from trtspec.kubernetes.yaml_text import to_yaml
 
 RECIPE = RECIPES / "llama-3.1-8b-h100.yaml"
 EXAMPLE = ROOT / "charts/kustomize/kustomization.yaml"
@@ -23,8 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kustomized(kustomization: str, section: str = "") -> dict[str, dict[str, Any]]:
-    found = manifests(values(RECIPE, section))
-    Path("manifests.yaml").write_text(to_yaml(found))
+    Path("manifests.yaml").write_text(to_yaml(rendered(values(RECIPE, section))))
     Path("kustomization.yaml").write_text(kustomization)
     return {_of(thing): thing for thing in helm.objects(helm.run("kubectl", "kustomize", "."))}
 
@@ -37,8 +36,7 @@ def _of(thing: dict[str, Any]) -> str:
 def test_alone_it_changes_nothing(name: str) -> None:
     section = VALUE_SETS[name]
     found = kustomized("resources: [manifests.yaml]", section)
-    ours = (document(thing) for thing in manifests(values(RECIPE, section)))
-    assert found == {_of(thing): thing for thing in ours}
+    assert found == {_of(thing): thing for thing in rendered(values(RECIPE, section))}
 
 
 def test_the_example() -> None:

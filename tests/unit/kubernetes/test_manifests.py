@@ -1,4 +1,4 @@
-"""What is rendered of every recipe, before the schemas of Kubernetes itself."""
+"""What the chart makes of every recipe, before the schemas of Kubernetes itself."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import yaml
 from jsonschema import ValidationError
 from typer.testing import CliRunner, Result
 
+from tests import helm
 from tests.unit.kubernetes import launches
 from tests.unit.kubernetes.builds import EVERY, RECIPES, values
+from tests.unit.kubernetes.rendered import rendered
 from tests.unit.kubernetes.schemas import check
 from trtspec.cli.app import app
 from trtspec.errors import RecipeError, StoreError
-from trtspec.kubernetes.kinds.base import document
-from trtspec.kubernetes.manifests import manifests, to_yaml
 from trtspec.kubernetes.values import Values
 from trtspec.recipe.gpus import GPUS
 from trtspec.recipe.kubernetes import Kubernetes
@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kinds(made: Values) -> dict[str, Any]:
     """The objects by their kinds; of ConfigMaps the dashboard's."""
-    return {thing.kind: document(thing) for thing in manifests(made)}
+    return {each["kind"]: each for each in rendered(made)}
 
 
 SECTIONS = {
@@ -55,6 +55,7 @@ SECTIONS = {
   autoscaling: {max_replicas: 4}
   cache: {kind: host_path, path: /data/engines}
   gateway: {name: public}
+  gpu_labels: {example.org/gpu: h100}
   node_selector: {pool: gpus}
   tolerations: [dedicated]
   runtime_class: nvidia
@@ -82,26 +83,22 @@ SECTIONS = {
 
 @every_recipe
 def test_an_api_server_takes_every_object_of(recipe: Path) -> None:
-    made = manifests(values(recipe))
-    for thing in made:
-        check(document(thing))
-    assert list(yaml.safe_load_all(to_yaml(made))) == [document(thing) for thing in made]
+    for thing in rendered(values(recipe)):
+        check(thing)
 
 
 @pytest.mark.parametrize("section", [*launches.SECTIONS.values(), launches.KEYS])
 def test_an_api_server_takes_every_object_of_a_server_of_others(section: str) -> None:
-    made = manifests(launches.values("vllm", section))
-    for thing in made:
-        check(document(thing))
-    assert list(yaml.safe_load_all(to_yaml(made))) == [document(thing) for thing in made]
+    for thing in rendered(launches.values("vllm", section)):
+        check(thing)
 
 
 @pytest.mark.parametrize("section", list(SECTIONS))
 def test_an_api_server_takes_every_object_with(section: str) -> None:
     recipe = LARGE if section == "groups" else LLAMA
-    for thing in map(document, manifests(values(recipe, SECTIONS[section]))):
+    for thing in rendered(values(recipe, SECTIONS[section])):
         check(thing)
-        assert thing["metadata"].get("namespace") == ("llm" if section == "keda" else None)
+        assert thing["metadata"].get("namespace") == ("llm" if section == "keda" else "default")
         part = thing.get("spec", thing)
         last = list(part)[-1]
         part[f"{last}x"] = part.pop(last)
@@ -140,8 +137,9 @@ def run(*words: object) -> Result:
 
 
 @pytest.fixture
-def built(pair_recipe: Path, tmp_path: Path) -> str:
+def built(pair_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a store with the build of the tests' pair."""
+    monkeypatch.setenv("PATH", helm.path())
     store = tmp_path / "store"
     assert run("build", pair_recipe, "--store", store).exit_code == 0
     return str(store)

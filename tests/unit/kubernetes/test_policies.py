@@ -12,9 +12,8 @@ import pytest
 from tests.policies import POLICIES, complaints
 from tests.unit.kubernetes import launches
 from tests.unit.kubernetes.builds import EVERY, RECIPES, values
+from tests.unit.kubernetes.rendered import rendered
 from tests.unit.kubernetes.value_sets import VALUE_SETS
-from trtspec.kubernetes.kinds.base import document
-from trtspec.kubernetes.manifests import manifests
 from trtspec.recipe.support import SERVERS
 
 Objects = list[dict[str, Any]]
@@ -25,18 +24,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def rendered(recipe: Path, section: str = "") -> Objects:
-    return [document(thing) for thing in manifests(values(recipe, section, "serving"))]
+def objects_of(recipe: Path, section: str = "") -> Objects:
+    return rendered(values(recipe, section, "serving"))
 
 
 @pytest.mark.parametrize("recipe", EVERY, ids=lambda path: path.stem)
 def test_every_recipe(recipe: Path) -> None:
-    assert complaints(rendered(recipe)) == []
+    assert complaints(objects_of(recipe)) == []
 
 
 @pytest.mark.parametrize("name", VALUE_SETS)
 def test_value_sets(name: str) -> None:
-    found = complaints(rendered(RECIPES / "llama-3.3-70b-2xh100.yaml", VALUE_SETS[name]))
+    found = complaints(objects_of(RECIPES / "llama-3.3-70b-2xh100.yaml", VALUE_SETS[name]))
     expected = [each for each in found if each.startswith("walled")] if name == "nothing beside it" else []
     assert found == expected
 
@@ -46,7 +45,7 @@ def test_value_sets(name: str) -> None:
 def test_servers_of_others(backend: str, name: str) -> None:
     """All of them, though no vendor's image asks for that."""
     made = launches.values(backend, launches.SECTIONS[name], "serving")
-    found = complaints([document(thing) for thing in manifests(made)])
+    found = complaints(rendered(made))
     assert [each for each in found if not each.startswith("walled")] == []
     assert bool(found) == (name == "nothing beside it")
 
@@ -170,7 +169,7 @@ def test_every_policy_has_its_fault() -> None:
 )
 def test_faults(policy: str, says: str, fault: Callable[[Objects], Any]) -> None:
     objects = copy.deepcopy(
-        rendered(RECIPES / "llama-3.3-70b-2xh100.yaml", "  autoscaling: {max_replicas: 4}\n")
+        objects_of(RECIPES / "llama-3.3-70b-2xh100.yaml", "  autoscaling: {max_replicas: 4}\n")
     )
     fault(objects)
     found = complaints(objects)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import pytest
 import yaml
 
 from tests.unit.kubernetes.builds import RECIPES, values
-from trtspec.deploy import pod as facts
+from tests.unit.kubernetes.rendered import rendered
+from trtspec.deploy.launch import ENGINE_VARIABLES
+from trtspec.deploy.pod import PORTS, RECIPE, STARTUP_S
 from trtspec.errors import RecipeError
 from trtspec.kubernetes.deriving import name_of
-from trtspec.kubernetes.kinds.base import document
-from trtspec.kubernetes.manifests import manifests
 from trtspec.recipe.loader import load
 from trtspec.units import GIB
 
@@ -36,8 +37,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def found(recipe: Path, section: str = "", namespace: str | None = None) -> dict[str, dict[str, Any]]:
     """The objects by kind, with a suffix of their names: `ConfigMap-dashboard`."""
     made = values(recipe, section, namespace)
-    things = [document(thing) for thing in manifests(made)]
-    return {f"{thing['kind']}{thing['metadata']['name'].removeprefix(made.name)}": thing for thing in things}
+    return {
+        f"{each['kind']}{each['metadata']['name'].removeprefix(made.name)}": each for each in rendered(made)
+    }
 
 
 def spec(things: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -80,6 +82,14 @@ def test_every_volume_that_is_mounted_is_there_and_what_is_written_is_an_empty_f
     for option in ("--output", "--api-keys"):
         value = Path(arguments[arguments.index(option) + 1])
         assert paths & {str(parent) for parent in value.parents}
+
+
+def test_the_chart_has_what_trtspec_goes_by() -> None:
+    (server,) = spec(found(LLAMA))["containers"]
+    assert ENGINE_VARIABLES.items() <= {each["name"]: each["value"] for each in server["env"]}.items()
+    assert {each["name"]: each["containerPort"] for each in server["ports"]} == asdict(PORTS)
+    assert server["args"][:3] == ["trtspec", "deploy", str(RECIPE)]
+    assert server["startupProbe"]["periodSeconds"] == STARTUP_S
 
 
 def test_pods_have_no_rights() -> None:
@@ -149,13 +159,37 @@ def test_a_cluster_may_call_its_gpus_otherwise() -> None:
     assert term["matchExpressions"][0]["values"] == ["H100-SXM"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "labels"),
+    [
+        (
+            "{cloud.google.com/gke-accelerator: nvidia-h100-80gb}",
+            {"cloud.google.com/gke-accelerator": ["nvidia-h100-80gb"]},
+        ),
+        ("false", {}),
+    ],
+)
+def test_a_cluster_may_have_no_labels_of_gpu_feature_discovery(
+    asked: str, labels: dict[str, list[str]]
+) -> None:
+    pod = spec(found(LLAMA, f"  gpu_labels: {asked}\n  node_selector: {{pool: gpus}}\n"))
+    required = (
+        pod["affinity"].get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    )
+    terms = [each for term in required.get("nodeSelectorTerms", []) for each in term["matchExpressions"]]
+    assert {each["key"]: each["values"] for each in terms} == labels
+    assert pod["nodeSelector"] == {"pool": "gpus"}
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+
+
 def test_a_pod_has_the_time_that_its_requests_have() -> None:
     pod = spec(found(LLAMA, "  grace_seconds: 120\n"))
     (server,) = pod["containers"]
     assert server["args"][server["args"].index("--grace") + 1] == "120"
     waits = server["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert waits == facts.PRE_STOP_S
-    assert pod["terminationGracePeriodSeconds"] > waits + 120
+    # `Server.stop` waits a second longer than the grace, and five for Triton.
+    assert pod["terminationGracePeriodSeconds"] >= waits + 120 + 1 + 5
 
 
 def test_large_engines_have_longer_to_load_and_an_update_longer_than_that() -> None:

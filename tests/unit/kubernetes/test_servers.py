@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from tests.unit.kubernetes.launches import KEYS, SECTIONS, TARGET, WEIGHTS, launch, loaded, values
+from tests.unit.kubernetes.rendered import rendered
 from trtspec.deploy.vendor.deployment import VendorDeployment
 from trtspec.deploy.vendor.in_container import container
 from trtspec.deploy.vendor.models import Models
 from trtspec.errors import RecipeError
-from trtspec.kubernetes.kinds.base import document
-from trtspec.kubernetes.manifests import manifests
 from trtspec.kubernetes.of_server import of_server
 from trtspec.kubernetes.values import Values
 from trtspec.recipe.loader import loads
@@ -26,7 +25,7 @@ NODE = SECTIONS["a folder of the node"]
 
 
 def kinds(made: Values) -> dict[str, Any]:
-    return {thing.kind: document(thing) for thing in manifests(made)}
+    return {each["kind"]: each for each in rendered(made)}
 
 
 def pod(made: Values) -> dict[str, Any]:
@@ -86,8 +85,8 @@ def test_another_launch_has_another_config_map_and_another_build() -> None:
     new = replace(old, files={name: f"{text}# more\n" for name, text in old.files.items()})
     digests = {of_server(made, each).digest for each in (old, new, launch(backend))}
     assert len(digests) == 2
-    names = {values(backend).model_copy(update={"digest": digest}).config_map for digest in digests}
-    assert len(names) == 2
+    both = [values(backend).model_copy(update={"digest": digest}) for digest in digests]
+    assert len({kinds(each)["ConfigMap"]["metadata"]["name"] for each in both}) == 2
 
 
 def test_kubernetes_replaces_no_variables_in_arguments() -> None:

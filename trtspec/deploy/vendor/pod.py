@@ -1,10 +1,10 @@
-"""What runs in a pod of somebody else's server: its arguments, where it writes, how it is asked; pure.
+"""What runs in a pod of somebody else's server, as far as it follows from its launch; pure.
 
 It is the vendor's image with another entry point, as any user, on a root file system that can only be read.
-All that these servers write is below the home folder, which is in `TEMPORARY`: kernels that they compile or
-download (vLLM's, FlashInfer's, Triton's, PyTorch's). PyTorch also asks for the name of a user that
-`/etc/passwd` has not; `USER` answers. vLLM's image is made for this (vllm-project/vllm#40275), and SGLang's
-has all that the server reads where everybody may (docker/Dockerfile). None of the images has run so here.
+All that these servers write is below the home folder: kernels that they compile or download (vLLM's,
+FlashInfer's, Triton's, PyTorch's). PyTorch also asks for the name of a user that `/etc/passwd` has not;
+`USER` answers. vLLM's image is made for this (vllm-project/vllm#40275), and SGLang's has all that the server
+reads where everybody may (docker/Dockerfile). None of the images has run so here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from trtspec.deploy.one_container import ANY
 from trtspec.deploy.patience import with_models
-from trtspec.deploy.pod import STARTUP_S, TEMPORARY, Probe
+from trtspec.deploy.pod import STARTUP_S
 from trtspec.deploy.ports import OPENAI
 from trtspec.deploy.vendor.command import options
 from trtspec.servers.launch import Launch
@@ -22,37 +22,15 @@ from trtspec.servers.launch import Launch
 MODELS = PurePosixPath("/models")
 """The volume of the models; a folder of the node is at its own path instead."""
 
-HUB = "huggingface"
-"""The folder of that volume where models of the Hub are kept."""
-
-FILES = PurePosixPath("/etc/trtspec/launch")
-"""The files that the arguments name."""
-
-ENVIRONMENT = {"HOME": str(TEMPORARY), "USER": "trtspec"}
-"""The variables of every server."""
-
-KEYS = "keys"
-"""What a Secret with API keys calls them."""
-
-_OPENAI, _HEALTH = "openai", "/health"
-READINESS = Probe(_HEALTH, _OPENAI, period_s=5, failures=3)
-"""Several failures count, since a busy SGLang answers by what its model has said in the last seconds."""
-
-LIVENESS = Probe(_HEALTH, _OPENAI, period_s=10, failures=6, timeout_s=25)
-"""vLLM and trtllm-serve say that their engine has died; SGLang waits 20 seconds for a token."""
+_FILES = PurePosixPath("/etc/trtspec/launch")
 
 
 def arguments(launch: Launch, grace_s: int) -> tuple[str, ...]:
     """Returns the server's arguments, in which Kubernetes is to replace no variables."""
-    found = options(launch, FILES, ANY, OPENAI, grace_s)
+    found = options(launch, _FILES, ANY, OPENAI, grace_s)
     return tuple(word.replace("$(", "$$(") for word in found)
 
 
 def startup_failures(launch: Launch) -> int:
     """Returns how often the startup probe may fail before it gives up."""
     return math.ceil(with_models(launch).seconds / STARTUP_S)
-
-
-def startup_probe(failures: int) -> Probe:
-    """Returns the probe that waits for the models: no server listens, or says that it is well, before."""
-    return Probe(_HEALTH, _OPENAI, period_s=STARTUP_S, failures=failures)

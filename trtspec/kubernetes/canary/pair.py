@@ -1,4 +1,4 @@
-"""The two workloads of a canary as they are in the cluster: made, scaled, waited for, taken away."""
+"""The two releases of a canary as they are in the cluster: made, scaled, waited for, taken away."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtspec.errors import ClusterError
-from trtspec.kubernetes import applying, pods, waiting, workloads
-from trtspec.kubernetes.canary import traffic
+from trtspec.kubernetes import pods, waiting, workloads
 from trtspec.kubernetes.canary.steps import Counts, moves
-from trtspec.kubernetes.cluster import Cluster, Manifest
-from trtspec.kubernetes.kinds.base import document
+from trtspec.kubernetes.cluster import Cluster
+from trtspec.kubernetes.helm import Helm
+from trtspec.kubernetes.labels import CANARY, STABLE, of_instance, on_track
 from trtspec.kubernetes.pods import Pod
-from trtspec.kubernetes.rendering.labels import CANARY, STABLE, on_track, ours
-from trtspec.kubernetes.rendering.workload import deployment
-from trtspec.kubernetes.resources import CONFIG_MAP, DEPLOYMENT, POD, Ref, ref_of
+from trtspec.kubernetes.resources import DEPLOYMENT, POD, Ref
 from trtspec.kubernetes.values import Values
 from trtspec.kubernetes.waiting import Listener
 from trtspec.kubernetes.workloads import Workload
 
+_WHOLE = 1000  # of the weights of a route
+
 
 @dataclass(slots=True)
 class Pair:
-    """The Deployment that serves and the canary beside it; `manifests` are what the recipe makes."""
+    """The release that serves and that of the canary beside it; `values` are those of the new build."""
 
     cluster: Cluster
     values: Values
-    manifests: list[Manifest]
     listener: Listener
-    labels: Mapping[str, str] = field(init=False)
+    helm: Helm = field(init=False)
 
     def __post_init__(self) -> None:
-        self.labels = ours(self.values)
+        self.helm = Helm(self.cluster)
 
     @property
     def refs(self) -> dict[str, Ref]:
@@ -40,21 +39,37 @@ class Pair:
         return {STABLE: Ref(DEPLOYMENT, name), CANARY: Ref(DEPLOYMENT, f"{name}-{CANARY}")}
 
     @property
-    def patience_s(self) -> float:
-        return float(self.values.times.progress_s)
+    def has_weights(self) -> bool:
+        """Whether a gateway's route says which share of the requests a build has."""
+        return self.values.gateway is not None and self.values.gateway.endpoint_picker is None
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether an autoscaler sets how many pods the build has that serves."""
+        return self.values.scaling is not None
 
     def workload(self, track: str) -> Workload | None:
         found = self.cluster.find(self.refs[track])
         return workloads.parse(found) if found else None
 
-    def served(self) -> Manifest:
-        """Returns the Deployment that serves; raises `ClusterError` where there is none."""
+    def served(self) -> tuple[Workload, bool]:
+        """Returns the Deployment that serves, and whether that is this build by this recipe.
+
+        Raises `ClusterError` where there is none, or it is of no release.
+        """
         ref = self.refs[STABLE]
         found = self.cluster.find(ref)
+        repair = "trtspec deploy RECIPE --kubernetes"
         if found is None:
             problem = f"is not in namespace {self.cluster.namespace}, so that nothing can be beside it"
-            raise ClusterError(str(ref), problem, "trtspec deploy RECIPE --kubernetes")
-        return found
+            raise ClusterError(str(ref), problem, repair)
+        if self.helm.revision(ref.name) is None:
+            raise ClusterError(
+                str(ref), "is of no release of Helm, which a canary needs", f"{repair} --force"
+            )
+        workload = workloads.parse(found)
+        is_same = workload.build == self.values.digest and self.values.config_map in _mounted(found)
+        return workload, is_same
 
     def counts(self) -> Counts:
         """Returns how many pods are wanted now."""
@@ -62,12 +77,8 @@ class Pair:
         return Counts(stable.wanted if stable else 0, canary.wanted if canary else 0)
 
     def pods(self, track: str) -> list[Pod]:
-        found = self.cluster.labelled(POD, on_track(self.values, track))
+        found = self.cluster.labelled(POD, on_track(self.values.name, track))
         return [pod for each in found if not (pod := pods.parse(each)).is_ending]
-
-    def check(self) -> None:
-        """Asks the cluster whether it would take the canary, and all of the new build in the end."""
-        applying.check(self.cluster, [*self.manifests, self._canary(1)], self.labels, force=True)
 
     def shift(self, then: Counts) -> None:
         """Brings the pods to these numbers, one at a time, each waited for before the next move."""
@@ -77,77 +88,55 @@ class Pair:
         self.wait(*(track for track in (STABLE, CANARY) if self.workload(track)))
 
     def wait(self, *tracks: str) -> None:
-        labels = on_track(self.values, tracks[0]) if len(tracks) == 1 else self.labels
+        name = self.values.name
+        labels = on_track(name, tracks[0]) if len(tracks) == 1 else of_instance(name)
         refs = [self.refs[track] for track in tracks]
-        waiting.wait(self.cluster, refs, labels, self.patience_s, self.listener)
+        patience_s = float(self.values.times.progress_s)
+        waiting.wait(self.cluster, refs, labels, patience_s, self.listener)
 
     def lead(self, share: float) -> None:
-        """Gives the canary a share of the requests where the recipe has a route with weights."""
-        if route := traffic.route_of(self.manifests):
-            for manifest in traffic.services(self.values):
-                self.cluster.apply(manifest, force=True)
-            self.cluster.apply(traffic.weighted(route, self.values.name, share), force=True)
+        """Gives the canary a share of the requests where a route has weights."""
+        if self.has_weights:
+            self.helm.change(self.values.name, {"canaryWeight": round(share * _WHOLE), **self._replicas()})
 
-    def lead_back(self) -> None:
-        """Leads all requests to the Service of the deployment, as without a canary."""
-        if route := traffic.route_of(self.manifests):
-            self.cluster.apply(route, force=True)
+    def update(self) -> None:
+        """Makes the release that serves one of the new build, with as many pods as it has now.
 
-    def update(self, stable: int) -> None:
-        """Makes the Deployment that serves one of the new build, a pod at a time, with so many replicas."""
-        ref = self.refs[STABLE]
-        for manifest in self.manifests:
-            if ref_of(manifest) == ref and "replicas" in manifest["spec"]:
-                manifest = {**manifest, "spec": {**manifest["spec"], "replicas": stable}}
-            if ref_of(manifest).resource in (CONFIG_MAP, DEPLOYMENT):
-                self.cluster.apply(manifest, force=True)
+        Its Service, and its route, lead to the canary as well, as long as that is there.
+        """
+        self.helm.upgrade(self.values, force=True, settings=self._replicas())
         self.wait(STABLE)
 
-    def remove_canary(self) -> None:
-        self.cluster.delete(self.refs[CANARY])
-        for ref in traffic.service_refs(self.values.name):
-            self.cluster.delete(ref)
+    def settle(self) -> None:
+        """Makes the release what the recipe says, with all its pods."""
+        self.helm.upgrade(self.values, force=True)
+        self.finish()
 
-    def snapshot(self) -> list[Manifest]:
-        """Returns the Deployment that serves and the ConfigMaps that its pods mount, to be applied again."""
-        served = self.served()
-        maps = [self.cluster.find(ref) for ref in mounted(served)]
-        kept = [each for each in maps if each and self.labels.items() <= _labels(each).items()]
-        return [_applicable(each) for each in (*kept, served)]
+    def finish(self) -> None:
+        """Waits for the release that serves, and deletes what only earlier revisions of it needed."""
+        self.wait(STABLE)
+        served = self.cluster.find(self.refs[STABLE])
+        self.helm.sweep(self.values.name, but=_mounted(served) if served else ())
+
+    def remove_canary(self) -> None:
+        self.helm.uninstall(self.refs[CANARY].name)
 
     def _scale(self, track: str, replicas: int) -> None:
         found = self.workload(track)
-        if found is None:
+        if track == CANARY and (found is None or found.build != self.values.digest):
             if replicas:
-                for manifest in self.manifests:
-                    if manifest["metadata"]["name"] == self.values.config_map:
-                        self.cluster.apply(manifest, force=True)
-                self.cluster.apply(self._canary(replicas), force=True)
+                self.helm.upgrade_canary(self.values, replicas)
                 self.wait(track)
-        elif found.wanted != replicas:
+        elif found and found.wanted != replicas:
             self.cluster.merge(self.refs[track], {"spec": {"replicas": replicas}})
             if replicas > found.wanted:
                 self.wait(track)
 
-    def _canary(self, replicas: int) -> Manifest:
-        made = document(deployment(self.values, CANARY))
-        made["spec"]["replicas"] = replicas
-        return made
+    def _replicas(self) -> dict[str, int]:
+        return {} if self.is_scaled else {"replicas": self.counts().stable}
 
 
-def mounted(workload: Mapping[str, Any]) -> list[Ref]:
-    """Returns the ConfigMaps that the pods of a workload mount."""
+def _mounted(workload: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the ConfigMaps that the pods of a workload mount."""
     volumes = workload["spec"]["template"]["spec"].get("volumes") or ()
-    return [Ref(CONFIG_MAP, each["configMap"]["name"]) for each in volumes if "configMap" in each]
-
-
-def _labels(manifest: Manifest) -> dict[str, str]:
-    return manifest["metadata"].get("labels") or {}
-
-
-def _applicable(manifest: Manifest) -> Manifest:
-    """Returns an object of the cluster without what only the API server says of it."""
-    metadata = manifest["metadata"]
-    kept = {key: metadata[key] for key in ("name", "labels", "annotations") if key in metadata}
-    rest = {key: value for key, value in manifest.items() if key not in ("metadata", "status")}
-    return {**rest, "metadata": kept}
+    return [each["configMap"]["name"] for each in volumes if "configMap" in each]

@@ -8,19 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trtspec.errors import ClusterError, RefusedError, UnavailableError
-from trtspec.kubernetes import applying
 from trtspec.kubernetes.canary import standing as standings
-from trtspec.kubernetes.canary import traffic
 from trtspec.kubernetes.canary.bounds import Evidence, check
 from trtspec.kubernetes.canary.evidence import Counted, grown
 from trtspec.kubernetes.canary.metrics import MOST_PODS, Metrics
-from trtspec.kubernetes.canary.pair import Pair, mounted
+from trtspec.kubernetes.canary.pair import Pair
 from trtspec.kubernetes.canary.standing import Standing
 from trtspec.kubernetes.canary.steps import Counts, counts_of, name_of, steps_for
+from trtspec.kubernetes.labels import CANARY, STABLE
 from trtspec.kubernetes.pods import Pod
-from trtspec.kubernetes.rendering.labels import CANARY, STABLE
-from trtspec.kubernetes.resources import CONFIG_MAP, DEPLOYMENT, Ref, ref_of
-from trtspec.kubernetes.workloads import parse
 from trtspec.rollout.bounds import Check, Verdict, overall
 from trtspec.rollout.standing import now
 
@@ -108,9 +104,11 @@ class Canary:
         standing = standings.read(self._cluster, self._name)
         if standing is None:
             return None
-        if standing.share == 1:
-            return self.go_off()
-        then = max(each for each in self._steps(standing.replicas) if each < standing.share)
+        then = (
+            0.0
+            if standing.share == 1
+            else max(each for each in self._steps(standing.replicas) if each < standing.share)
+        )
         return standing.share, self._move(standing, then)
 
     def go_off(self) -> tuple[float, float] | None:
@@ -118,23 +116,20 @@ class Canary:
         standing = standings.read(self._cluster, self._name)
         if standing is None:
             return None
-        if standing.previous:
-            return standing.share, self._undo(standing)
         return standing.share, self._end(standing)
 
     def _begin(self, before: Standing | None) -> tuple[float, float]:
-        served = self._pair.served()
-        stable = parse(served)
-        recipe = Ref(CONFIG_MAP, self._pair.values.config_map)
-        if stable.build == self._pair.values.digest and recipe in mounted(served):
+        stable, is_same = self._pair.served()
+        if is_same:
             problem = f"serves this build already, {stable.build[:12]}"
             raise RefusedError(self._name, problem, "trtspec build RECIPE --store URL makes another to try")
         if not stable.is_done:
             repair = "trtspec deploy status --kubernetes says why"
             raise RefusedError(self._name, f"is not all ready: {stable.ready} of {stable.wanted}", repair)
-        self._pair.check()
-        mark = before.mark if before else None
-        made = Standing(0.0, self._pair.values.digest, stable.build, stable.wanted, mark=mark)
+        revision, mark = self._pair.helm.revision(self._name), before.mark if before else None
+        made = Standing(
+            0.0, self._pair.values.digest, stable.build, stable.wanted, revision=revision, mark=mark
+        )
         return 0.0, self._move(made, self._steps(stable.wanted)[1])
 
     def _move(self, standing: Standing, then: float) -> float:
@@ -154,71 +149,40 @@ class Canary:
 
     def _promote(self, standing: Standing) -> float:
         """Makes the new build that of the deployment itself, and takes the canary away."""
-        if not standing.previous:
-            standing = self._write(replace(standing, previous=self._pair.snapshot()))
         pair = self._pair
-        lacking = applying.check(self._cluster, pair.manifests, pair.labels, force=True)
-        manifests = applying.taken(pair.manifests, lacking)
-        pair.update(pair.counts().stable)
-        if pair.values.scaling is None:
+        pair.update()
+        if not pair.is_scaled:
             pair.shift(Counts(standing.replicas, 0))
-        pair.lead_back()
         pair.remove_canary()
-        applying.apply(self._cluster, manifests, pair.labels, force=True)
-        pair.wait(STABLE)
-        done = self._write(replace(standing, is_reached=True, since=now()))
-        kept = [*manifests, standings.manifest(self._name, pair.labels, done)]
-        applying.prune(self._cluster, kept, pair.labels)
+        pair.settle()
+        self._write(replace(standing, is_reached=True, since=now()))
         return 1.0
 
     def _end(self, standing: Standing) -> float:
-        """Takes the canary away, first its requests."""
+        """Makes the deployment again what it was before the canary, and takes that away."""
         self._told(name_of(standing.share), name_of(0.0))
         pair = self._pair
-        pair.lead_back()
-        recipe = pair.cluster.find(pair.refs[CANARY])
+        if standing.revision is not None and (pair.has_weights or standing.share == 1):
+            pair.helm.rollback(self._name, standing.revision, force=True)
         pair.remove_canary()
-        if pair.values.scaling is None and pair.counts().stable < standing.replicas:
+        if not pair.is_scaled and pair.counts().stable < standing.replicas:
             pair.shift(Counts(standing.replicas, 0))
-        self._remove_recipe(recipe)
+        pair.finish()
         self._cluster.delete(standings.ref_of(self._name))
         return 0.0
-
-    def _undo(self, standing: Standing) -> float:
-        """Makes the deployment again what it was before the new build."""
-        self._told(name_of(standing.share), name_of(0.0))
-        pair = self._pair
-        pair.lead_back()
-        for manifest in standing.previous:
-            if ref_of(manifest).resource == DEPLOYMENT and pair.values.scaling is None:
-                manifest["spec"]["replicas"] = standing.replicas
-            self._cluster.apply(manifest, force=True)
-        pair.remove_canary()
-        pair.wait(STABLE)
-        if (recipe := Ref(CONFIG_MAP, pair.values.config_map)) not in map(ref_of, standing.previous):
-            self._cluster.delete(recipe)
-        self._cluster.delete(standings.ref_of(self._name))
-        return 0.0
-
-    def _remove_recipe(self, canary: dict[str, Any] | None) -> None:
-        """Deletes the ConfigMap with the new recipe, which no pod needs any more."""
-        kept = mounted(self._pair.served())
-        for ref in mounted(canary) if canary else ():
-            if ref not in kept:
-                self._cluster.delete(ref)
 
     def _counts(self, share: float, replicas: int) -> Counts:
         """Returns the pods of a share; those that an autoscaler sets stay as they are."""
-        if self._pair.values.scaling is None:
+        if not self._pair.is_scaled:
             return counts_of(share, replicas)
         stable = self._pair.counts().stable
         return Counts(stable, max(1, round(share / (1 - share) * stable)))
 
     def _steps(self, replicas: int) -> tuple[float, ...]:
-        return steps_for(replicas, has_weights=traffic.route_of(self._pair.manifests) is not None)
+        return steps_for(replicas, has_weights=self._pair.has_weights)
 
     def _write(self, standing: Standing) -> Standing:
-        return standings.write(self._cluster, self._name, self._pair.labels, standing)
+        return standings.write(self._cluster, self._name, standing)
 
     def _is_same(self, standing: Standing) -> bool:
         return standing.new == self._pair.values.digest

@@ -10,9 +10,10 @@ from typing import Any
 from trtspec.errors import ClusterError
 from trtspec.kubernetes.canary.evidence import Counted
 from trtspec.kubernetes.cluster import Cluster, Manifest
+from trtspec.kubernetes.labels import INSTANCE, NAME
 from trtspec.kubernetes.resources import CONFIG_MAP, Ref
 
-_KEY, _VERSION = "standing.json", 1
+_KEY, _VERSION = "standing.json", 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,8 @@ class Standing:
     """The `share` of requests that the build `new` has, beside the build `old`, both by their digests.
 
     `replicas` are those of the deployment, and `is_reached` is False while pods are moved to the share. What
-    they had counted at `since`, a time in ISO 8601, is `counted`, by their names. `previous` are the objects
-    that served before, kept when the share is 1; `mark` is the version of the ConfigMap that said so.
+    they had counted at `since`, a time in ISO 8601, is `counted`, by their names. `revision` is that of
+    the release before the canary, which is gone back to; `mark` is the version of the ConfigMap that said so.
     """
 
     share: float
@@ -31,7 +32,7 @@ class Standing:
     is_reached: bool = False
     since: str | None = None
     counted: Mapping[str, Counted] = field(default_factory=dict)
-    previous: list[Manifest] = field(default_factory=list)
+    revision: int | None = None
     mark: str | None = None
 
     @property
@@ -61,18 +62,17 @@ def read(cluster: Cluster, name: str) -> Standing | None:
         raise ClusterError(str(ref), f"cannot be read: {error}", repair) from error
 
 
-def write(cluster: Cluster, name: str, labels: Mapping[str, str], standing: Standing) -> Standing:
+def write(cluster: Cluster, name: str, standing: Standing) -> Standing:
     """Replaces what is kept, unless somebody else has since it was read; returns it with its new mark."""
-    cluster.apply(manifest(name, labels, standing), force=True)
+    cluster.apply(_manifest(name, standing), force=True)
     found = cluster.find(ref_of(name)) or {}
     return replace(standing, mark=found.get("metadata", {}).get("resourceVersion"))
 
 
-def manifest(name: str, labels: Mapping[str, str], standing: Standing) -> Manifest:
-    """Returns the ConfigMap."""
+def _manifest(name: str, standing: Standing) -> Manifest:
     said = {"version": _VERSION, **asdict(standing)}
     mark = said.pop("mark")
-    metadata = {"name": ref_of(name).name, "labels": dict(labels)}
+    metadata = {"name": ref_of(name).name, "labels": {NAME: "trtspec", INSTANCE: name}}
     if mark is not None:
         metadata["resourceVersion"] = mark
     data = {_KEY: json.dumps(said, separators=(",", ":"))}

@@ -1,5 +1,0 @@
-"""Writes the chart: `python -m charts.writer`."""
-
-from charts.writer.chart import write
-
-write()
