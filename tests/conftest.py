@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # where servers run beside the tests, that costs a hundred times what the second thread gains.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# What Python compiles is kept, of the tests too, where the environment says otherwise: each worker and each
+# process that a test starts would compile the same files again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.workers import FilesAndServers
 
     return FilesAndServers(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Spares the modules and tests, which stay to the end, from every search for garbage."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
