@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shutil
@@ -133,11 +134,17 @@ def h200_recipe(pair_recipe: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def published_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Hub cache with the models of the recipes."""
+    """A Hub cache with the models of the recipes, one for all processes of `pytest -n`; not to be changed."""
     from tests.fakes.published import write_cache
 
-    folder = tmp_path_factory.mktemp("hub")
-    write_cache(folder)
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "hub"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = folder.with_suffix(".unfinished")
+            write_cache(unfinished)
+            unfinished.rename(folder)
     return folder
 
 

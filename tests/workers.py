@@ -9,14 +9,12 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 _LAYOUT = re.compile(r"tests/e2e/.*[\[-](in_process|bls)[-\]]")
-_RECIPES = re.compile(r"tests/(golden|unit/recipes)/")
 
 
 class FilesAndServers(LoadScopeScheduling):  # type: ignore[misc]
-    """The tests of a file run in one process, and those that share what takes seconds to make, in any file.
+    """The tests of a file run in one process, and those that share the server of a layout, in any file.
 
-    These are the server of a layout, and the Hub cache with the models of the recipes. The order is that of
-    the files, which has the slow ones first, so that the processes end together.
+    The order is that of the files, which has the slow ones first, so that the processes end together.
     """
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
@@ -26,4 +24,4 @@ class FilesAndServers(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         if layout := _LAYOUT.match(nodeid):
             return layout[1]
-        return "recipes" if _RECIPES.match(nodeid) else nodeid.partition("::")[0]
+        return nodeid.partition("::")[0]

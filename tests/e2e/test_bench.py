@@ -285,6 +285,7 @@ def has_one(interval: Interval) -> bool:
 
 
 @IN_PROCESS
+@pytest.mark.sweep
 def test_a_against_a_is_no_difference(server: Deploy) -> None:
     """In 95 of 100 runs; that two or more of three say otherwise happens once in 140."""
     assert sum(has_one(against_itself(server, seed)) for seed in range(3)) >= 2

@@ -114,6 +114,7 @@ def test_one_that_dies_while_it_starts_is_an_error_with_its_last_lines(
 
 
 @BLS
+@pytest.mark.sweep
 def test_one_that_is_left_running_is_started_again_when_its_engines_die(
     docker: Docker, deploy: Deploying, until: Until
 ) -> None:
@@ -155,6 +156,7 @@ def test_one_whose_engines_die_says_so_and_is_started_again_if_asked(
 
 
 @IN_PROCESS
+@pytest.mark.sweep
 def test_an_inspect_that_fails_is_no_death(docker: Docker, deploy: Deploying, until: Until) -> None:
     deployed = deploy("--detach")
     assert deployed.process.wait(90) == 0
@@ -215,6 +217,7 @@ def test_one_that_is_killed_says_so(docker: Docker, deploy: Deploying, until: Un
 
 
 @IN_PROCESS
+@pytest.mark.sweep
 def test_its_log_goes_on_after_the_daemon_began_anew(
     docker: Docker, deploy: Deploying, build_copy: Path, until: Until
 ) -> None:
@@ -234,6 +237,7 @@ def test_its_log_goes_on_after_the_daemon_began_anew(
 
 
 @IN_PROCESS
+@pytest.mark.sweep
 def test_ctrl_c_before_it_is_ready_is_130(docker: Docker, deploy: Deploying, until: Until) -> None:
     deployed = deploy()
     until(lambda: deployed.is_ready or deployed.server_pids(), "a tritonserver")
@@ -244,6 +248,7 @@ def test_ctrl_c_before_it_is_ready_is_130(docker: Docker, deploy: Deploying, unt
 
 
 @IN_PROCESS
+@pytest.mark.sweep
 def test_the_triton_on_path_is_run_rather_than_the_wheels(
     docker: Docker, deployer: Deployer, build_copy: Path, tiny_recipe: Path, tmp_path: Path, until: Until
 ) -> None:

@@ -193,7 +193,8 @@ def test_greedy_text_is_what_transformers_generates(
         assert [token for token in output if token != end] == expected
 
 
-@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.sweep)])
+@pytest.mark.sweep
+@pytest.mark.parametrize("count", [FEW, MANY])
 def test_a_bfloat16_difference_starts_at_a_near_tie(
     bfloat16_pair: Pair, prompts: list[str], count: int
 ) -> None:

@@ -75,7 +75,9 @@ def without_k(cases: Cases) -> Cases:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=["draft_model", "ngram", "hybrid", "suffix"])
-@pytest.mark.parametrize("agreement", [0.0, 0.8, 1.0])
+@pytest.mark.parametrize(
+    "agreement", [0.8, *(pytest.param(agreement, marks=pytest.mark.sweep) for agreement in (0.0, 1.0))]
+)
 def test_it_counts_what_speculation_counts(
     tokenizer: Tokenizer, cases: Cases, method: Drafting | None, agreement: float
 ) -> None:

@@ -149,8 +149,20 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("size", [BatchSize(1 << 30, 1 << 30), BatchSize(150_000, 150_000), SIZES["cpu"]])
-@pytest.mark.parametrize("rows", [1, 6])
+SMALL_BATCHES, ONE_BATCH = BatchSize(150_000, 150_000), BatchSize(1 << 30, 1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"),
+    [
+        (1, SIZES["cpu"]),
+        (6, SMALL_BATCHES),
+        *(
+            pytest.param(rows, size, marks=pytest.mark.sweep)
+            for rows, size in ((1, ONE_BATCH), (6, ONE_BATCH), (1, SMALL_BATCHES), (6, SIZES["cpu"]))
+        ),
+    ],
+)
 def test_short_and_long_texts_in_one_step(tmp_path: Path, threads: int, rows: int, size: BatchSize) -> None:
     """Further apart than any step is long, in one batch and in several.
 

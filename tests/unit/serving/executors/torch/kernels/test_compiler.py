@@ -45,6 +45,7 @@ def copied(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.sweep
 def test_copies_share_what_is_compiled_until_a_file_changes(tmp_path: Path) -> None:
     first, second = copied(tmp_path / "first"), copied(tmp_path / "second")
     assert [cache_hits(folder) for folder in (first, second)] == [0, 1]
