@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ QUANTIZED: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Vocabulary:
     """How many tokens were learned, how many are special and from which id, and what a model's files name."""
 
@@ -264,6 +265,7 @@ def _write_hole(file: Path, tensors: Mapping[str, tuple[str, list[int]]]) -> Non
     os.truncate(file, 8 + len(text) + end)
 
 
+@cache
 def _tokenizer(vocabulary: Vocabulary) -> str:
     specials = range(vocabulary.first_special, vocabulary.first_special + vocabulary.special)
     names = {number: f"<|special_{number}|>" for number in specials} | dict(vocabulary.named)

@@ -119,7 +119,8 @@ def test_killed_at_any_moment_the_next_run_ends_with_the_same_bytes(
     assert kill_everywhere(pair_recipe, every) > kills
 
 
-@pytest.mark.parametrize(("every", "kills"), [(61, 1), pytest.param(7, 10, marks=pytest.mark.sweep)])
+@pytest.mark.sweep
+@pytest.mark.parametrize(("every", "kills"), [(61, 1), (7, 10)])
 def test_killed_while_ranks_are_written(pair_recipe: Path, every: int, kills: int) -> None:
     pair_recipe.write_text(
         "name: pair\n"
