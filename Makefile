@@ -42,7 +42,7 @@ demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one comp
 test: .venv/.dev ## The test suite; no GPU, under 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n $(PROCESSES)
 
-test-sweep: .venv/.dev ## Every case of what the suite tries in a few: layouts, draft lengths, releases
+test-sweep: .venv/.dev ## Every case of what the suite tries in a few, and what is long and rarely breaks
 	$(BIN)/python -m pytest -n $(PROCESSES) -m sweep
 
 test-pythons: ## The demo and the tests of deploy with each Python that the README names, as far as PATH has it
