@@ -1,4 +1,6 @@
-"""What clients are held to by the two HTTP servers of this machine: `deploy`'s front and OpenAI's API."""
+"""Limits on clients that both HTTP servers of this machine enforce: the front of `deploy` and OpenAI's
+API.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from trtspec.extras import missing_extra
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a person is told of an error: `lines` as they are, then `summary`, then `repair`."""
+    """The explanation of an error for a person: `lines` as they are, then `summary`, then `repair`."""
 
     summary: str
     repair: str | None = None

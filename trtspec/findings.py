@@ -1,4 +1,4 @@
-"""What was found out about a recipe, a pair, a folder or a machine, and how much it matters."""
+"""Defines findings about a recipe, a pair, a folder or a machine, and how much each matters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Severity(str, Enum):
-    """How bad a finding is: an `ERROR` must be mended, a `NOTE` need not be, `OK` is as it should be."""
+    """The weight of a finding: an `ERROR` must be mended, a `NOTE` need not be, `OK` is as it should be."""
 
     OK = "ok"
     NOTE = "note"
@@ -49,6 +49,6 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def as_json(findings: Iterable[Finding]) -> dict[str, Any]:
-    """What commands with `--json` print of findings: `ok`, false for an error, and every field of each."""
+    """Returns the JSON that commands print of findings: `ok`, false for an error, and every field of each."""
     found = list(findings)
     return {"ok": not errors(found), "findings": [asdict(finding) for finding in found]}

@@ -1,4 +1,4 @@
-"""How many files this process may have open, which bounds how many clients it serves."""
+"""Raises the number of files that this process may have open, which bounds how many clients it serves."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ _MEANING = "Requests refused in front of the model, by why"
 
 
 class Refusal(Enum):
-    """Why a request does not reach the model: the value is the label `reason`."""
+    """The reasons why a request does not reach the model; each value is the metric's label `reason`."""
 
     NOT_READY = "not_ready"
     DRAINING = "draining"

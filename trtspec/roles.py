@@ -1,4 +1,4 @@
-"""What a model does in speculative decoding."""
+"""Defines the roles of a model in speculative decoding."""
 
 from __future__ import annotations
 

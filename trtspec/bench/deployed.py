@@ -28,7 +28,7 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Where a server is, and whether it can be asked for chats, for which the model has a template.
+    """The addresses of a served model, and whether clients can send it chats, which takes a chat template.
 
     `url` is OpenAI's API, or Triton's where the model has no template.
     """

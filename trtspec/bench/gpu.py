@@ -1,4 +1,4 @@
-"""How busy the GPUs of this machine are, as `nvidia-smi` reads it of NVML twice a second."""
+"""Reads how busy the GPUs of this machine are: `nvidia-smi` asks NVML twice a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server's metrics say of the time between two looks at them; pure.
+"""Computes rates and shares from two looks at a server's metrics; pure.
 
 Names are trtspec's, and those of vLLM's server where it has the same thing.
 """
@@ -45,7 +45,9 @@ class Meanwhile:
 
     @property
     def drafts(self) -> Drafts | None:
-        """What was drafted, by all requests; None where nothing was, or the server does not say."""
+        """Returns what all requests drafted in between; None if nothing was drafted, or the server does not
+        report it.
+        """
         if not (verifications := self._grown(_DRAFTS)):
             return None
         positions = self._positions()
@@ -73,7 +75,7 @@ class Meanwhile:
 
     @property
     def is_without_earlier_answers(self) -> bool:
-        """Whether the server says that it drafted nothing from earlier answers."""
+        """True if the server reports that it drafted nothing from earlier answers."""
         return self._has(_DRAFTS, origin=EARLIER) and not self._grown(_DRAFTS, origin=EARLIER)
 
     def _grown(self, name: str, **labels: str) -> float:

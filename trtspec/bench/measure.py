@@ -27,7 +27,7 @@ _IDLE_S, _LOOK_S = 3.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Whom an arm asks, and with how many draft tokens: None for what the server does by itself."""
+    """The endpoint that one arm asks, and its number of draft tokens; None leaves that to the server."""
 
     endpoint: Endpoint
     num_draft_tokens: int | None
@@ -35,7 +35,8 @@ class Arm:
 
 @dataclass(slots=True)
 class Measured:
-    """What one load has given: `pairs` are whole, `broken_off` are samples of one that is not.
+    """The samples of one load: `pairs` are complete pairs of blocks, `broken_off` are samples of an
+    incomplete one.
 
     `meanwhile` is what the server's metrics said of all blocks, `kv_reuse` of each arm's, `gpu_use` the GPUs.
     """
@@ -178,4 +179,4 @@ class _Level:
 
 
 def _unheard(sample: Sample, question: Question, text: str) -> None:
-    """What the warm-up gives is not counted."""
+    """Ignores a sample: the requests of the warm-up are not counted."""

@@ -1,4 +1,4 @@
-"""What the result of a bench tells the rules of `trtspec.forecast.rules`."""
+"""Turns the result of a bench into the input of the rules in `trtspec.forecast.rules`."""
 
 from __future__ import annotations
 

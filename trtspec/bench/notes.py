@@ -1,4 +1,4 @@
-"""What a reader must know beside the numbers of a run; pure."""
+"""Writes the notes that a reader needs beside the numbers of a run; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of `bench` is to do: its loads, its blocks and their order; pure."""
+"""Plans a run of `bench`: its loads, its blocks and their order; pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STREAM_PROMPTS, _FEWEST_PROMPTS, _RATE_S = 3, 4, 10
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured; the fields are those of `Settings` and of the command line.
+    """Says what a run measures; the fields are those of the result's settings and of the command line.
 
     Without `paired` there is no plain arm. `pairs` is even, so that each arm begins as often as the other.
     `block_prompts` and `warm_up` are numbers of prompts, None for what goes with the load.

@@ -1,4 +1,4 @@
-"""What a run of `bench` found, and its JSON.
+"""Holds the result of a run of `bench`, and writes it as JSON.
 
 Times are seconds, rates are a second, shares are 0 to 1. What was not measured, or is not known, is None:
 zero means that it was looked at and is zero.
@@ -40,7 +40,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """How `count` times are distributed."""
+    """The distribution of `count` times."""
 
     count: int
     mean: float
@@ -61,7 +61,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """What kept the targets: `share` is of all requests, those that failed among them."""
+    """The requests that met the targets. `share` is of all requests, failed ones included."""
 
     requests_per_second: float
     share: float
@@ -69,7 +69,7 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """How well drafts did over `verifications` of them, which drafted and accepted so many tokens.
+    """Counts of draft tokens over a number of `verifications`: how many were drafted, and how many accepted.
 
     `accepted_per_position[i]` counts the drafts whose token i, from 0, was accepted.
     """
@@ -120,7 +120,7 @@ class RoundTimes:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """What is known of the drafts of an arm, from its answers or, with `source` "metrics", from the server.
+    """The acceptance of an arm's drafts, counted from its answers or, with `source` "metrics", by the server.
 
     The metrics count every request that the server had meanwhile, also those of others. `by_category` is
     empty where only they tell.
@@ -133,7 +133,7 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What the server's metrics and the GPU told while an arm was measured.
+    """What the server's metrics and the GPU reported while an arm was measured.
 
     `kv_reuse` is the share of prompt tokens that were found in the target's KV cache, `gpu_use` the mean
     share of time in which the GPUs were busy, by NVML.
@@ -146,7 +146,7 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What an arm of a level did: the requests that were measured, without the warm-up.
+    """The measurements of one arm at one load, without the warm-up.
 
     `errors` are requests without a whole answer, by kind; they are among `requests`. `seconds` is the time
     in which the requests ran, over all blocks. Latencies are of the others: from the intended beginning to
@@ -179,8 +179,8 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is asked at once: so many `streams`, each asking again when it was answered, or so many
-    requests a second by `rate`, whether or not the server keeps up.
+    """A load: either `streams` clients that each ask again when answered, or a `rate` of requests a second
+    that does not wait for the server.
     """
 
     kind: Literal["streams", "rate"]
@@ -218,8 +218,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What was asked. `plain_by` says how the plain arm was: `num_draft_tokens` 0 in each request, another
-    server at `baseline_url`, or not at all.
+    """The server that was measured. `plain_by` says how the plain arm was made: by `num_draft_tokens` 0 in
+    each request, by another server at `baseline_url`, or not at all.
     """
 
     url: str
@@ -231,7 +231,9 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What was served, as far as it is known: `name` is what requests name, the others are the recipe's."""
+    """The model that was served, as far as it is known. Requests use `name`; the other fields are the
+    recipe's.
+    """
 
     name: str
     recipe: str | None = None
@@ -242,7 +244,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where `bench` ran, which may be another machine than the server's; `gpus` are their names."""
+    """The machine that ran `bench`, which need not be the server's. `gpus` are the names of its GPUs."""
 
     processor: str
     cores: int
@@ -254,7 +256,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What was asked for; `digest` tells it from every other, `categories` counts its prompts."""
+    """A summary of the prompts: `digest` identifies them, `categories` counts the prompts of each
+    category.
+    """
 
     name: str
     source: str
@@ -265,7 +269,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How it was measured; `block_requests` and `pairs` are per arm and level, `started` is ISO 8601.
+    """The settings of a run. `block_requests` and `pairs` are per arm and load; `started` is ISO 8601.
 
     `command` measures it again.
     """
@@ -288,7 +292,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether it is worth it.
+    """The answer to the question whether drafts are worth it.
 
     `words` says it in a sentence; `decision` in one word: "on" at every load that has a speed-up, "up_to" the
     load `switch_off_above`, "off", "undecided" where the intervals leave it open, "unmeasured" without a

@@ -1,4 +1,4 @@
-"""What was seen of one request, and of a block of them."""
+"""Holds the times of one request, and of one block of requests."""
 
 from __future__ import annotations
 

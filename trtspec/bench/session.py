@@ -38,7 +38,7 @@ Each is made of all blocks until then, so that those of hundreds of pairs would 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whom to ask, and what to keep.
+    """The servers that a run asks, and the files that it keeps.
 
     `baseline` is the URL of the same engine without drafts, where it cannot be asked for plain decoding.
     Keys are sent as bearer tokens to the server that they belong to, and are kept nowhere. `command` is what

@@ -29,7 +29,7 @@ from trtspec.bench.verdict import fails_often, verdict
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What is known of a run before its first request.
+    """The facts that are known of a run before its first request.
 
     `is_one_tenant` says that both arms ask one server as the same tenant.
     """

@@ -19,7 +19,7 @@ Heard = Callable[[Sample, Question, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How prompts are asked: the fields are those of `Question`.
+    """The options with which every prompt is sent; the fields are those of an endpoint's request.
 
     `heard` is told of each request that is over, with its question and the text of its answer.
     """

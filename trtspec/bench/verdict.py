@@ -1,4 +1,4 @@
-"""Whether it is worth it, in words; pure."""
+"""Says in words whether drafts are worth it; pure."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ class Blueprint:
     dtype: str
 
     def entries(self, rank: int) -> list[TensorEntry]:
-        """What the file of a rank holds, in order: each weight, followed by its scales, which are F32."""
+        """Returns the tensors in the file of a rank, in order: each weight, followed by its scales, which are
+        F32.
+        """
         entries = []
         for placed in self.ranks[rank]:
             entries.append(TensorEntry(placed.name, self.dtype_of(placed.weight), placed.shape))

@@ -27,7 +27,7 @@ class Amax:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What quantization cost on `texts` held-out texts, which have `tokens` next tokens together.
+    """The cost of quantization, measured on `texts` held-out texts with `tokens` next tokens in all.
 
     `agreement` is the share of tokens at which both models' likeliest next token is the same, `kl` the mean
     of KL(original || quantized) in nats. `perplexity` is the quantized model's.

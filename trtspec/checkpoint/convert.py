@@ -40,7 +40,7 @@ FORMAT = 3  # version of what is written: raised when the same source and option
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a share is written: `start` is the byte of the file at which its tensor begins."""
+    """The place at which a share is written: `start` is the byte of the file at which its tensor begins."""
 
     share: Share
     file: SafetensorsFile

@@ -10,7 +10,7 @@ from trtspec.checkpoint.mapping import Mapping
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """How a model is converted.
+    """The options of a conversion.
 
     `dtype` (`float32`, `float16`, `bfloat16`) is that of everything that is not quantized. `fp8` quantizes
     weights and activations, `fp8_kv_cache` the cache too. `calibration` is None if nothing is quantized, and

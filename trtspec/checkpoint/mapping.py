@@ -1,4 +1,4 @@
-"""How one model is spread over ranks: TensorRT-LLM's `Mapping`, of tensor and pipeline parallelism."""
+"""Maps one model to ranks: TensorRT-LLM's `Mapping`, with tensor and pipeline parallelism."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _FP8_UNIT = 16  # cuBLASLt's FP8 products need both sides of a weight to be mult
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """How ranks share a model: `tp_size` of them share a layer, `pp_size` groups of these share the layers.
+    """The parallelism of a model: `tp_size` ranks share each layer, and `pp_size` such groups share the
+    layers.
 
     The rank is `pp_rank * tp_size + tp_rank`, as in TensorRT-LLM's `mapping.py` without context parallelism.
     """
@@ -34,7 +35,7 @@ class Mapping:
 
 
 def misfit(sizes: Sizes, mapping: Mapping, *, fp8: bool) -> Finding | None:
-    """Why the model cannot be spread like this; None if it can. No weights are read.
+    """Returns why the model cannot be split over these ranks; None if it can. It reads no weights.
 
     The subject is the key to change, within the model's section of the recipe.
     """

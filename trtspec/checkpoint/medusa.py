@@ -39,7 +39,7 @@ class Medusa:
 
     @property
     def count(self) -> int:
-        """How many of the heads the tree uses."""
+        """Returns the number of heads that the tree uses."""
         return max(map(len, self.choices))
 
 

@@ -1,4 +1,4 @@
-"""What a build did, step by step, for people and for machines."""
+"""Reports the steps of a build, for people and for machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class BuildFailure:
-    """Why a build ended early; `step` is None if none was running, `lines` are the last that it printed."""
+    """The reason for which a build ended early. `step` is None if none was running; `lines` are the last
+    lines that it printed.
+    """
 
     problem: str
     repair: str | None = None

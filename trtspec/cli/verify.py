@@ -185,7 +185,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """What is known of a built recipe's target; `numbers` is what it computes in.
+    """The facts about a built recipe's target; `numbers` is the dtype that it computes in.
 
     `launch` is how the server of others is started that has no engines. `longest_draft` is None there, and
     where the engine itself drafts, since no request says how much.

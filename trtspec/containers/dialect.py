@@ -1,4 +1,4 @@
-"""What docker and podman say differently; pure.
+"""Describes where docker and podman differ; pure.
 
 Of podman's command line: docs/source/markdown in its repository, held to release 4.3 and 5.8.
 """

@@ -1,4 +1,4 @@
-"""What runs containers on this machine, docker or podman, and what is peculiar to it here."""
+"""Finds the program that runs containers on this machine, docker or podman, and its peculiarities here."""
 
 from __future__ import annotations
 

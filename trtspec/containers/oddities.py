@@ -1,4 +1,4 @@
-"""What is peculiar to docker or podman on this machine, in words; pure."""
+"""Puts the peculiarities of docker or podman on this machine into words; pure."""
 
 from __future__ import annotations
 

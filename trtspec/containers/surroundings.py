@@ -1,4 +1,4 @@
-"""What there is around docker and podman on this machine that they do not tell of themselves."""
+"""Reads the facts about this machine that docker and podman do not report themselves."""
 
 from __future__ import annotations
 

@@ -32,30 +32,34 @@ class Build:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is something to serve: a model repository, or how a server of others is started."""
+        """True if there is something to serve: a model repository, or the launch configuration of another
+        engine's server.
+        """
         return self.is_for_triton or self.is_of_server
 
     @property
     def is_of_server(self) -> bool:
-        """Whether a server of others loads the models, and there are no engines."""
+        """True if another engine's server loads the models, so that there are no engines."""
         return (self.folder / FILE).is_file()
 
     @property
     def is_for_triton(self) -> bool:
-        """Whether Triton serves it: engines, or vLLM where the recipe says so."""
+        """True if Triton serves the build: engines, or vLLM where the recipe says so."""
         is_of_vllm = self.is_of_server and self.recipe.serving.layout != "triton"
         return (self.folder / "model_repository").is_dir() and not is_of_vllm
 
     @property
     def ranks(self) -> int:
-        """How many ranks the engine with the most of them has; 1 where vLLM has the models."""
+        """Returns the number of ranks of the larger engine; 1 where another engine's server has the
+        models.
+        """
         if self.is_of_server:
             return 1
         return max(read_engine(self.folder / role / "engine").num_processes for role in self._roles)
 
     @property
     def shares_a_server(self) -> bool:
-        """Whether NVIDIA's C++ backend loads the engines."""
+        """True if NVIDIA's C++ backend loads the engines."""
         has_engine_models = (self.folder / "model_repository/tensorrt_llm").is_dir()
         return self.recipe.backend == "tensorrt_llm" and has_engine_models
 
@@ -66,7 +70,7 @@ class Build:
 
     @property
     def is_current(self) -> bool:
-        """Whether it was built from this recipe, as far as its manifest tells."""
+        """True if the build was made from this recipe, as far as its manifest says."""
         return recipe_of(self._manifest) in (None, self.loaded.digest)
 
     def check(self, runtime: Runtime) -> None:

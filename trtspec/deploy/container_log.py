@@ -22,7 +22,7 @@ class ContainerLog:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it waits for more; it ends with the container, and when the daemon begins anew."""
+        """True while it waits for more; it ends with the container, and when the daemon restarts."""
         if self._process.poll() is not None:
             return False
         self._seen = time.time()

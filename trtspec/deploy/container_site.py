@@ -1,4 +1,4 @@
-"""What places in containers have in common."""
+"""Shared parts of the sites that are containers."""
 
 from __future__ import annotations
 

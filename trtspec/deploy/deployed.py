@@ -42,7 +42,7 @@ class Deployed:
 
     @property
     def lacks_api(self) -> bool:
-        """Whether nobody listens where OpenAI's API should be.
+        """True if nobody listens where OpenAI's API should be.
 
         It is a process of this machine, which nobody starts again when the machine was.
         """

@@ -70,7 +70,7 @@ class Deployment:
 
     @property
     def container_name(self) -> str:
-        """What its container is named after."""
+        """The name of its container."""
         return self.name
 
     @property
@@ -102,12 +102,12 @@ class Deployment:
 
     @property
     def is_public(self) -> bool:
-        """Whether other machines can reach it."""
+        """True if other machines can reach it."""
         return not is_loopback(self.host)
 
     @property
     def client_host(self) -> str:
-        """Where a client on this machine finds the server."""
+        """The host at which a client on this machine finds the server."""
         return client_host(self.host)
 
     @property
@@ -116,12 +116,12 @@ class Deployment:
 
     @property
     def api_url(self) -> str | None:
-        """Where OpenAI's API is; None where there is none."""
+        """The URL of OpenAI's API; None if it is not served."""
         return f"http://{self.url_host}:{self.ports.openai}/v1" if self.ports.openai else None
 
     @property
     def exposure(self) -> str | None:
-        """What somebody should know who lets other machines reach it; None if there is nothing."""
+        """A warning for the user who lets other machines reach it; None if there is nothing to say."""
         if self.is_public and self.ports.openai and not self.api_keys:
             return "whoever reaches OpenAI's API may use it; --api-keys FILE asks for keys"
         return None
@@ -132,7 +132,7 @@ class Deployment:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """What can be asked, and where."""
+        """The names and URLs of everything that clients can ask."""
         url, host = self.url, self.url_host
         api = {"OpenAI": self.api_url} if self.api_url else {}
         return {

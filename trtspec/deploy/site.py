@@ -1,4 +1,4 @@
-"""Where a build is served: on this machine, or in a container of NVIDIA's image."""
+"""Serves a build on this machine, or in a container of NVIDIA's image."""
 
 from __future__ import annotations
 

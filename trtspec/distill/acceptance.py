@@ -1,4 +1,4 @@
-"""How often a draft's tokens are accepted: by replay of answers, before a training and after it."""
+"""Measures how often a draft's tokens are accepted, by replay of answers, before and after a training."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from trtspec.tune.score import acceptance as acceptance_of
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What came of one answer: the draft tokens that were accepted, all that were drafted, and of these the
-    ones before which nothing was refused, so that they were `reached`."""
+    """Counts of one answer: tokens `accepted`, tokens `drafted`, and tokens `reached`, before which none was
+    refused.
+    """
 
     accepted: int
     reached: int

@@ -35,7 +35,8 @@ _LEAST = 2  # held-out answers: one says nothing of how much answers differ
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What is learned, and what is `held_out`, with a prompt of its own each; `left_out` counts the others.
+    """The answers to learn from, and the `held_out` ones, each with a prompt of its own; `left_out` counts
+    the rest.
 
     They are answers without a token, repeated ones, those behind prompts that leave no room for them, and
     those to prompts that are held out.

@@ -1,4 +1,4 @@
-"""What a draft would say, asked of its engine of the torch backend, as a server would run it."""
+"""Asks the draft's engine on the torch backend for its tokens, as a server would run it."""
 
 from __future__ import annotations
 

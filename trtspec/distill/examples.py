@@ -1,4 +1,6 @@
-"""What is learned: a prompt with the target's answer, of which only the answer counts."""
+"""Makes training examples: a prompt with the target's answer, of which only the answer counts for the
+loss.
+"""
 
 from __future__ import annotations
 

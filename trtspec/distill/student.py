@@ -1,4 +1,4 @@
-"""What is trained: a draft model or a head."""
+"""Defines what is trained: a draft model or a head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a distillation is asked to do."""
+"""Holds the options of a distillation."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ class Wanted:
 
     @property
     def folder(self) -> Path:
-        """Where the new draft, or the new head, will be."""
+        """The folder of the new draft or head."""
         return self.output / (self.head.method if self.head else "draft")

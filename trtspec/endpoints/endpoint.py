@@ -1,4 +1,4 @@
-"""What can be asked of a server, and what it answers; plain types, whatever its API."""
+"""Defines requests to any server and its answers, as plain types that no API shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one side of a conversation has said."""
+    """One message of a conversation."""
 
     role: Role
     text: str
@@ -46,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the server says of the drafts of one answer.
+    """The server's counts of the drafts of one answer.
 
     `histogram[j]` counts the verifications that accepted exactly j tokens.
     """
@@ -59,7 +59,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Answer:
-    """What came, piece by piece: `times` has when each piece of text came, in seconds of `perf_counter`.
+    """An answer, piece by piece: `times` has when each piece of text came, in seconds of `perf_counter`.
 
     `sent` is when the request began to be sent, `ended` when the answer was whole. Token counts are the
     server's; None where it says none. `counts` is None where it says nothing of drafts.

@@ -25,7 +25,7 @@ class Default(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """What the defaults depend on.
+    """The facts that the defaults of an engine depend on.
 
     `sm` is the compute capability times ten; `tensor` and `pipeline` are the sizes of parallelism.
     """

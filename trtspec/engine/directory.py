@@ -20,7 +20,8 @@ _REBUILD = "build the engine again"
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What a directory says of its engine. Lengths are in tokens; `max_seq_len` includes `max_draft_len`.
+    """The configuration of an engine, read from its directory. Lengths are in tokens; `max_seq_len` includes
+    `max_draft_len`.
 
     `quant_algo` is what its linear layers are quantized to, such as FP8; None where they are not.
     """
@@ -45,7 +46,9 @@ class EngineConfig:
 
     @property
     def mode(self) -> str | None:
-        """What the engine does with drafts, by its name in `MODES`; None for nothing that trtspec serves."""
+        """The name in `MODES` of what the engine does with drafts; None for a mode that trtspec does not
+        serve.
+        """
         return next((name for name, found in MODES.items() if found == self.speculative_decoding_mode), None)
 
     @property
@@ -54,7 +57,7 @@ class EngineConfig:
 
     @property
     def num_processes(self) -> int:
-        """How many processes run it: one for each rank, or one that puts all ranks together."""
+        """The number of processes that run it: one for each rank, or one that holds all ranks."""
         return self.world_size if self.backend == "tensorrt_llm" else 1
 
 

@@ -1,4 +1,4 @@
-"""What an engine is built for."""
+"""Holds the limits that an engine is built for."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Running(Protocol):
 
 
 class Launcher(Protocol):
-    """What can start a command of TensorRT-LLM; `argv[0]` is the command's plain name."""
+    """Starts commands of TensorRT-LLM; `argv[0]` is the command's plain name."""
 
     @property
     def causes(self) -> tuple[Cause, ...]:

@@ -17,7 +17,7 @@ from trtspec.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What is to load the engines: versions, and the SM of each GPU, in the order of CUDA's numbers.
+    """The software and GPUs that will load the engines: versions, and the SM of each GPU, in CUDA's order.
 
     `tensorrt_llm` is None if it is not installed, `tensorrt` if its version is not known.
     """
@@ -29,14 +29,15 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class BuiltWith:
-    """What only the manifest says of an engine; None for what it does not say."""
+    """The versions that only the manifest records of an engine; None for what it does not record."""
 
     tensorrt: str | None = None
     sm: int | None = None
 
 
 def built_with(manifest: Path, role: Role) -> BuiltWith:
-    """What built an engine, from the build's manifest; unknown if that is missing or of another schema.
+    """Returns the versions that built an engine, from the build's manifest; unknown if that is missing or of
+    another schema.
 
     For an engine that was pulled from a store the manifest says what built it elsewhere.
     """

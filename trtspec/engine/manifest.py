@@ -15,7 +15,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a build was made of, as plain data without secrets or paths of the machine.
+    """The record of a build, as plain data without secrets or paths of the machine.
 
     `recipe` is the digest of the recipe with its defaults; `values` is what the plan made of it. `models`
     has, for target and draft, the model, its revision and the SHA-256 of its files; `outputs` the SHA-256 of

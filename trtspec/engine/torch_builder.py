@@ -92,7 +92,9 @@ def _check_family(file: Path, pretrained: Mapping[str, Any]) -> None:
 
 
 def build_config(options: BuildOptions, dtype: str) -> dict[str, Any]:
-    """What `BuildConfig.to_dict()` is after `trtllm-build` with these options (builder.py, `_common.py`)."""
+    """Returns `BuildConfig.to_dict()` as `trtllm-build` would leave it with these options (builder.py,
+    `_common.py`).
+    """
     drafts, batch = options.max_draft_len, options.max_batch_size
     max_seq_len = options.max_seq_len + drafts
     max_num_tokens = max(options.max_num_tokens, options.num_verified_tokens if drafts else 0)

@@ -1,4 +1,4 @@
-"""What a simulation says of replicas that the arithmetic has sized: at the usual rate, and in bursts.
+"""Checks sized replicas by a simulation: at the usual rate, and in bursts.
 
 Many replicas are alike, so a few stand for all, with their part of the requests.
 """
@@ -29,7 +29,7 @@ _MOST_BURSTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What requests met, on average `replicas` of the whole fleet meanwhile."""
+    """The latencies of simulated requests, with the mean number of `replicas` that the whole fleet had."""
 
     time_to_first_token: Percentiles
     inter_token: Percentiles | None

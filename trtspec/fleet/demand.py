@@ -1,4 +1,4 @@
-"""What is asked of a fleet: requests a second, how long they are, and how they come in bursts; pure."""
+"""Describes the load of a fleet: requests a second, their lengths, and their bursts; pure."""
 
 from __future__ import annotations
 

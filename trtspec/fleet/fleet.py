@@ -21,7 +21,7 @@ _TRIES, _STEP, _CHANCE = 10, 1.04, 1.05
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a fleet is to bear within which bounds.
+    """The load of a fleet, and the bounds that it must keep.
 
     Its autoscaler has requests take the share `places` of the places. `price` is of a GPU's hour, None where
     it is unknown.

@@ -115,7 +115,9 @@ class _Cycle:
 
     @property
     def prompt_token_s(self) -> float:
-        """What the first tokens take more than a turn; a stream asks again at the end of one."""
+        """The seconds that one token of a prompt takes: the first token's time without one iteration, over
+        the prompt's length.
+        """
         turn_s = (self.seconds - self.first_s) / max(self.turns - 1, 1.0)
         return max(self.first_s - turn_s, 0.0) / self.prompt if self.prompt else 0.0
 

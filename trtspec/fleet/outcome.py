@@ -1,4 +1,4 @@
-"""What a simulation saw."""
+"""Holds the result of a simulation."""
 
 from __future__ import annotations
 

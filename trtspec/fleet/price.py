@@ -1,4 +1,4 @@
-"""What a fleet costs; pure."""
+"""Computes the price of a fleet; pure."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """How likely each number of requests is: `shares[n]` for n below the places.
+    """The probabilities of each number of requests in a replica: `shares[n]` for n below the number of slots.
 
     All places are taken with probability `full`, which is also that of having to wait (arrivals of a Poisson
     process see time averages). `drain` is the rate at which the line gets shorter, and `use` the share of

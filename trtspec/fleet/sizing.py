@@ -1,4 +1,4 @@
-"""How many replicas a load takes; pure."""
+"""Computes how many replicas a load takes; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What new replicas wait for and read, before they serve; pure."""
+"""Computes how long new replicas take to start, and from which reads and waits; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests wait for where a replica gets the same rate all the time; pure.
+"""Computes how long requests wait in a replica whose load does not change; pure.
 
 What is approximate: as many texts are at work for the whole time of one as at the moment that is looked at,
 prompts come as evenly as their rate says, and a request comes anywhere within a turn. Beside a simulation of
@@ -30,7 +30,7 @@ _OTHERS = 5
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What 95 of 100 requests may take, in seconds: to the first token, and for each token after it.
+    """Bounds in seconds that 95 of 100 requests must keep: on the first token, and on each token after it.
 
     `use` is the most of what a replica could bear that is asked of it, whatever the latencies.
     """

@@ -1,4 +1,4 @@
-"""How fast one replica works: all that the arithmetic and the simulation know of its engines."""
+"""Models how fast one replica works: all that the arithmetic and the simulation know of its engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What engines do in one go for all texts at work: a step without drafts, or a round with them.
+    """One iteration of the engines for all running sequences: a step without drafts, or a round with them.
 
     It takes `seconds`, and gives each text one token of the target's own and the drafted ones that are
     accepted: more than i of them with the probability `survival[i]`, which never grows with i. It begins with

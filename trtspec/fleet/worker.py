@@ -48,7 +48,7 @@ class _Text:
 
 @dataclass(slots=True)
 class _Run:
-    """What goes on: `steps` turns of `seconds` each, the first of which began at `begin`.
+    """The iterations in progress: `steps` of them, `seconds` each, the first of which began at `begin`.
 
     Until `drafting_s` after that drafts are proposed.
     """

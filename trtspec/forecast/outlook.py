@@ -1,4 +1,4 @@
-"""What drafts will bring a pair at a load, by the roofline and Leviathan's model; pure."""
+"""Predicts what drafts bring a pair at a load, by the roofline and Leviathan's model; pure."""
 
 from __future__ import annotations
 

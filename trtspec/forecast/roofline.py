@@ -1,4 +1,4 @@
-"""How long a step of a model takes on GPUs, by what it reads and computes; pure.
+"""Predicts how long a step of a model takes on GPUs, from what it reads and computes; pure.
 
 A step takes as long as the longer of two: reading the weights and the keys and values of all its texts, and
 multiplying. On top is what each layer costs besides, and with several ranks what they wait for each other.
@@ -27,7 +27,7 @@ from trtspec.forecast.speedup import RoundCosts
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What one GPU could do in a second by its data sheet.
+    """The peak rates of one GPU by its data sheet.
 
     `bandwidth` is bytes read from its memory, `link` bytes sent to other GPUs, `flops_16` and `flops_8`
     operations on dense matrices of 16-bit and 8-bit floats; a GPU without FP8 has the former twice.
@@ -41,7 +41,8 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What programs get of a data sheet: shares of bandwidth and FLOPs, and seconds that it has no word of.
+    """The shares of a data sheet's bandwidth and FLOPs that programs reach, and the seconds that it does not
+    mention.
 
     `layer_s` is what a layer costs besides reading and multiplying, `all_reduce_s` what one exchange between
     the ranks costs besides its bytes.
@@ -58,7 +59,7 @@ PUBLISHED = Share(bandwidth=0.79, flops=0.53, layer_s=40e-6, all_reduce_s=6.5e-6
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What a step of a model reads and computes; all ranks together, copies counted.
+    """The bytes and operations of one step of a model; all ranks together, copies counted.
 
     `weight_bytes` are read once in every step: not the table of embeddings, of which a step reads a row.
     `kv_bytes` are those of a token of context. `flops_8` and `flops_16` are spent on each row with weights
@@ -93,7 +94,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many texts are at work at once, and how many tokens each has on average."""
+    """A number of running sequences, and their mean length in tokens."""
 
     texts: int
     context: int

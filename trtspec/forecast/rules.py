@@ -1,4 +1,4 @@
-"""What the industry tells who asks whether to speculate, held against one pair; pure.
+"""Holds the industry's rules of thumb for speculation against one pair; pure.
 
 The rules are those that users have read everywhere (December 2025): a draft of 1/10 to 1/50 of its target
 with 1 to 8 GB of weights, K of 4 to 8, acceptance of 60 % and more (below 50 % the overhead can eat the
@@ -24,7 +24,7 @@ _NO_RUN = "run trtspec bench, then plan --measured"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run has told; None is what it has not.
+    """The results of a run that the rules use; None for what it did not measure.
 
     `gpu_use` is the share of time in which the GPUs were busy without drafts at the lowest load, and
     `acceptance` that of each position where all before it were accepted. `accepted` is accepted over drafted
@@ -43,7 +43,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the roofline expects of one stream: a draft's token costs `draft_cost` plain steps.
+    """The roofline's expectation for one stream: one draft token costs `draft_cost` plain steps.
 
     `usual_lengths` are the best lengths, without the recipe's limit, at acceptances of 0.6 and 0.8; drafts
     gain from the acceptance `break_even` on, never if that is None. `limit` is what a plain step waits for.
@@ -58,7 +58,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a plan knows of its pair. `draft_*` are None where there is no draft model.
+    """The facts of a plan's pair. `draft_*` are None where there is no draft model.
 
     Parameters are those that compute a token, which of a mixture of experts are not all.
     `requests` of full length fit into the KV caches, of `max_batch_size` that may come at once; None where
@@ -82,7 +82,7 @@ class Facts:
 
     @property
     def short(self) -> bool:
-        """Whether fewer requests fit than may come at once."""
+        """True if fewer requests fit than may come at once."""
         return self.requests is not None and self.requests < self.max_batch_size
 
 

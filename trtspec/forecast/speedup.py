@@ -1,4 +1,4 @@
-"""How much faster a pair is than its target alone: the arithmetic of speculative decoding; pure.
+"""Computes how much faster a pair is than its target alone; pure.
 
 Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023), sections 3.1
 and 3.3, with two terms that their formula lacks: a round costs something besides its draft and its
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RoundCosts:
-    """What a round costs, in steps of the target alone with as many texts at once.
+    """The costs of a round, in steps of the target alone with as many running sequences.
 
     `draft` is a token of the draft (Leviathan's c), `overhead` a round's own cost, `verified` what each
     drafted token adds to the target's step.

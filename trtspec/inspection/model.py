@@ -45,7 +45,7 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes | None:
 
 
 def parameters(sizes: Sizes) -> int:
-    """How many numbers the weights of the model have; what several ranks hold counts once."""
+    """Returns the number of parameters of the model; what several ranks hold counts once."""
     return sum(map(prod, shapes(FAMILIES[sizes.architecture].weights(sizes)).values()))
 
 
@@ -72,5 +72,5 @@ def _experts(config: Mapping[str, Any]) -> Experts | None:
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value of a config can be a size of a model, or of its mapping."""
+    """Returns True if a value of a config can be a size of a model, or of its mapping."""
     return type(value) is int and 0 < value <= LARGEST

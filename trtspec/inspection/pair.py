@@ -23,7 +23,7 @@ from trtspec.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """What was found; `unseen` says why a model could not be looked at.
+    """The result of a check of a pair; `unseen` says why a model could not be looked at.
 
     If one could not, nothing was compared, and there are no findings. `head` is the draft that is one.
     """

@@ -70,7 +70,9 @@ _CONVERT = "convert the model with trtspec, which writes every key"
 
 
 def facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report says of the model, by TensorRT-LLM's keys; None for what the config does not have."""
+    """Returns the facts that a report lists of the model, by TensorRT-LLM's keys; None for what the config
+    does not have.
+    """
     quantization, sizes = section(config, "quantization"), sizes_of(config)
     mapping = mapping_of(config)
     return {

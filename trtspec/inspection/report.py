@@ -1,4 +1,4 @@
-"""What is found out about a folder: facts, what is stored, and what is odd about it."""
+"""Holds the report on a folder: facts, stored tensors, and findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Kind = Literal["hugging_face", "head", "checkpoint", "engine", "build"]
 
 @dataclass(frozen=True, slots=True)
 class StoredTensors:
-    """How many tensors of one dtype there are, and how many bytes they have."""
+    """The number of tensors of one dtype, and their bytes."""
 
     tensors: int
     bytes: int
@@ -24,7 +24,7 @@ class StoredTensors:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found out about a folder.
+    """The report on one folder.
 
     `facts` are by the names that the folder's own config has for them, None for what it does not have.
     `stored` is by safetensors dtype, all ranks together; `files` are the config and the weights. A finding is
@@ -57,7 +57,7 @@ def finding(error: TrtspecError, folder: Path, severity: Severity) -> Finding:
 
 
 def stored(tensors: Iterable[Tensor]) -> dict[str, StoredTensors]:
-    """What is stored, by dtype, the one with most bytes first."""
+    """Returns the stored tensors by dtype, the one with most bytes first."""
     found: dict[str, StoredTensors] = {}
     for tensor in tensors:
         so_far = found.get(tensor.dtype, StoredTensors(0, 0))

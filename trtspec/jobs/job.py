@@ -27,7 +27,7 @@ _HOURS, _PASSES, _SLOW_B_S = 2, 8, 100e6
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What a job leaves in the store, by which it is found there."""
+    """The store's key of what a job produces."""
 
     platform: Platform
     key: str
@@ -74,7 +74,7 @@ class Job:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What follows `trtspec` on the command line where this machine's files are, with absolute paths."""
+        """Returns the arguments of `trtspec` on this machine's files, with absolute paths."""
         return self.call(str(self.file), str(self.output), self.store)
 
     def call(self, file: str, output: str, store: str) -> tuple[str, ...]:

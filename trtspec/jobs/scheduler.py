@@ -1,4 +1,4 @@
-"""What a cluster's scheduler must do for builds."""
+"""Defines what a cluster's scheduler must do for builds."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ class Scheduler(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         ...
 
     @property
     def shares_files(self) -> bool:
-        """Whether one job finds the files that another has left, on whichever node; else each does all."""
+        """True if a job finds the files that another has left, on whichever node; else each job does all
+        steps.
+        """
         ...
 
     @property
     def keeps_order(self) -> bool:
-        """Whether it holds a job back until others have succeeded; else it is given a job only then."""
+        """True if it holds a job back until others have succeeded; else it gets a job only then."""
         ...
 
     def script(self, job: Job) -> str:

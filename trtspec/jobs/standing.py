@@ -1,4 +1,4 @@
-"""Where the jobs of a build stand: what can be submitted, what will never run, what is left."""
+"""Tracks the jobs of a build: which can be submitted, which will never run, and which are left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a job at one moment."""
+"""Holds the state of a job at one moment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Phase(str, Enum):
-    """Where a job is in its life.
+    """The phase of a job.
 
     `lost` is one that the scheduler no longer knows, and of whose end it kept nothing.
     """

@@ -1,4 +1,4 @@
-"""What of a recipe a store lacks."""
+"""Finds the engines of a recipe that a store lacks."""
 
 from __future__ import annotations
 

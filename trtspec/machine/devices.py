@@ -39,7 +39,7 @@ class Gpu:
 
     @property
     def shared(self) -> bool:
-        """Whether several processes may use it at once; TensorRT-LLM's workers are processes."""
+        """True if several processes may use it at once; TensorRT-LLM's workers are processes."""
         return self.compute_mode == "Default"
 
 

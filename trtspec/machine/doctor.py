@@ -1,4 +1,4 @@
-"""What a machine has, what a recipe needs of it, and what to do about the difference. Pure."""
+"""Compares what a machine has with what a recipe needs, and says what to do about the difference; pure."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
 
 
 def _server(machine: Machine, recipe: Recipe) -> Finding:
-    """What this Python has of the recipe's server, which may as well be in an environment of its own."""
+    """Finds the recipe's server in this Python; it may as well be in an environment of its own."""
     release = server_releases.release_of(recipe.backend, recipe.engine.release)
     names = PACKAGES[recipe.backend]
     found = next((machine.versions[name] for name in names if name in machine.versions), None)

@@ -1,4 +1,4 @@
-"""What builds engines here: this machine, or a container on it."""
+"""Describes what builds engines here: this machine, or a container on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What builds engines: this machine, or a container on it.
+    """The builder of engines: this machine, or a container on it.
 
     `versions` has the packages that are installed here, and those beside trtllm-build or in the image.
     `trtllm_build` is the path of the command, None if it is not installed. `container_engine` runs

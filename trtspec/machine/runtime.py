@@ -1,4 +1,4 @@
-"""What would load engines on this machine."""
+"""Describes the software of this machine that would load engines."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class TritonImage:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What this machine has of a model of the recipe.
+    """The state of a recipe's model on this machine.
 
     `here` says whether its folder is on this machine. `parameters` is None if its headers are not. `problem`
     says why it cannot be read or downloaded.
@@ -60,7 +60,7 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What this machine was found to have; `doctor.py` judges it.
+    """The facts about this machine; `doctor.py` judges them.
 
     `wheel` says why the wheel's tritonserver cannot be used, and `hub` why the Hub cannot; None if they can.
     `free` is in bytes, on the disk of `folder`.

@@ -31,7 +31,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """How a tool reads its words; flags that stand nowhere here have one value.
+    """The syntax of a tool's flags; a flag that is listed nowhere here has one value.
 
     `aliases` has other names of flags. `switches` have no value, `lists` have all words up to the next flag.
     A tool writes its flags with `dash` between words, and takes `-` and `_` alike if it is `folds`.

@@ -1,4 +1,4 @@
-"""How tools name what proposes their drafts, as a recipe's method, draft and K."""
+"""Translates a tool's flags for drafts into a recipe's method, draft and K."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtspec.recipe.methods import METHODS
 
 @dataclass(slots=True)
 class Drafts:
-    """What a tool's flags say of its drafts; each with the flag that says it, None where none does."""
+    """The flags of a tool that concern drafts; None where the command has none."""
 
     reading: Reading
     method: str | None = None

@@ -1,4 +1,4 @@
-"""What was read of a command so far: keys of a recipe, the flag of each, and what was lost."""
+"""Collects what was read of a command: keys of a recipe, the flag of each, and what was lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a flag is in a recipe: a dotted key, and how its value is written there.
+    """The recipe's key for a flag: a dotted key, and how its value is written there.
 
     `convert` raises ValueError, with what is wrong, for a value that the recipe cannot have.
     """

@@ -1,4 +1,4 @@
-"""What two models have in common, such as a target and a draft that is some of its layers."""
+"""Finds what two models share, such as a target and a draft that is some of its layers."""
 
 from __future__ import annotations
 

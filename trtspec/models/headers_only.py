@@ -84,7 +84,7 @@ def digests_of_blobs(folder: Path) -> Mapping[str, str]:
 
 
 def is_headers_only(source: Source) -> bool:
-    """Whether the weights of this model are not on this machine."""
+    """Returns True if the weights of this model are not on this machine."""
     return (source.folder / _DIGESTS).is_file()
 
 

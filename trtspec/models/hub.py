@@ -57,7 +57,9 @@ def whole(repo_id: str, revision: str | None) -> Path | None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether all weights and the tokenizer are there; a download that broke off leaves some files out."""
+    """Returns True if all weights and the tokenizer are there; an interrupted download leaves some files
+    out.
+    """
     try:
         read_tensors(folder)
     except ModelError:

@@ -46,7 +46,7 @@ def read_scheme(file: Path, content: Mapping[str, Any]) -> Scheme:
 
 
 def name_of(content: Mapping[str, Any]) -> str:
-    """What the field calls the scheme that a config describes, as far as that says it."""
+    """Returns the field's name of the quantization scheme that a config describes, as far as it says."""
     method, settings = _method(content), content.get("quantization", content)
     if method == "modelopt" and isinstance(settings, dict):
         return str(settings.get("quant_algo")).upper()
@@ -76,7 +76,9 @@ def _method(content: Mapping[str, Any]) -> str:
 
 
 def _modelopt(file: Path, content: Mapping[str, Any]) -> bool:
-    """Whether the KV cache is FP8; reads `hf_quant_config.json` and its translation in `config.json`."""
+    """Returns True if the KV cache is FP8; reads `hf_quant_config.json` and its translation in
+    `config.json`.
+    """
     settings = content.get("quantization", content)
     algorithm = str(settings.get("quant_algo")).upper()
     if algorithm != "FP8":
@@ -119,7 +121,7 @@ def _fp8(file: Path, content: Mapping[str, Any]) -> bool:
 
 
 def _flaw(settings: Mapping[str, Any] | None) -> str | None:
-    """Why `QuantizationArgs` of compressed-tensors are not one static FP8 scale; None if they are."""
+    """Returns why `QuantizationArgs` of compressed-tensors are not one static FP8 scale; None if they are."""
     if not settings:
         return "not quantized"
     if not _is_fp8(settings):

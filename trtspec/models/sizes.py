@@ -50,7 +50,7 @@ class Sizes:
 
     @property
     def computed_width(self) -> int:
-        """How many elements wide all MLPs of a layer are that compute a token."""
+        """The width, in elements, of all MLPs of a layer that compute one token."""
         if self.experts is None:
             return self.intermediate_size
         chosen = self.experts.chosen * self.experts.intermediate_size

@@ -23,7 +23,7 @@ _ROPE = ("rope_scaling", "rope_parameters")
 
 @dataclass(frozen=True, slots=True)
 class Source(Sizes):
-    """What `config.json`, `generation_config.json` and the headers of the weights say of a model.
+    """A model, read from `config.json`, `generation_config.json` and the headers of the weights.
 
     `config` is `config.json` itself, for keys that only one family needs. `dtype` is TensorRT-LLM's name
     (`bfloat16`, `float16`, `float32`). `end_ids` are the tokens that end a text: the generation config's, or
@@ -56,17 +56,19 @@ class Source(Sizes):
 
     @property
     def parameters(self) -> int:
-        """How many numbers the weights have; a tied embedding counts once."""
+        """The number of parameters; a tied embedding counts once."""
         return sum(tensor.elements for tensor in self.tensors.values())
 
     @property
     def size(self) -> int:
-        """How many bytes the weights have, as they are stored."""
+        """The bytes of the weights, as they are stored."""
         return sum(tensor.end - tensor.start for tensor in self.tensors.values())
 
     @property
     def active_parameters(self) -> int:
-        """How many of them compute one token: all, but for experts that the router does not choose."""
+        """The number of parameters that compute one token: all but the experts that the router does not
+        choose.
+        """
         if self.experts is None:
             return self.parameters
         routed = sum(tensor.elements for name, tensor in self.tensors.items() if ".experts." in name)

@@ -39,7 +39,7 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerTraits:
-    """What two tokenizers are compared by.
+    """The traits by which two tokenizers are compared.
 
     `kind` is the type of the model, such as BPE. `tokens` has the bytes of every id, added tokens among them.
     `stages` (normalizer, pre_tokenizer, post_processor, decoder) and `merges` (the rules of the model itself)
@@ -107,7 +107,7 @@ def _vocabulary(model: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _is_byte_level(content: Mapping[str, Any]) -> bool:
-    """Whether tokens are written in the 256-letter alphabet of GPT-2."""
+    """Returns True if tokens are written in the 256-letter alphabet of GPT-2."""
     stages = [content.get("pre_tokenizer"), content.get("decoder")]
     for stage in stages:
         parts = (stage or {}).get("pretokenizers") or (stage or {}).get("decoders") or [stage or {}]

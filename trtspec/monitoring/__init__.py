@@ -1,1 +1,1 @@
-"""What is seen of a running server: its metrics, a dashboard for Grafana, alert rules for Prometheus."""
+"""Monitors a running server: its metrics, a dashboard for Grafana, alert rules for Prometheus."""

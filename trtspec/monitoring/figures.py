@@ -1,4 +1,4 @@
-"""What a deployment does between two looks at its metrics; pure."""
+"""Computes the figures of a deployment from two looks at its metrics; pure."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Route(Protocol):
-    """What differs between the two routes: names, and the form of a choice."""
+    """The names and the form of a choice in which the two routes differ."""
 
     prefix: str
     whole: str

@@ -52,7 +52,7 @@ _REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What is known of the model's text: without a `tokenizer` tokens have no names.
+    """The template and tokenizer of the model; without a `tokenizer` tokens have no names.
 
     `problem` says more of why there is no template.
     """

@@ -1,4 +1,4 @@
-"""What a request of OpenAI's API asks of the model, in the model's own inputs; pure."""
+"""Translates a request of OpenAI's API into the model's own inputs; pure."""
 
 from __future__ import annotations
 

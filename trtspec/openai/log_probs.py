@@ -8,7 +8,7 @@ from trtspec.openai.pieces import Piece
 
 
 class Names(Protocol):
-    """How tokens are named: a tokenizer, or `TokenIds`."""
+    """Names tokens: a tokenizer does, or `TokenIds`."""
 
     def bytes_of(self, token_id: int) -> bytes: ...
 

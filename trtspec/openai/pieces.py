@@ -39,7 +39,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Piece:
-    """What came of one choice: text, and with log-probabilities asked for, its tokens.
+    """A piece of one choice: its text and, with log-probabilities asked for, its tokens.
 
     The last piece of a choice has `finish_reason` and `counts`, and where it was asked for `speculation`:
     vLLM's `metrics.speculative_decoding`.

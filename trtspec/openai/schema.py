@@ -16,7 +16,7 @@ _UINT64 = 2**64
 
 
 class Body(BaseModel):
-    """What is common to all parts of a body: a value is what it says it is, and every key is known.
+    """The base of all parts of a body: types are strict, and unknown keys are refused.
 
     Whatever is sent makes few errors, since each takes memory: a list stops at its first one.
     """

@@ -1,4 +1,4 @@
-"""What an API server is told at its start."""
+"""Holds the options that an API server gets at its start."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Call:
 
 @dataclass(slots=True)
 class Found:
-    """What some text of an answer turned out to be: content to show, and calls.
+    """The content and the calls that were read from some text of an answer.
 
     `more` belongs to the arguments of the last call that was found before.
     """

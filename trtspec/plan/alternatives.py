@@ -1,4 +1,4 @@
-"""What would fit instead of a plan that does not; pure.
+"""Finds plans that would fit in place of one that does not; pure.
 
 Each alternative is the plan with a few keys of its recipe changed, and its memory is computed as the plan's.
 What a plan would choose anew for it (the layout, the width of an iteration) stays as it is, so `trtspec plan`
@@ -40,7 +40,7 @@ class Alternative:
 
     @property
     def has_room(self) -> bool:
-        """Whether the KV caches hold as many requests of full length as may come at once."""
+        """True if the KV caches hold as many requests of full length as may come at once."""
         return self.budget.requests >= self.budget.max_batch_size
 
 

@@ -19,7 +19,7 @@ from trtspec.serving.executors.torch.host import ProcessShare
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """What the engines of these roles find on the machine, and what they take of that.
+    """The memory that the engines of these roles find on the machine, and what they take of it.
 
     `free` and `weights` are in bytes, and so is `shared`, what two engines have in common of their weights,
     which they hold, and `weights` counts, once. `kv_per_token` is the bytes of all KV caches for a token.
@@ -40,12 +40,12 @@ class Embedded:
 
     @property
     def requests(self) -> int:
-        """How many requests of full length each cache holds."""
+        """The number of requests of full length that each cache holds."""
         return self.tokens // self.max_seq_len
 
     @property
     def problem(self) -> str | None:
-        """Why the engines cannot work on this machine; None if they can."""
+        """The reason why the engines cannot work on this machine; None if they can."""
         if self.tokens < self.max_seq_len:
             return f"the KV cache holds {self.tokens} tokens, less than one text of {self.max_seq_len}"
         return None

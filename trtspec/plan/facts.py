@@ -1,4 +1,4 @@
-"""What a plan depends on beside the recipe."""
+"""Holds the facts that a plan depends on beside the recipe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DatasetFacts:
 
 @dataclass(frozen=True, slots=True)
 class SearchFacts:
-    """What layers of a target are chosen by: its answers to texts, None for trtspec's own."""
+    """The answers by which layers of a target are chosen; `dataset` is None for trtspec's own texts."""
 
     dataset: DatasetFacts | None
 
@@ -62,7 +62,7 @@ class HeadFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What planning depends on beside the recipe.
+    """All facts that planning depends on beside the recipe.
 
     `models` lacks a draft that is a head. `serving_code` is the digest of the code that a model repository
     carries.

@@ -1,4 +1,4 @@
-"""How many tokens one iteration of an engine holds; pure.
+"""Computes how many tokens one iteration of an engine holds; pure.
 
 A round sends the whole text again, though most of it is in the KV cache. TensorRT-LLM 1.0 to 1.2 counts it
 whole when it fills an iteration with requests (`batch_manager/microBatchScheduler.cpp`), because it learns

@@ -31,7 +31,7 @@ _TENSOR = 1 << 31  # trtllm-build warns of tensors with so many numbers (`check_
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """What one engine takes of the GPU that has most of it: bytes, and bytes of KV cache for a token."""
+    """The memory of one engine on the GPU that has most of it: bytes, and bytes of KV cache for a token."""
 
     weights: int
     workspace: int
@@ -73,17 +73,17 @@ class Budget:
 
     @property
     def tokens(self) -> int:
-        """How many tokens of text each cache holds."""
+        """The number of tokens of text that each cache holds."""
         return max(self.left, 0) // self.kv_per_token
 
     @property
     def requests(self) -> int:
-        """How many requests of full length each cache holds."""
+        """The number of requests of full length that each cache holds."""
         return self.tokens // self.tokens_per_request
 
     @property
     def problem(self) -> str | None:
-        """Why the engines cannot work on this GPU; None if they can."""
+        """The reason why the engines cannot work on this GPU; None if they can."""
         if self.left < 0:
             needed = gib(self.weights + self.workspace)
             return f"the engines take {needed} of a GPU, and {self.gpu} has {gib(self.total)}"

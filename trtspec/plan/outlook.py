@@ -1,4 +1,4 @@
-"""What is to be expected of a plan: memory, speed, what would fit instead, what rules say; pure."""
+"""Collects what to expect of a plan: memory, speed, what would fit instead, what the rules say; pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtspec.serving.executors.torch.host import ProcessShare
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a plan's engines take and do.
+    """The memory and speed of a plan's engines.
 
     `memory` is None without a GPU, `on_cpu` without an engine on the CPU. `speed` is None where it cannot be
     told, and `no_speed` says why. `alternatives` are looked for where the engines do not fit.

@@ -31,7 +31,7 @@ Layout = Literal["in_process", "bls"]
 
 @dataclass(frozen=True, slots=True)
 class CalibrationPlan:
-    """What a model is calibrated with, and how."""
+    """The dataset and the options of a model's calibration."""
 
     dataset: DatasetFacts
     options: CalibrateOptions
@@ -91,7 +91,7 @@ class EnginePlan:
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """How trtspec's own coordinator serves engines.
+    """The settings of trtspec's own coordinator.
 
     `admission` has no `kv_tokens` yet; `repository_spec` adds them.
     """
@@ -129,7 +129,7 @@ class Resolved:
 
     @property
     def translates(self) -> bool:
-        """Whether the draft reads and writes tokens of its own, for which it has a tokenizer."""
+        """True if the draft has a vocabulary of its own, and so a tokenizer."""
         return self.loaded.recipe.speculation.method.translates
 
     @property

@@ -1,4 +1,4 @@
-"""How fast the engines of a plan will be, and what drafts will bring; pure.
+"""Predicts how fast the engines of a plan will be, and what drafts will bring; pure.
 
 The numbers of a model are exact: its bytes are those of its checkpoint without the table of embeddings, a
 weight is multiplied and added once for each row, an expert's only for those that it is chosen for, and
@@ -34,7 +34,7 @@ in the bls layout with both engines Python models, which cost more than NVIDIA's
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is expected with so many `streams`, texts at work at once.
+    """The expected speed with `streams` running sequences.
 
     `plain` is a step of the target alone, `draft_cost` a token of the draft in such steps; `best` has the
     draft length and speed-up for each of `ACCEPTANCES`, and drafts gain from the acceptance `break_even` on,

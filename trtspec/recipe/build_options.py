@@ -174,7 +174,7 @@ _ELSEWHERE = {
 
 
 def option_problem(option: str, value: Value) -> Finding | None:
-    """Why a recipe may not have this option with this value; None if it may."""
+    """Returns why a recipe may not have this option with this value; None if it may."""
     name = option.lstrip("-").replace("-", "_").lower()
     fixed = FIXED | _NEVER
     known = (*OPTIONS, *fixed, *_ELSEWHERE)
@@ -214,7 +214,7 @@ def to_argv(name: str, value: Value) -> list[str]:
 
 
 def is_on(value: Value | None) -> bool:
-    """Whether a value switches its option on: any but None, false and `disable`."""
+    """Returns True if a value switches its option on: any but None, false and `disable`."""
     return value is not None and to_word(value) != "disable"
 
 

@@ -22,7 +22,7 @@ class Burst(Section):
 
 
 class Start(Section):
-    """What a new replica waits for; what is left out is an assumption that the plan states."""
+    """The waits of a new replica; the plan states its assumption for each that is left out."""
 
     node_seconds: Amount = Field(default=0, description="Until there is a node; 0 where nodes wait.")
     image_gb: Amount = Field(

@@ -27,7 +27,7 @@ class GpuProduct:
 
     @property
     def fp8(self) -> bool:
-        """Whether it has FP8 tensor cores, which came with Ada (SM 89) and Hopper (SM 90)."""
+        """True if it has FP8 tensor cores, which came with Ada (SM 89) and Hopper (SM 90)."""
         return self.sm >= 89
 
 

@@ -116,7 +116,7 @@ WorkVolume = Annotated[
 
 
 class Build(Section):
-    """What the jobs of `trtspec build --on kubernetes` ask for, beside what servers do."""
+    """The requests of the jobs of `trtspec build --on kubernetes`, beside those of servers."""
 
     queue: LabelName | None = Field(
         default=None, description="A LocalQueue of Kueue: jobs then wait until it lets them in."
@@ -185,7 +185,9 @@ class Secrets(Section):
 
 
 class Resources(Section):
-    """What a pod asks of its node, in Kubernetes' quantities, in place of what follows from the build."""
+    """The resources that a pod requests, in Kubernetes' quantities, in place of those that follow from the
+    build.
+    """
 
     cpu: Quantity | None = Field(default=None, description="Processors of the server.")
     memory: Quantity | None = Field(default=None, description="Memory of the host; also the limit.")
@@ -194,7 +196,7 @@ class Resources(Section):
 
 
 class Monitoring(Section):
-    """What the Prometheus operator and Grafana find of a deployment."""
+    """The objects of the Prometheus operator and Grafana that a deployment gets."""
 
     pod_monitor: bool = Field(default=True, description="A PodMonitor of the metrics.")
     rules: bool = Field(
@@ -237,7 +239,7 @@ class Hosts(Section):
 
 
 class Kubernetes(Section):
-    """How `trtspec deploy --kubernetes` serves a build on a cluster."""
+    """The options of `trtspec deploy --kubernetes`."""
 
     form: Form = Field(
         default="deployment",

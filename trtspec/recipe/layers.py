@@ -45,7 +45,7 @@ LayersOfTarget = Annotated[
 
 
 class LayerSearch(Texts):
-    """How the layers are chosen: by how often a draft of them says what the target said."""
+    """The options of the search for layers, which compares a draft of them with the target."""
 
     count: Positive | None = Field(
         default=None,

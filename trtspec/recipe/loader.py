@@ -48,7 +48,7 @@ class LoadedRecipe:
 
 
 def model_location(value: str, folder: Path) -> Path | str:
-    """What `LoadedRecipe.model_location` returns for a model of this name; `folder` is the recipe's."""
+    """Returns the folder, or the Hub id, of a model of this name; `folder` is the recipe's."""
     path = Path(os.path.normpath(folder / os.path.expanduser(value)))
     if value.startswith((".", "/", "~")) or path.is_dir():
         return path

@@ -39,7 +39,7 @@ class DraftMethod(Section):
 
     @property
     def translates(self) -> bool:
-        """Whether the draft has tokens of its own, between which and the target's is translated."""
+        """True if the draft has a vocabulary of its own, so that its tokens are translated."""
         return bool(getattr(self, HETEROGENEOUS, False))
 
 
@@ -80,7 +80,7 @@ class Hybrid(DraftMethod):
 
 
 class Suffix(DraftMethod):
-    """What followed the last tokens most often proposes, in the text and in earlier answers.
+    """Drafts are the tokens that most often followed the last ones, in the text and in earlier answers.
 
     The options and their defaults are those of vLLM 0.33's `SpeculativeConfig`.
     """

@@ -1,4 +1,4 @@
-"""How a recipe in another folder names the files that it needs."""
+"""Rewrites the paths in a recipe that moves to another folder."""
 
 from __future__ import annotations
 

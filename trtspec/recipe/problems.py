@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a recipe, as findings: key, line, what was found, what is allowed."""
+"""Turns pydantic's errors about a recipe into findings: key, line, what was found, what is allowed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _path(place: list[str]) -> list[str]:
 def _explain(
     entry: Mapping[str, Any], key: str, place: list[str], document: Document
 ) -> tuple[str, str | None]:
-    """What is wrong and how to repair it; `place` is where pydantic found it."""
+    """Returns the problem and its repair; `place` is where pydantic found it."""
     kind, value, context = entry["type"], entry["input"], entry.get("ctx", {})
     if kind == "extra_forbidden":
         return "unknown key", _nearest_key(place)
@@ -111,7 +111,7 @@ def _explain(
 
 
 def _kind_problem(value: Any, kinds: list[str]) -> tuple[str, str | None]:
-    """What is wrong with a key of several kinds, whose value has the name of none of them."""
+    """Returns the problem of a key of several kinds whose value names none of them."""
     allowed = f"allowed: {', '.join(kinds)}"
     if isinstance(value, dict) and "kind" not in value:
         return f"has no kind; {allowed}", "write kind: and one of these names"

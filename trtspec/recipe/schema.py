@@ -62,14 +62,14 @@ class Quantization(Section):
 
 
 class Parallel(Section):
-    """How one engine is spread over GPUs: `tensor` x `pipeline` ranks."""
+    """The parallelism of one engine: `tensor` x `pipeline` ranks, each on a GPU."""
 
     tensor: Positive = Field(default=1, description="Tensor parallel size (tp_size).")
     pipeline: Positive = Field(default=1, description="Pipeline parallel size (pp_size).")
 
     @property
     def ranks(self) -> int:
-        """How many ranks this engine has, each on a GPU of its own."""
+        """The number of ranks of this engine, each on a GPU of its own."""
         return self.tensor * self.pipeline
 
 
@@ -119,7 +119,7 @@ class Draft(Model):
 
 
 class Speculation(Section):
-    """Where drafts come from, and how long they are."""
+    """The source of drafts, and their length."""
 
     method: Method = Field(
         default=DraftModel(), description="Where drafts come from: the name of a method, or its section."
@@ -148,7 +148,7 @@ class Speculation(Section):
 
 
 class Engine(Section):
-    """What the engines are built with and for."""
+    """The backend of the engines, and the limits that they are built for."""
 
     backend: Backend | None = Field(
         default=None,
@@ -176,7 +176,7 @@ class Engine(Section):
 
 
 class Hardware(Section):
-    """Where the engines run."""
+    """The hardware that the engines run on."""
 
     gpu: GpuName = Field(
         description="h100, h200 and so on, or none for a machine without a GPU (torch backend)."
@@ -277,7 +277,7 @@ class Recipe(Section):
 
     @property
     def ranks(self) -> dict[Role, int]:
-        """How many ranks each engine has, each on a GPU of its own.
+        """The number of ranks of each engine, each on a GPU of its own.
 
         A server of others loads the draft on as many tensor ranks as the target.
         """
@@ -298,7 +298,7 @@ class Recipe(Section):
 
     @property
     def drafts_inside(self) -> bool:
-        """Whether the target's engine has the draft inside: Medusa's heads in one of TensorRT-LLM."""
+        """True if the target's engine has the draft inside: Medusa's heads in one of TensorRT-LLM."""
         return self.backend == "tensorrt_llm" and self.speculation.method.kind == "medusa"
 
     @property

@@ -1,4 +1,4 @@
-"""What every section of a recipe is, and the kinds of values that several have."""
+"""Defines the base of every section of a recipe, and the kinds of values that several sections have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Section(BaseModel):
 
 
 class Texts(Section):
-    """How texts of a dataset are chosen and read."""
+    """The choice of texts from a dataset, and how they are read."""
 
     seed: Annotated[int, Field(ge=0)] = Field(default=1234, description="Seed of the choice of texts.")
     text_field: Text = Field(

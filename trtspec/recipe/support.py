@@ -31,7 +31,7 @@ BACKENDS = (*ENGINES, *SERVERS)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a backend does not run a method, and where that is written down or can be seen."""
+    """The reason why a backend does not run a method, and its source."""
 
     reason: str
     source: str

@@ -34,7 +34,7 @@ class Unreadable(Exception):
 
 @dataclass(slots=True)
 class Document:
-    """What a file says, and what is wrong with it.
+    """The content of a file, and its problems.
 
     `lines` has the 1-based line of each dotted key, `written` the text of each scalar that is not quoted.
     """

@@ -1,4 +1,4 @@
-"""Whether it is worth it, and what to do, in words for who has read nothing else."""
+"""Says whether drafts are worth it, and what to do, for a reader who has read nothing else."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _switch(result: Result) -> Iterator[str]:
 
 
 def _is_sure(level: Level) -> bool:
-    """Whether drafts surely gain or lose at a load."""
+    """Returns True if drafts surely gain or surely lose at a load."""
     return level.speedup is not None and (level.speedup.low > 1 or level.speedup.high < 1)
 
 

@@ -1,4 +1,4 @@
-"""How well the drafts did: by position, by category, by load."""
+"""Shows the acceptance of drafts: by position, by category, by load."""
 
 from __future__ import annotations
 

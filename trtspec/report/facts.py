@@ -1,4 +1,4 @@
-"""What was measured on what."""
+"""Lists the servers, models, settings and machines of a measurement."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _ROOMY = 8
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was measured at `x`, with its interval where there is one; `words` say it in full."""
+    """A measured value at `x`, with its interval where there is one; `words` say it in full."""
 
     x: float
     y: float

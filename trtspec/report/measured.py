@@ -1,4 +1,4 @@
-"""What is shown side by side: the two arms of a result, or the same arm of two results."""
+"""Selects what a report compares: the two arms of a result, or the same arm of two results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Arm:
 
     @property
     def drafts(self) -> list[Drafts]:
-        """What is known of its drafts, for each load where there were some."""
+        """The figures of its drafts, for each load where there were some."""
         known = (figures.drafts for _, figures in self.figures)
         return [drafts for drafts in known if drafts and drafts.acceptance.verifications]
 

@@ -1,4 +1,4 @@
-"""What was asked and answered at each load: goodput, and requests that failed."""
+"""Shows the requests of each load: goodput, and requests that failed."""
 
 from __future__ import annotations
 

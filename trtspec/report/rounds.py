@@ -1,4 +1,4 @@
-"""Where the time of a round goes, and what the server told of itself."""
+"""Shows where the time of a round goes, and what the server reported of itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report is made of: sections with a plot and the table of the same numbers."""
+"""Defines the sections of a report: each has plots, and tables of the same numbers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from trtspec.report.section import Figure, Key, Section, Table
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How much faster one is than another at a load; `single` are observations of it."""
+    """The ratio of two speeds at a load; `single` are observations of it."""
 
     load: Load
     ratio: Interval

@@ -23,7 +23,7 @@ class Placement:
 
     @property
     def is_shared(self) -> bool:
-        """Whether a GPU has ranks of both."""
+        """True if a GPU has ranks of both."""
         return not set(self.target).isdisjoint(self.draft)
 
 

@@ -1,4 +1,4 @@
-"""What a model repository is made of."""
+"""Describes the content of a model repository."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EngineModel:
 
 @dataclass(frozen=True, slots=True)
 class TensorRtLlm:
-    """What it takes, beside the folders, to serve TensorRT-LLM's engines in one process.
+    """The settings that one process needs, beside the folders, to serve TensorRT-LLM's engines.
 
     `image` is NVIDIA's image of the release that built them. All KV caches together take
     `kv_cache_free_gpu_mem_fraction` of the memory that the engines leave free. An engine with chunked context

@@ -32,7 +32,7 @@ _MOST_NEEDED = 100_000
 
 
 class Verdict(str, Enum):
-    """What is known of a bound: it holds, it is broken, or it takes more requests to tell."""
+    """The state of a bound: it holds, it is broken, or it needs more requests to tell."""
 
     HOLDS = "holds"
     BROKEN = "broken"

@@ -1,4 +1,4 @@
-"""What a server has counted since a roll-out stands where it stands; pure."""
+"""Holds a server's counts since the last step of a roll-out; pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Drafts:
 
     @property
     def per_token(self) -> float:
-        """How likely a token is accepted where all before it were, if that is the same at each place.
+        """The probability that a token is accepted once all before it were, if that is the same at each
+        position.
 
         A draft of L tokens has a + a^2 + ... + a^L accepted ones (Leviathan et al. 2023, section 3.1); this
         is the a by which as many come out as did, with the mean L. Where lengths differ it is up to 0.03 low.
@@ -81,7 +82,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was counted by arm, and of the drafts that were verified or scored in the shadow."""
+    """The counts by arm, and of the drafts that were verified or scored in the shadow."""
 
     arms: Mapping[str, Arm]
     shadow: Drafts

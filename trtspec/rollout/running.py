@@ -27,7 +27,7 @@ _FOLLOWS_S, _PAUSE_S = 3 * LOOK_S, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server says of itself: the shares that it goes by, and whether it cannot read its file."""
+    """A server's own report: the shares that it applies, and whether it cannot read its file."""
 
     speculation_share: float
     shadow_share: float
@@ -42,7 +42,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where a roll-out stands, and what its bounds say; a bound is asked only where there is a roll-out."""
+    """The state of a roll-out, and of its bounds; bounds are checked only while there is a roll-out."""
 
     model: str
     standing: Standing

@@ -9,7 +9,7 @@ from trtspec.serving.rollout.state import RolloutState
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a roll-out may stand, by a name for people."""
+    """A step of a roll-out, with its name for people."""
 
     name: str
     state: RolloutState

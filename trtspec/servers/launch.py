@@ -1,4 +1,4 @@
-"""How a server of others is started: what a build for one of them comes to, as `launch.json` there."""
+"""Describes how another engine's server is started; a build for one writes it as `launch.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `deploy` must know of each server of others beside its launch configuration.
+"""Holds the facts about each other engine's server that `deploy` needs beside its launch configuration.
 
 Read in vLLM 0.32.0 (`entrypoints/launchers/launcher.py`, `entrypoints/serve/middleware/register.py`), SGLang
 (`srt/managers/tokenizer_manager.py`, `srt/server_args.py`) and TensorRT-LLM 1.2 (`commands/serve.py`).
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How one server is told to drain, and to ask for an API key, and what it is called.
+    """The facts about one server: how it drains, how it takes an API key, and pip's name of it.
 
     `drain_option` takes the seconds that requests in flight have when the server is told to end; None where
     it waits for them by itself. `key_variable` is the variable that has the one key of its API; None where a

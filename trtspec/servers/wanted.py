@@ -1,4 +1,4 @@
-"""What a server of others is to serve: a recipe with every default filled in, as plain data."""
+"""Holds the inputs of a launch configuration: a recipe with every default filled in, as plain data."""
 
 from __future__ import annotations
 

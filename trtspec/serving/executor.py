@@ -64,7 +64,7 @@ class FinishReason(str, Enum):
 
 
 class GuideType(str, Enum):
-    """What a guide is written in: TensorRT-LLM's `GuidedDecodingParams.GuideType`, as its tensors name it."""
+    """The language of a guide: TensorRT-LLM's `GuidedDecodingParams.GuideType`, as its tensors name it."""
 
     JSON = "json"
     JSON_SCHEMA = "json_schema"
@@ -243,7 +243,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class KvReuse:
-    """How many tokens requests began with, drafts apart, and how many of these the KV cache had already."""
+    """The number of tokens that requests began with, without drafts, and how many of them the KV cache
+    had.
+    """
 
     asked: int
     found: int

@@ -1,4 +1,4 @@
-"""What squeue, scontrol and sacct say of jobs, as states; pure."""
+"""Reads the states of jobs from squeue, scontrol and sacct; pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a job ended: Slurm's state and reason, the exit status and the signal of its script."""
+    """The end of a job: Slurm's state and reason, the exit status and the signal of its script."""
 
     state: str
     status: int

@@ -1,4 +1,4 @@
-"""How far an engine is brought: the stages of which each can be done by a job of its own."""
+"""Defines the stages of making an engine, each of which a job of its own can do."""
 
 from __future__ import annotations
 

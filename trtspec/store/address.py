@@ -1,4 +1,4 @@
-"""Where a store is: its URL, and what of it may be shown."""
+"""Holds the URL of a store, and hides its secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Address:
 
     @property
     def has_secret(self) -> bool:
-        """Whether the URL may not be shown as it is."""
+        """True if the URL may not be shown as it is."""
         return str(self) != self.url
 
     def redact(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Who builds an engine: what a lease in the store says to those who wait."""
+"""Describes the builder of an engine, for those who wait for its lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """What a lease says. `since` is the time in ISO 8601 by the builder's own clock, for people.
+    """The content of a lease. `since` is the time in ISO 8601 by the builder's own clock, for people.
 
     `note` is what is done now. A lease that is not renewed for `expiry_s` seconds is nobody's; each renewal
     has another number in `beat`. `released` says that the builder gave up.

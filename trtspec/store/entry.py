@@ -1,4 +1,4 @@
-"""What a store knows of one engine, or of a build that is ready to be served: a small document."""
+"""Describes one engine, or one build that is ready to be served, in a store: a small document."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a store knows of one engine or build.
+    """The description of one engine or build in a store.
 
     `name` is that of the recipe, `key` that by which a build finds the entry, and `created` the time in ISO
     8601, UTC. `files` are by their path in the engine directory, or in the build directory;

@@ -164,7 +164,7 @@ class _Leases:
         return None
 
     def _living(self, name: str, stat: Stat) -> Builder | None:
-        """Who builds under a lease; None if it is released, expired or gone."""
+        """Returns the builder that holds a lease; None if it is released, expired or gone."""
         content = self._files.read(name)
         if content is None:
             return None

@@ -12,7 +12,7 @@ from trtspec.recipe.releases import Release
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What an engine needs of a machine to load there.
+    """The requirements of an engine on the machine that loads it.
 
     `sm` is the compute capability times ten; it and the versions are None for the torch backend.
     """
@@ -35,7 +35,9 @@ class Platform:
         return f"sm{self.sm}-tensorrt{self.tensorrt}-tensorrt_llm{self.tensorrt_llm}"
 
     def misfit(self, runtime: Runtime) -> str | None:
-        """Why an engine of this platform does not load in `runtime`; None if nothing known is against it."""
+        """Returns why an engine of this platform does not load in `runtime`; None if nothing is known against
+        it.
+        """
         if self.backend == "torch":
             return None
         if runtime.sms and not any(fits_sm(self.sm, sm) for sm in runtime.sms):

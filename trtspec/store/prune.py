@@ -37,7 +37,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """What is removed: entries, and other files by name; `size` is the bytes of those files."""
+    """The entries to remove, and other files by name; `size` is the bytes of those files."""
 
     entries: tuple[Entry, ...]
     names: tuple[str, ...]

@@ -84,7 +84,7 @@ def _read_entries(store: Store) -> tuple[list[Entry], list[Finding]]:
 
 
 def _read_chunks(store: Store, chunks: Iterable[Chunk], advance: Advance) -> list[Finding]:
-    """What is wrong with chunks."""
+    """Returns findings about chunks that are missing or changed."""
     findings = list[Finding]()
 
     def read(chunk: Chunk) -> int:

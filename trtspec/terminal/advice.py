@@ -1,4 +1,4 @@
-"""What would fit instead, and what the industry's rules say of a plan, for people and for machines."""
+"""Prints what would fit instead, and what the rules say of a plan, for people and for machines."""
 
 from __future__ import annotations
 

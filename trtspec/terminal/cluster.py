@@ -1,4 +1,4 @@
-"""What commands say of a cluster, and the options that name one."""
+"""Prints the progress of a cluster's deployment, and has the options that name a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only engines have, refused for a recipe that a server of others serves."""
+"""Refuses options that only engines have, for a recipe that another engine's server serves."""
 
 from __future__ import annotations
 

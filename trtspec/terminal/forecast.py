@@ -1,4 +1,4 @@
-"""What drafts are expected to bring, for people and for machines."""
+"""Prints what drafts are expected to bring, for people and for machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a deployment on a cluster is made of, as commands find it."""
+"""Gathers the inputs of a deployment on a cluster for commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a bench is, on a terminal or in plain lines."""
+"""Shows the progress of a bench, on a terminal or in plain lines."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Output:
 
     @property
     def draws(self) -> bool:
-        """Whether progress is drawn in place, and not told in lines."""
+        """True if progress is drawn in place, and not printed in lines."""
         return sys.stderr.isatty() and not os.environ.get("CI") and not _is_dumb()
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What a bench found, as tables that fit a terminal of 80 columns."""
+"""Prints the result of a bench as tables that fit a terminal of 80 columns."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in Kubernetes: a context of the kubeconfig and a namespace, None for what it says itself."""
+    """A context of the kubeconfig and a namespace; None for the kubeconfig's own."""
 
     context: str | None
     namespace: str | None

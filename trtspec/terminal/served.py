@@ -1,4 +1,4 @@
-"""What `trtspec deploy` says of its server."""
+"""Prints the messages of `trtspec deploy` about its server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What signals do to a command."""
+"""Turns signals into exceptions for a command."""
 
 from __future__ import annotations
 

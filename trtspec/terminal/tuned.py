@@ -1,4 +1,4 @@
-"""What tuning found, for people."""
+"""Prints the result of tuning, for people."""
 
 from __future__ import annotations
 

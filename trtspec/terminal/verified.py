@@ -1,4 +1,4 @@
-"""What a verification found, for a person."""
+"""Prints the result of a verification, for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where drafts are accepted too seldom, and what can be done about it; pure.
+"""Finds categories whose drafts are accepted too seldom, and says what helps; pure.
 
 The bounds are those that users of speculative decoding are given: 60 % or more is aimed for, and under 50 %
 drafts may cost more than they bring. They are of the acceptance of a token whose predecessors were accepted,

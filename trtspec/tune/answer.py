@@ -19,7 +19,7 @@ _WHOLE = {"top_k", "seed", "min_tokens"}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the target said to `prompt`: `tokens`, and behind them an end token where it `stopped` by itself.
+    """The target's answer to `prompt`: `tokens`, and behind them an end token where it `stopped` by itself.
 
     With a `sampling` that is not greedy, token i was drawn with number `seed + i`. Without a seed that number
     is unknown, and a draft draws independently of the target.
@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def steps(self) -> int:
-        """How many steps the target needs for it alone, the prompt's own not counted."""
+        """The number of steps that the target alone needs for it, without the prompt's own."""
         return len(self.tokens) + self.stopped
 
     @property

@@ -53,7 +53,7 @@ Way = tuple[Drafting, int]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What is measured: engines, and texts of `streams` completions that go on at once."""
+    """The engines to time, and the texts of `streams` sequences that run at once."""
 
     target: Executor
     draft: Executor | None

@@ -1,4 +1,4 @@
-"""What may propose drafts: a method and, where it has one, a draft model in some precision."""
+"""Describes a candidate: a method and, where it has one, a draft model in some precision."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DraftModel:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         if self.layers:
             name = f"layers {','.join(map(str, self.layers))} of the target"
         else:

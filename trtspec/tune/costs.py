@@ -1,4 +1,4 @@
-"""What rounds cost, in steps of the target alone with as many texts at once."""
+"""Holds the costs of rounds, in steps of the target alone with as many running sequences."""
 
 from __future__ import annotations
 

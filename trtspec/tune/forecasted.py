@@ -1,4 +1,4 @@
-"""What rounds will cost on the GPUs of a recipe, by the plan's model: for engines that do not run here."""
+"""Predicts the costs of rounds on the recipe's GPUs by the plan's model, for engines that do not run here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, on the disk: a run that broke off goes on where it was."""
+"""Keeps measurements on the disk, so that an interrupted run resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounds cost on this machine: measured once for each draft, and kept."""
+"""Measures the costs of rounds on this machine, once for each draft, and keeps them."""
 
 from __future__ import annotations
 

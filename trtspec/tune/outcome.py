@@ -1,4 +1,4 @@
-"""What tuning found: who is best with which K, why others lost, and the recipe that follows."""
+"""Derives the result of tuning: the best candidate with its K, why others lost, and the new recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is measured on how many answers: what cannot win any more is left; pure."""
+"""Decides which candidates are measured on more answers, and drops those that cannot win; pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Measure = Callable[[Sequence[Answer]], Replays]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How far a candidate came: its scores, one for each K, the best first.
+    """The progress of a candidate: its scores, one for each K, the best first.
 
     It was measured on so many `answers`; where they are not all of them, `bound` is what its best speed-up
     cannot exceed, and `lead` what the leader's was not below.

@@ -25,7 +25,8 @@ Encode = Callable[[str], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How prompts are asked: `encode` makes tokens of a text, answers have at most `max_tokens`.
+    """The options with which prompts are sent: `encode` makes tokens of a text, and answers have at most
+    `max_tokens`.
 
     With a `temperature` above 0 the tokens are drawn, with seeds that are the same each time.
     """
@@ -48,7 +49,7 @@ class _Job:
     most: int
 
     def is_answered(self, answer: Recorded) -> bool:
-        """Whether an answer is as long as this one may be, or ended by itself before."""
+        """Returns True if an answer is as long as this one may be, or ended by itself before."""
         length = len(answer.answer_token_ids or ())
         return length == self.most or (length < self.most and answer.finish_reason == "stop")
 

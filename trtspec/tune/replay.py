@@ -1,4 +1,4 @@
-"""What speculative decoding would have done with an answer that is known already, round by round.
+"""Replays a known answer: computes the rounds that speculative decoding would have made of it.
 
 The target is not asked: a draft is accepted as far as it says what the answer says. Nor is the draft, but
 for its own choice after each beginning of the answer: it is only asked for the token at position j + 1 where
@@ -47,7 +47,7 @@ class Round(NamedTuple):
 
 @dataclass(slots=True)
 class Replay:
-    """What came of an answer: its rounds, counted, and the steps in which the target decoded `alone`."""
+    """The replay of an answer: its rounds, counted, and the steps that the target decoded `alone`."""
 
     rounds: Counter[Round] = field(default_factory=Counter)
     alone: int = 0

@@ -1,4 +1,4 @@
-"""What a way to draft is worth with one K: speed-up and acceptance, in all and by category."""
+"""Scores one way to draft with one K: speed-up and acceptance, in all and by category."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from trtspec.tune.replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """How drafts did. `per_token` is the share of draft tokens that were accepted where all before them were.
+    """The acceptance of drafts. `per_token` is the share of draft tokens that were accepted once all before
+    them were.
 
     `by_position` is the same for each position of a draft; `of_drafted` is accepted by drafted tokens, which
     falls with K, since what stands behind a wrong token is drafted and not looked at. All are None where

@@ -34,7 +34,8 @@ LONGEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is tried: `drafts` beside the recipe's own, `layers` of the target, and so on; all if left out.
+    """The candidates to try: `drafts` beside the recipe's own, `layers` of the target, and so on; all if left
+    out.
 
     With `is_measured` None rounds are timed here, on the torch backend, if that is the recipe's or the recipe
     is for a CPU, of which no plan knows the times.

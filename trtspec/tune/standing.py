@@ -1,4 +1,4 @@
-"""Where each candidate stands: its scores, or why it has none; and who is best."""
+"""Holds the result of each candidate, or why it has none, and finds the best."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Standing:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it was left before all answers, since it could not win any more."""
+        """True if it was dropped before all answers, since it could not win any more."""
         return self.run is not None and self.run.bound is not None
 
 
@@ -35,7 +35,7 @@ class Contestant:
 
     @property
     def is_level(self) -> bool:
-        """Whether it cannot be told from the winner."""
+        """True if it cannot be told from the winner."""
         return self.winner.low <= 1.0
 
 

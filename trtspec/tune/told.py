@@ -1,4 +1,6 @@
-"""What drafts would have said to answers: from the disk, or from one pass of the draft over each."""
+"""Gets the tokens that drafts would have proposed for answers: from the disk, or from one pass of the draft
+over each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What servers have in common that are asked over HTTP."""
+"""Shared parts of the servers that are verified over HTTP."""
 
 from __future__ import annotations
 

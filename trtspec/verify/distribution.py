@@ -35,7 +35,7 @@ MOST_OUTCOMES = 25
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How it is drawn: `draws` of each prompt on either side, with the draft lengths taking turns."""
+    """The plan of the draws: `draws` of each prompt on either side, in turns over the draft lengths."""
 
     draws: int
     temperature: float
@@ -45,7 +45,7 @@ class Plan:
 
     @property
     def least(self) -> int:
-        """How often an outcome must come to be told apart."""
+        """The least number of times that an outcome must come to count by itself."""
         return max(LEAST, 2 * self.draws // MOST_OUTCOMES)
 
 

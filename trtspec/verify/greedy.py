@@ -24,7 +24,7 @@ Told = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How all prompts are asked: with which K, and how many at once."""
+    """One way to ask all prompts: its K, and how many are asked at once."""
 
     num_draft_tokens: int | None
     concurrency: int
@@ -32,7 +32,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What the target alone says: `alone`, one prompt at a time, and `again`, so many at once."""
+    """The answers of the target alone: `alone`, one prompt at a time, and `again`, several at once."""
 
     alone: tuple[Answer, ...]
     again: tuple[Answer, ...]
@@ -41,7 +41,9 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """What the check found; `prompts` are those that the server read otherwise than the tokenizer."""
+    """The result of the greedy check; `prompts` are those that the server tokenized otherwise than the
+    tokenizer.
+    """
 
     tolerance: Tolerance
     noise: Comparison

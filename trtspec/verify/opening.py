@@ -1,4 +1,4 @@
-"""Where both sides of a verification are found: engines in this process, a server, or two."""
+"""Opens both sides of a verification: engines in this process, a server, or two."""
 
 from __future__ import annotations
 

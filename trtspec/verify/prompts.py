@@ -1,4 +1,4 @@
-"""What is asked: prompts with the token ids that a reference makes of them."""
+"""Reads prompts, with the token ids that a reference tokenizer makes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verification found, as plain numbers and words, and what follows from it."""
+"""Holds the result of a verification as plain numbers and words, and its verdict."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class View:
 
     @property
     def tells(self) -> bool:
-        """Whether any prompt has outcomes that could differ."""
+        """True if any prompt has outcomes that could differ."""
         return any(draws.outcomes > 1 for draws in self.prompts)
 
     @property

@@ -1,4 +1,4 @@
-"""What vLLM says to the same prompts: another engine with the same weights, in a process of its own."""
+"""Asks vLLM the same prompts: another engine with the same weights, in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is verified, as its questions and answers: token ids and log-probabilities, plain types."""
+"""Defines the requests and answers of a verification: token ids and log-probabilities, plain types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = Mapping[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: text that goes on after `prompt`, which is text or token ids.
+    """A request to continue `prompt`, which is text or token ids.
 
     `num_draft_tokens` is K: 0 decodes with the target alone, None takes what the deployment does by itself.
     `top_log_probs` asks for so many of the likeliest tokens at each place. `bias` is added to the logits of
@@ -38,7 +38,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was answered: `token_ids`, closed with `END` where an end token ended the text.
+    """The answer to a request: `token_ids`, closed with `END` where an end token ended the text.
 
     `rows` has one row for each token without `END`, and is empty where none were asked for.
     `num_input_tokens` is None where the server does not say what it made of the prompt, and so are `drafted`

@@ -1,4 +1,4 @@
-"""What rounding may move: the bound between a near tie and a fault."""
+"""Bounds what rounding may change: the border between a near tie and a fault."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Tolerance:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether plain decoding moves by itself farther than rounding can move it."""
+        """True if plain decoding differs from itself by more than rounding explains."""
         return self.noise is not None and self.noise > CEILINGS[self.dtype]
 
 

@@ -19,7 +19,7 @@ EVERY_UP_TO = 8
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is tried. `lengths` are the Ks, None for what the deployment does by itself.
+    """The options of a verification. `lengths` are the Ks; None leaves K to the deployment.
 
     `concurrency` requests are asked at once. `dtype` is the type of the target's numbers, None where nobody
     says; `near_tie` is the bound in nats, None for the one that follows from the type and the noise. No

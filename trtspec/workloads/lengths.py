@@ -1,4 +1,6 @@
-"""How long requests are, in tokens: of a trace that says so, or of prompts and answers that are counted."""
+"""Finds the lengths of requests, in tokens: from a trace that has them, or by counting prompts and
+answers.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is asked; `name` tells it from the others of its workload, `category` says what kind it is.
+    """A prompt; `name` identifies it in its workload, `category` says what kind it is.
 
     `turns` are what the user says, one after another, each after the answer to the one before. `max_tokens`
     is how long the answer may be; None leaves that to who asks.

@@ -27,7 +27,7 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How prompts are made: of about `input` tokens, with an answer of `output` tokens.
+    """The shape of synthetic prompts: about `input` tokens, with an answer of `output` tokens.
 
     `spread` is the standard deviation of both lengths over their mean.
     """

@@ -20,7 +20,7 @@ class Workload:
 
     @property
     def categories(self) -> dict[str, int]:
-        """How many prompts each category has, the largest first."""
+        """The number of prompts of each category, the largest first."""
         return dict(Counter(prompt.category for prompt in self.prompts).most_common())
 
     @property

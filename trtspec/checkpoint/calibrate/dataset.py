@@ -26,7 +26,7 @@ class Dataset:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the file has the result of a calibration instead of texts."""
+        """True if the file holds the result of a calibration, and not texts."""
         return self.file.name.endswith(FILE)
 
 

@@ -18,7 +18,7 @@ _ONE_A_LINE = 'write one JSON object a line: {"text": "..."}'
 
 
 def is_text_file(name: str) -> bool:
-    """Whether `read_texts` reads a file of this name."""
+    """Returns True if `read_texts` reads a file of this name."""
     return name.endswith(PARQUET) or PurePosixPath(name.removesuffix(".gz")).suffix in LINES
 
 

@@ -1,4 +1,4 @@
-"""What a user is told after a calibration: what FP8 costs, and what to worry about."""
+"""Says in words what FP8 costs a model after its calibration, and what to worry about."""
 
 from __future__ import annotations
 

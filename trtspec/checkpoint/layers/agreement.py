@@ -1,4 +1,4 @@
-"""How often a draft of some of a model's layers says what the model itself said.
+"""Measures how often a draft made of some of a model's layers agrees with the model.
 
 That is SWIFT's matchness (Xia et al. 2024, arXiv 2410.06916, section 4.1): the model's own answers are the
 truth, and one pass asks about every place of an answer.
@@ -38,7 +38,7 @@ class Skipping:
 
     @property
     def tokens(self) -> int:
-        """How many tokens of answers there are, of which each set of layers is asked for all."""
+        """Returns the number of answer tokens on which each set of layers is compared."""
         return sum(len(said.answer) for said, _ in self._said)
 
     @property

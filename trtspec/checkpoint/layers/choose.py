@@ -26,7 +26,7 @@ PACKAGES = ("transformers", "accelerate", "torch")  # of the extra `train`
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """How layers are chosen: the model computes in `dtype`, and `count` layers stay.
+    """The options of a search for layers: the model computes in `dtype`, and `count` layers stay.
 
     With `shares_cache` the draft will read the target's keys and values. The others are the recipe's.
     """

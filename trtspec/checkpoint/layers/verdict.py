@@ -1,4 +1,4 @@
-"""What a user is told after a choice of layers: how they agree with the target, and whether they pay."""
+"""Says in words how the chosen layers agree with the target, and whether they pay."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class VendorDeployment:
 
     @property
     def container_name(self) -> str:
-        """What its container is named after: one without drafts can run beside one with them."""
+        """The name of its container; a server without drafts can run beside one with them."""
         return f"{self.name}{'-plain' * self.is_plain}"
 
     @property
@@ -57,17 +57,17 @@ class VendorDeployment:
 
     @property
     def is_public(self) -> bool:
-        """Whether other machines can reach it."""
+        """True if other machines can reach it."""
         return not is_loopback(self.host)
 
     @property
     def client_host(self) -> str:
-        """Where a client on this machine finds the server."""
+        """The host at which a client on this machine finds the server."""
         return client_host(self.host)
 
     @property
     def url(self) -> str:
-        """Where its API is, which is OpenAI's."""
+        """The URL of its API, which is OpenAI's."""
         return f"http://{in_url(self.client_host)}:{self.port}/v1"
 
     @property
@@ -76,7 +76,7 @@ class VendorDeployment:
 
     @property
     def exposure(self) -> str | None:
-        """What somebody should know who lets other machines reach it; None if there is nothing.
+        """A warning for the user who lets other machines reach it; None if there is nothing to say.
 
         vLLM's key guards /v1 and its like, as its page on security says.
         """
@@ -93,7 +93,7 @@ class VendorDeployment:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """What can be asked, and where."""
+        """The names and URLs of everything that clients can ask."""
         return {"OpenAI": self.url}
 
     @property

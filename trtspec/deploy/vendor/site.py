@@ -1,4 +1,4 @@
-"""Where somebody else's server runs: on this machine, or in a container of its vendor's image."""
+"""Serves another engine on this machine, or in a container of its vendor's image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a head is trained with beside the settings of any training, and what is published for each method."""
+"""Holds the settings that only the training of heads has, with the published values of each method."""
 
 from __future__ import annotations
 

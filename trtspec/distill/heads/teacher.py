@@ -15,7 +15,7 @@ from trtspec.models.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """What the target computed for texts in tokens `[texts, length]`.
+    """The target's outputs for texts in tokens `[texts, length]`.
 
     `states` are those behind so many of its layers, `[texts, length, hidden]`, the last one behind its last
     norm; `logits` are of the tokens behind each, `[texts, length, vocabulary]`.
@@ -51,7 +51,7 @@ class Teacher:
 
     @property
     def head(self) -> Tensor:
-        """What makes logits of its last states, `[vocabulary, hidden]`, on the CPU in float32."""
+        """The matrix that makes logits of the last states, `[vocabulary, hidden]`, on the CPU in float32."""
         return _plain(self._model.get_output_embeddings())
 
     @torch.no_grad()

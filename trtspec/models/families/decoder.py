@@ -1,4 +1,4 @@
-"""What the Llama-like families have in common: RMS norms, rotary positions, grouped queries, a gated SiLU."""
+"""Describes the Llama-like families: RMS norms, rotary positions, grouped queries, a gated SiLU."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from trtspec.models.source import Source
 
 
 class Split(Enum):
-    """How the tensor-parallel ranks share a Hugging Face tensor."""
+    """The way in which tensor-parallel ranks share a Hugging Face tensor."""
 
     WHOLE = auto()  # every rank has all of it
     ROWS = auto()  # equal shares of the first dimension

@@ -57,7 +57,7 @@ def config(source: Source) -> dict[str, Any]:
 
 
 def original(source: Source) -> int | None:
-    """How many tokens the texts have at most that the first factors are for; None without `longrope`.
+    """Returns the length in tokens up to which texts use the first factors; None without `longrope`.
 
     Raises ModelError if the config does not say, or says two things.
     """
@@ -72,7 +72,7 @@ def original(source: Source) -> int | None:
 
 
 def turned(source: Source) -> int:
-    """How many elements of each head rotary positions turn."""
+    """Returns the number of elements of each head that rotary positions turn."""
     return int(source.head_size * source.partial_rotary_factor)
 
 

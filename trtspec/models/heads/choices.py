@@ -41,5 +41,7 @@ def _likelihood(path: Path) -> float:
 
 
 def _accuracy(head: int, rank: int) -> float:
-    """How often this token of a head is the target's, assumed: each head is worse than the one before."""
+    """Returns the assumed probability that this token of a head is the target's: each head is worse than the
+    one before.
+    """
     return float(0.7 * 0.85**head * 0.35**rank)

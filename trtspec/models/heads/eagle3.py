@@ -1,4 +1,4 @@
-"""What an EAGLE-3 head must hold, whoever wrote it (https://arxiv.org/abs/2503.01840).
+"""Defines the tensors of an EAGLE-3 head, whoever wrote it (https://arxiv.org/abs/2503.01840).
 
 Names are Speculators'. `fc` brings the target's states, one beside the other, to the head's width. The first
 decoder layer reads the embedding of a token beside that, so that its attention is twice as wide; `norm` and

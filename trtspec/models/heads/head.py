@@ -15,7 +15,7 @@ Form = Literal["speculators", "specforge", "eagle", "medusa"]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a head's folder says, whoever wrote it.
+    """The description of a head, read from its folder, whoever wrote it.
 
     `hidden_size` is the width of the target's states that it reads, `vocab_size` the target's, and
     `draft_vocab_size` its own, which `d2t` maps to the target's where it is smaller. `aux_layers` say which

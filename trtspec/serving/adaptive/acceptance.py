@@ -1,4 +1,6 @@
-"""How likely draft tokens are accepted, by position, from the verifications so far. No I/O, no clock."""
+"""Estimates how likely draft tokens are accepted, by position, from the verifications so far. No I/O, no
+clock.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What rounds take by their K, beside a token of the target alone, at one load. No I/O, no clock.
+"""Estimates what rounds cost by their K, relative to one token of the target alone, at one load. No I/O, no
+clock.
 
 How fast a machine is changes all the time: clocks, other tenants, longer texts. It concerns all alike, so
 only what they take beside one another decides. The K in use tells the speed; the others are tried seldom, and

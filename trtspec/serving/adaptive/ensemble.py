@@ -1,4 +1,4 @@
-"""What all completions are at just now, and since when they have been at the same. No I/O, no clock."""
+"""Tracks what all running completions do, and since when that has not changed. No I/O, no clock."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ MANY = size_of(6)
 
 
 class Origin:
-    """What all completions have shown of the drafts of one origin."""
+    """The statistics of the drafts of one origin, over all completions."""
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
@@ -91,7 +91,7 @@ class Origin:
 
 
 class AdaptivePolicy:
-    """What all completions have shown; `longest` is the target's `max_draft_len`.
+    """Chooses K from the statistics of all completions; `longest` is the target's `max_draft_len`.
 
     Loads, the numbers of completions that run, are told apart by `size_of`.
     """

@@ -29,7 +29,7 @@ LEAST_S, MOST_S = 0.5, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What is known of one load: the `best` K, and what a round of K = 0, 1, … gives and takes.
+    """The estimates for one load: the `best` K, and what a round of K = 0, 1, … yields and costs.
 
     `tokens()` are expected and `seconds` measured; `doubt()` says by which share the latter may be wrong.
     There are no `seconds` as long as nothing is known. `share` is that of the texts that have a draft.

@@ -1,4 +1,4 @@
-"""What every source of drafts has in common: the protocol between the coordinator and whatever proposes."""
+"""Defines the protocol between the coordinator and every source of drafts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRAFT_MODEL = Drafting("draft_model", {})
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a drafter can propose now: up to `room` tokens, 0 where never again.
+    """The most tokens that a drafter can propose now; a `room` of 0 means that it proposes no more.
 
     `origin` is one of `ORIGINS`, since drafts of one origin are accepted alike and take alike.
     """

@@ -20,7 +20,7 @@ from trtspec.serving.stats import Stats
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a source is made with beside its own options.
+    """The inputs of a source of drafts beside its own options.
 
     `draft` is the engine of a method that has one; a proposal of it is waited for `timeout_s` at most. With a
     `dictionary` its vocabulary is another than the target's. `draws_alike`: it draws sampled tokens as the

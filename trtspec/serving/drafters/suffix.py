@@ -28,7 +28,7 @@ _BETWEEN = -1
 
 
 class Found(NamedTuple):
-    """What may follow a text; the `score` is how many of the tokens are expected to be right."""
+    """The tokens that may follow a text; `score` is the expected number of right ones."""
 
     score: float
     tokens: list[int]
@@ -38,7 +38,9 @@ _NOTHING = Found(0.0, [])
 
 
 class Rules(NamedTuple):
-    """How far endings are compared, how many tokens each of theirs is worth, and the least probability."""
+    """The depth to which suffixes are compared, the tokens that each of theirs is worth, and the least
+    probability.
+    """
 
     depth: int
     factor: float

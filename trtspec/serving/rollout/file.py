@@ -22,7 +22,7 @@ _MOST_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the file says: a state, None where there is no file, or what is wrong with it."""
+    """The content of the file: a state, None where there is no file, or the problem with it."""
 
     state: RolloutState | None = None
     problem: str = ""

@@ -26,7 +26,7 @@ class Rollout:
 
     @property
     def is_on(self) -> bool:
-        """Whether requests are told apart: where all have drafts and no file is there, none is."""
+        """True if requests are assigned to arms. Without a file, and with drafts for all, they are not."""
         return self._is_told or self.state.share < 1
 
     def take(self, reading: Reading) -> None:

@@ -1,4 +1,4 @@
-"""Where a roll-out of speculation stands: which requests have drafts; pure."""
+"""Defines the state of a roll-out: which requests have drafts; pure."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ K = TypeVar("K")
 
 
 class Turns(Generic[K]):
-    """Whose turn it is: Triton is asked first of those of whom it was asked longest ago."""
+    """Chooses which clients Triton is asked about next: those that it was asked about longest ago."""
 
     def __init__(self) -> None:
         self._asked: dict[K, float] = {}  # when, or when they were first seen

@@ -1,4 +1,4 @@
-"""What is known of a request when it is over: a line of the log, without a word of its text."""
+"""Writes a line of the log for each finished request, without a word of its text."""
 
 from __future__ import annotations
 

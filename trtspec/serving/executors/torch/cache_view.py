@@ -62,7 +62,7 @@ class CausalMask:
 
 
 class Sight:
-    """What each layer sees of a text: `masks[of_layers[layer]]`, of which the first sees most.
+    """The mask of each layer: `masks[of_layers[layer]]`, the first of which shows most.
 
     `cap` bounds the scores of attention, as in Gemma 2; None for no bound.
     """

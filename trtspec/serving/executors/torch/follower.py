@@ -32,7 +32,8 @@ MAX_STALL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What rows of a step may choose, one for each prefix of a draft up to the first forbidden token.
+    """The tokens that rows of a step may choose: one row for each prefix of a draft up to the first forbidden
+    token.
 
     `allowed` is `[rows, vocab_size]`, with the end tokens where the text may end; `is_complete` says that of
     each row.

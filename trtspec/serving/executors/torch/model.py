@@ -34,7 +34,7 @@ Tensors = dict[str, Tensor]
 
 
 class Model(Protocol):
-    """What an engine runs in a step."""
+    """Runs the forward pass of a step."""
 
     def forward(self, token_ids: list[int], spans: Sequence[Span], wanted: list[int]) -> Tensor:
         """Returns the logits `[len(wanted), vocab_size]` after the rows `wanted`, which are in order.
@@ -45,7 +45,7 @@ class Model(Protocol):
 
 
 class Listens(Protocol):
-    """What is told the hidden states of a model, as it computes them.
+    """Receives the hidden states of a model as it computes them.
 
     `depths` are those behind so many layers, in order: 0 is the embedding, and what is behind the last layer
     is normalized.

@@ -1,4 +1,4 @@
-"""What EAGLE's heads have in common: decoder layers with keys and values of their own beside the target's.
+"""Runs EAGLE's heads: decoder layers with keys and values of their own beside the target's.
 
 The head's row at position p is made of the state at p and the embedding of the token at p + 1, and its logits
 are those of the token at p + 2 (Li et al. 2024, arXiv 2401.15077). Rows of the text read the target's states;

@@ -1,4 +1,4 @@
-"""What a kernel is told in a call: one C structure for each kind.
+"""Defines the arguments of kernels: one C structure for each kind.
 
 `address` fields point to contiguous memory that outlives the call; sizes are counts of elements. The tasks of
 a call are shared out by `next_task`, which is 0 at first.
